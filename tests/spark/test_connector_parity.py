@@ -29,7 +29,7 @@ DIFFERENT: dict[str, tuple[str | None, str | None]] = {
     "tasks of maxRecordsPerPartition": (None, None),
     "past the end": ("is greater than the resolved end offset", None),
     "a slip in a name": (None, "is maxOffsetsPerTrigger meant?"),
-    "extra columns": (None, "Column 'id' has no place in a record"),
+    "extra columns": (None, "Column 'id' is not a field of a record"),
     "no mode": (None, 'cannot be written in the "ErrorIfExists" mode'),
     "records above max.request.size": ("max.request.size", None),
     "output mode update": (None, "does not support Update mode"),

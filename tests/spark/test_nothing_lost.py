@@ -82,5 +82,5 @@ def test_a_topic_made_again_stops_a_query_that_ends_when_it_has_caught_up(
         client.delete_topics([topic])
     spark_broker.create_topic(topic, 1)
     send(spark_broker, topic, *"abcdefg"[:count])
-    with pytest.raises(Exception, match=f"Topic {topic} was deleted and made again"):
+    with pytest.raises(Exception, match=f"Topic {topic} was deleted and created again"):
         run()

@@ -168,7 +168,7 @@ def test_a_transaction_that_somebody_ended_is_noticed_before_the_decision(broker
     message = query.attempt(0, 0, BATCHES[0])
     with Client(broker.bootstrap) as client:
         client.producer(ProducerSettings(transactional_id=message.transactional_id)).start()
-    with pytest.raises(SourceError, match="ended by somebody else"):
+    with pytest.raises(SourceError, match="ended by another producer or an operator"):
         query.commit(0, [message])
     query.run(BATCHES)
     assert sorted(committed_rows(broker, topic)) == ALL
@@ -280,7 +280,7 @@ def test_what_was_given_up_cannot_be_decided_by_the_driver_that_wrote_it(
     query = Query(broker, topic)
     zombies = [query.attempt(0, 0, BATCHES[0])]
     ours = [query.attempt(0, 0, BATCHES[0])]
-    with pytest.raises(SourceError, match="given up by another run"):
+    with pytest.raises(SourceError, match="aborted by another run"):
         query.commit(0, zombies)
     query.commit(0, ours)
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])

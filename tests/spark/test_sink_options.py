@@ -42,7 +42,7 @@ def test_names_are_read_whatever_their_case_and_producer_properties_act() -> Non
         ({"kafka.compresion.type": "gzip"}, "(is kafka.compression.type meant?)"),
         ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id can't be set here"),
         ({"kafka.value.serializer": "x"}, "convert the column before"),
-        ({"kafka.acks": "1"}, "kafka.acks=1 loses records"),
+        ({"kafka.acks": "1"}, "kafka.acks=1 can lose records"),
         ({"kafka.acks": "2"}, "it takes all, 1 or 0"),
         ({"kafka.batch.size": "0"}, "it takes 1 or more"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
@@ -57,11 +57,11 @@ def test_what_is_wrong_is_one_sentence(told: dict[str, str], sentence: str) -> N
 @pytest.mark.parametrize(
     ("types", "topic", "sentence"),
     [
-        ({"key": "binary"}, "t", "A column `value` is missing"),
-        ({"value": "binary"}, None, "Give option topic"),
-        ({"value": "int"}, "t", "Column 'value' is int: it has to be binary or string."),
-        ({"value": "string", "name": "string"}, "t", "Column 'name' has no place in a record"),
-        ({"value": "string", "partition": "bigint"}, "t", "it has to be int"),
+        ({"key": "binary"}, "t", "Column `value` is missing"),
+        ({"value": "binary"}, None, "give option topic"),
+        ({"value": "int"}, "t", "Column 'value' is int: cast it to binary or string."),
+        ({"value": "string", "name": "string"}, "t", "Column 'name' is not a field of a record"),
+        ({"value": "string", "partition": "bigint"}, "t", "cast it to int"),
         ({"value": "string", "headers": "array<string>"}, "t", "array<struct<key:string,value:binary>>"),
     ],
 )

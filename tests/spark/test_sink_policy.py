@@ -37,7 +37,7 @@ def test_a_batch_without_rows_is_decided_only_to_abort_what_earlier_attempts_lef
 
 
 def test_what_another_driver_is_aborting_cannot_be_decided_on() -> None:
-    with pytest.raises(SourceError, match="given up by another run"):
+    with pytest.raises(SourceError, match="aborted by another run"):
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 

@@ -49,7 +49,7 @@ def test_a_partition_column_wins_over_the_key_where_it_is_filled() -> None:
 
 @pytest.mark.parametrize("wanted", [4, -1])
 def test_a_partition_that_is_not_there_is_told(wanted: int) -> None:
-    with pytest.raises(SourceError, match=f"wants partition {wanted} of topic 't', which has 4"):
+    with pytest.raises(SourceError, match=f"has partition {wanted}, but topic 't' has 4"):
         routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
 
 

@@ -76,7 +76,7 @@ def test_columns_say_topic_partition_and_headers(spark: Any, spark_broker: Broke
             "There is no topic 'nowhere-to-be-found'",
         ),
         ({"topik": "t"}, "(is topic meant?)"),
-        ({}, "Give option topic"),
+        ({}, "give option topic"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task(

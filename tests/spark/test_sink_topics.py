@@ -32,7 +32,7 @@ def test_a_missing_topic_is_created_as_a_producer_would_have_it() -> None:
 def test_a_missing_topic_that_may_not_be_created_is_one_sentence() -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         options = SinkOptions(broker.bootstrap, client=FAST)
-        with pytest.raises(SourceError, match=r"the brokers create none \(auto.create.topics.enable\)"):
+        with pytest.raises(SourceError, match=r"the brokers do not create it \(auto.create.topics.enable\)"):
             write_plain(options, Task("q", 0, 0), iter([rows()]))
     with Broker() as broker:
         options = SinkOptions(broker.bootstrap, create_topics=False, client=FAST)

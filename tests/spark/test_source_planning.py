@@ -118,12 +118,12 @@ def test_times_choose_offsets(broker: Broker, topic: str) -> None:
 def test_offsets_that_are_not_there_are_told_with_those_that_are(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     beyond = json.dumps({topic: {"0": 11, "1": 0}})
-    with pytest.raises(SourceError, match="-0 holds offsets 0 to 10, and 11 to 10 was asked for"):
+    with pytest.raises(SourceError, match="-0 holds offsets 0 to 10, but 11 to 10 were requested"):
         planned(broker, subscribe=topic, startingOffsets=beyond)
     assert planned(broker, subscribe=topic, startingOffsets=beyond, failOnDataLoss="false") == []
     with pytest.raises(SourceError, match="it has to name every partition"):
         planned(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
-    with pytest.raises(SourceError, match="-7, which is not there"):
+    with pytest.raises(SourceError, match="-7, which does not exist"):
         planned(broker, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1, "1": 0, "7": 0}}))
     with pytest.raises(SourceError, match="has 2 partitions and no partition 9"):
         planned(broker, assign=json.dumps({topic: [9]}))
@@ -148,7 +148,7 @@ def test_a_schema_of_the_user_s_own_may_leave_columns_out_but_not_change_them(br
     assert [batch.to_pydict() for batch in reader.read(task)] == [{"offset": [0, 1, 2], "value": [b"0", b"1", b"2"]}]
     with pytest.raises(SourceError, match="column 'id', which topics don't have"):
         check_schema(StructType([StructField("id", LongType())]), options)
-    with pytest.raises(SourceError, match="makes column 'value' string, and it is binary: cast it afterwards"):
+    with pytest.raises(SourceError, match="gives column 'value' as string, but it is binary: cast it afterwards"):
         check_schema(StructType([StructField("value", StringType())]), options)
 
 
@@ -225,9 +225,9 @@ def test_lost_data_stops_a_stream_unless_told_otherwise(broker: Broker, topic: s
     send(broker, topic, 0, 10)
     ahead = {topic: {"0": 50, "1": 0}}
     reader = streaming(broker, topic)
-    with pytest.raises(SourceError, match="-0 ends at 10, and was read up to 50: set failOnDataLoss=false"):
+    with pytest.raises(SourceError, match="-0 ends at 10, but was read up to 50: set failOnDataLoss=false"):
         reader.latestOffset(ahead, ALL)
-    with pytest.raises(SourceError, match="-5 is gone, and was read up to 3"):
+    with pytest.raises(SourceError, match="-5 no longer exists; it was read up to 3"):
         reader.latestOffset({topic: {"0": 0, "1": 0, "5": 3}}, ALL)
     reader.stop()
     tolerant = streaming(broker, topic, failOnDataLoss="false")
@@ -250,7 +250,7 @@ def test_a_topic_that_was_made_again_stops_a_stream_or_is_read_from_its_beginnin
     if now:
         reader.prepareForTriggerAvailableNow()
         tolerant.prepareForTriggerAvailableNow()
-    with pytest.raises(SourceError, match=f"Topic {topic} was deleted and made again"):
+    with pytest.raises(SourceError, match=f"Topic {topic} was deleted and created again"):
         reader.latestOffset(start, ALL)
     end = tolerant.latestOffset(start, ALL)
     assert plain(end) == {topic: {"0": counts[0], "1": 0}}
@@ -270,7 +270,7 @@ def test_available_now_notices_that_a_topic_of_a_pattern_is_gone(broker: Broker)
     with broker.client() as client:
         client.delete_topics([f"{first}-b"])
     reader.prepareForTriggerAvailableNow()
-    with pytest.raises(SourceError, match=f"{first}-b-0 is gone, and was read up to 0"):
+    with pytest.raises(SourceError, match=f"{first}-b-0 no longer exists; it was read up to 0"):
         reader.latestOffset(start, ALL)
     reader.stop()
     tolerant = streaming(broker, "", subscribePattern=f"{first}-.", failOnDataLoss="false")
@@ -283,7 +283,7 @@ def test_a_checkpoint_without_ids_is_compared_by_offsets_when_it_ends_now(broker
     send(broker, topic, 0, 2)
     reader = streaming(broker, topic)
     reader.prepareForTriggerAvailableNow()
-    with pytest.raises(SourceError, match=f"{topic}-0 ends at 2, and was read up to 5"):
+    with pytest.raises(SourceError, match=f"{topic}-0 ends at 2, but was read up to 5"):
         reader.latestOffset({topic: {"0": 5, "1": 0}}, ALL)
     reader.stop()
 

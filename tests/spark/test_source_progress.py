@@ -41,7 +41,7 @@ def test_a_published_query_can_be_seen_from_outside() -> None:
 
 
 def test_a_name_that_is_no_file_is_refused() -> None:
-    with pytest.raises(ValueError, match="can't be published under"):
+    with pytest.raises(ValueError, match="is not a valid name to publish"):
         watch(SimpleNamespace(), publish="../elsewhere")
 
 

@@ -101,7 +101,7 @@ def test_lost_data_stops_the_query_with_one_sentence(
     send(spark_broker, topic, range(10, 30))
     with spark_broker.client() as client:
         client.delete_records({(topic, 0): 20})
-    with pytest.raises(Exception, match=rf"{topic}-0 begins at 20 now, and 10 is the next offset to read"):
+    with pytest.raises(Exception, match=rf"{topic}-0 begins at 20 now, but 10 is the next offset to read"):
         run_once(stream(spark, spark_broker, topic), tmp_path)
     run_once(stream(spark, spark_broker, topic, failOnDataLoss="false"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
@@ -112,7 +112,7 @@ def test_lost_data_stops_the_query_with_one_sentence(
     ("schema", "options", "sentence"),
     [
         (None, {"endingOffsets": "latest"}, "Ending offsets are for batch reads"),
-        ("value STRING", {}, "The schema makes column 'value' string, and it is binary"),
+        ("value STRING", {}, "The schema gives column 'value' as string, but it is binary"),
     ],
 )
 def test_wrong_options_of_a_stream_are_one_sentence(

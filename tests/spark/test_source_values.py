@@ -144,8 +144,8 @@ def test_protobuf_messages_are_decoded(tmp_path: Path) -> None:
     [
         ({"value.format": "avro"}, "Avro needs value.schema"),
         ({"value.format": "protobuf"}, "Protobuf needs value.descriptor"),
-        ({"value.format": "avro", "value.schema": "{"}, "no Avro schema"),
-        ({"value.format": "json", "value.schema": "{"}, "no schema in Spark's JSON"),
+        ({"value.format": "avro", "value.schema": "{"}, "not an Avro schema"),
+        ({"value.format": "json", "value.schema": "{"}, "not a schema in Spark's JSON"),
         ({"value.format": "json", "value.schema": "id LOMG"}, r"gives 'id' the type LOMG.*\(is LONG meant\?\)"),
         ({"value.format": "json", "value.schema": "id LONG, name"}, "has no type for 'name'"),
         ({"value.format": "string", "value.bad": "elsewhere"}, "column, fail or topic:NAME"),
@@ -157,7 +157,7 @@ def test_a_schema_that_can_t_be_is_refused(options: dict[str, str], sentence: st
 
 
 def test_a_bad_value_may_fail_the_job_when_asked() -> None:
-    with pytest.raises(SourceError, match="The value at offset 1 is no json of this schema"):
+    with pytest.raises(SourceError, match="The value at offset 1 is not json of this schema"):
         decoded([b"{}", b"x"], value_format="json", value_schema=PERSON, value_bad="fail")
 
 

@@ -1,7 +1,8 @@
-"""Topics as Spark data: `format("penstock")` reads and writes them, in batch and as a stream, with no jar.
+"""The Spark data source `format("penstock")`: reads and writes topics, in batch and as a stream, with no jar.
 
-Invariants: records become Arrow columns without an object each; a task holds about two fetches of data; nothing is read
-past the high watermark, or the last stable offset for committed reads. Whatever the user got wrong is one sentence.
+Invariants: records become Arrow columns without a Python object per record; a task holds about two fetches of data; no
+record is read past the high watermark, or past the last stable offset with read_committed; a user's error is reported
+in one sentence.
 Spark itself calls in through `pyspark_penstock`; users call `session`. Needs the extra `penstock[spark]`.
 """
 
@@ -16,7 +17,7 @@ __all__ = ["session"]
 
 
 def __getattr__(name: str) -> object:
-    # Executors import this package for its reader: they don't need what makes sessions.
+    # Executors import this package for its reader and need no session, so the session's modules load on first use.
     if name == "session":
         from penstock.spark.sessions import session
 

@@ -1,4 +1,4 @@
-"""Values in Avro's binary form, without or with the five bytes that a schema registry's clients put in front."""
+"""Decodes values in Avro's binary encoding, with or without the five-byte prefix of schema registry clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from penstock.spark.errors import SourceError
 from penstock.spark.options import ValueOptions
 
-#: A zero byte and the number of the schema.
+#: Bytes of the prefix that schema registry clients write: a zero byte and the schema's id.
 REGISTRY_PREFIX = 5
 MAX_DEPTH = 32
 
@@ -59,7 +59,7 @@ _LOGICAL: dict[str, DataType] = {
 def avro_type(value: ValueOptions) -> DataType:
     found = _type(_schema(value), 0, {})
     if not isinstance(found, StructType):
-        raise SourceError("Option value.schema has to be an Avro record.")
+        raise SourceError('Option value.schema is not an Avro record schema: give a schema with "type": "record".')
     return found
 
 
@@ -67,22 +67,25 @@ def _schema(value: ValueOptions) -> Any:
     try:
         return json.loads(value.schema or "")
     except ValueError as error:
-        raise SourceError(f"Option value.schema is no Avro schema: {error}.") from None
+        raise SourceError(f"Option value.schema is not an Avro schema in JSON: {error}.") from None
 
 
 def _type(schema: Any, depth: int, named: dict[str, Any]) -> DataType:
     if depth > MAX_DEPTH:
-        raise SourceError("The Avro schema contains itself, which a table can't.")
+        raise SourceError("The Avro schema is recursive, and a table's columns can't be: use a schema of finite depth.")
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
-            raise SourceError("An Avro union of several types has no column type: only unions with null do.")
+            raise SourceError(
+                "The Avro schema has a union of several types, which no column type can hold: "
+                "use a union of null and one type."
+            )
         return _type(kinds[0], depth + 1, named)
     if isinstance(schema, str):
         if schema in named:
             return _type(named[schema], depth + 1, named)
         if schema not in _PLAIN:
-            raise SourceError(f"The Avro schema has the unknown type {schema!r}.")
+            raise SourceError(f"The Avro schema has the unknown type {schema!r}: define it, or correct its name.")
         return _PLAIN[schema]
     kind = schema.get("type")
     if "name" in schema and kind in ("record", "enum", "fixed"):
@@ -118,7 +121,7 @@ def avro_decoder(value: ValueOptions, wanted: Any) -> Callable[[Any], Any]:
             stream.seek(skip)
             found.append(schemaless_reader(stream, schema, schema))
             if stream.tell() != len(each):
-                raise ValueError(f"{len(each) - stream.tell()} bytes follow its record")
+                raise ValueError(f"{len(each) - stream.tell()} bytes follow the Avro record")
         return pa.array(found, wanted)
 
     return decode

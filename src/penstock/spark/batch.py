@@ -1,4 +1,4 @@
-"""The batch reader: plans on the driver, reads in tasks."""
+"""The batch reader: plans tasks on the driver, and reads records in them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from penstock.spark.schema import check_schema
 from penstock.spark.shipping import Shipped
 from penstock.spark.workers import settle
 
-#: The process in which Spark pushes filters down.
+#: The worker program in which Spark pushes filters down.
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Takes filters only where the user asked for it, and where Spark pushes them.
+    """Returns a reader that takes filters only if the user set `push.filters` and Spark pushes filters.
 
-    Spark keeps what was planned with the table and not with the query: of two uses of one DataFrame, the one without
-    filters, or with others, would get what the other one's filters left. So `push.filters` is for DataFrames used once.
-    And Spark refuses a reader that takes filters where pushing them is switched off, which is what it comes with. A
-    reader isn't told, but the worker that pushes filters is a program of its own.
+    Spark keeps a plan with the table and not with the query: if a DataFrame is used twice, the second query gets the
+    rows that the first query's filters left. So `push.filters` is for DataFrames that are used once.
+    Spark also refuses a reader that takes filters when pushing them is off, which is Spark's default. It does not pass
+    this setting to the reader, but it pushes filters in a worker program of its own, by which this function knows.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)
@@ -71,9 +71,9 @@ class BatchReader(Shipped, DataSourceReader):
         ]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        if not isinstance(partition, ReadTask):  # Spark's stand-in where there is nothing to read
+        if not isinstance(partition, ReadTask):  # Spark's placeholder for a plan without tasks
             return
-        from penstock.spark.tasks import read_task  # what plans has no use for it
+        from penstock.spark.tasks import read_task  # only tasks need it, the planner does not
 
         settle()
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)

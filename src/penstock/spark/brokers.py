@@ -1,4 +1,4 @@
-"""The connection to the brokers, from the `kafka.*` options."""
+"""Connects to the brokers that the `kafka.*` options name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from penstock.spark.options import DEFAULT_FETCH_BYTES, SourceOptions
 
 T = TypeVar("T")
 
-#: A socket's worth of patience for an address that nobody answers at: the user waits for the sentence.
+#: Kept short: a user waits for the error message when the address does not answer.
 CONNECT_TIMEOUT_MS = 10_000
 
 
 def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
-    """Raises SourceError. With `attempts` everything is tried so often, the first connection too."""
+    """Connects a client. With `attempts`, every request and the first connection are tried that many times.
+
+    Raises SourceError.
+    """
     retry = _retry(options)
     try:
-        with in_one_sentence("No broker could be reached"):
+        with in_one_sentence("The connection to the brokers failed"):
             return Client(
                 options.bootstrap,
                 settings=connection_settings(options),
@@ -33,7 +36,7 @@ def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
                 retry_first=attempts is not None,
             )
     except ValueError as error:
-        raise SourceError(f"Option kafka.bootstrap.servers is wrong: {error}.") from None
+        raise SourceError(f"Option kafka.bootstrap.servers is not a list of host:port: {error}.") from None
 
 
 def fetch_settings(options: SourceOptions) -> ConsumerSettings:
@@ -49,7 +52,7 @@ def fetch_settings(options: SourceOptions) -> ConsumerSettings:
 
 
 def connection_settings(options: SourceOptions) -> ConnectionSettings:
-    """Raises SourceError."""
+    """Returns the timeouts, the client id and TLS that the options name. Raises SourceError."""
     return ConnectionSettings(
         client_id=options.client.get("client.id", "penstock-spark"),
         connect_timeout_s=_number(options, "socket.connection.setup.timeout.ms", CONNECT_TIMEOUT_MS) / 1000,
@@ -70,20 +73,24 @@ def _tls(options: SourceOptions) -> ssl.SSLContext | None:
     if protocol == "PLAINTEXT":
         return None
     if protocol != "SSL":
-        raise SourceError(f"Option kafka.security.protocol is {protocol}: PLAINTEXT and SSL are there so far.")
+        raise SourceError(
+            f"Option kafka.security.protocol is {protocol}, which is not supported: use PLAINTEXT or SSL."
+        )
     authority = options.client.get("ssl.ca.location")
     if options.client.get("ssl.truststore.type", "").upper() == "PEM":
         authority = authority or options.client.get("ssl.truststore.location")
     elif "ssl.truststore.location" in options.client:
-        raise SourceError("A Java trust store can't be read: give kafka.ssl.truststore.type=PEM and a PEM file.")
+        raise SourceError("A Java trust store can't be read: set kafka.ssl.truststore.type=PEM and name a PEM file.")
     try:
         context = ssl.create_default_context(cafile=authority)
         if "ssl.keystore.location" in options.client:
             if options.client.get("ssl.keystore.type", "").upper() != "PEM":
-                raise SourceError("A Java key store can't be read: give kafka.ssl.keystore.type=PEM and a PEM file.")
+                raise SourceError(
+                    "A Java key store can't be read: set kafka.ssl.keystore.type=PEM and name a PEM file."
+                )
             context.load_cert_chain(options.client["ssl.keystore.location"])
     except OSError as error:
-        raise SourceError(f"The certificates of the kafka.ssl.* options can't be read: {error}.") from None
+        raise SourceError(f"The certificates that the kafka.ssl.* options name can't be read: {error}.") from None
     if options.client.get("ssl.endpoint.identification.algorithm") == "":
         context.check_hostname = False
     return context
@@ -92,7 +99,7 @@ def _tls(options: SourceOptions) -> ssl.SSLContext | None:
 def _number(options: SourceOptions, name: str, default: int) -> int:
     found: int = _setting(options, name, int, default)
     if found < 0:
-        raise SourceError(f"Option kafka.{name} is {found}: it can't be negative.")
+        raise SourceError(f"Option kafka.{name} is {found}: it takes 0 or more.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""A query's progress as the committed offsets of a consumer group: what every Kafka tool knows how to show.
+"""Commits a query's progress as the offsets of a consumer group, so that every Kafka tool can show it.
 
-The checkpoint is what a query restarts from; this is for those who watch. So a commit that fails is told in the log and
-the query goes on, and one that a running group refuses is told once more with the next batch.
+A query restarts from its checkpoint; the committed offsets are only for monitoring. So a failed commit is a warning in
+the log and the query goes on; the next batch commits again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.spark.ranges import Offsets
 
 logger = logging.getLogger(__name__)
 
-#: Nobody is a member of the group: its offsets are only kept there.
+#: The group has no members; it only keeps the offsets.
 NO_GENERATION = -1
-#: Later versions name topics by id; names are what offsets in a checkpoint have.
+#: The last version of OffsetCommit that names topics by name, as the offsets in a checkpoint do.
 LAST_WITH_NAMES = 9
 
 
@@ -32,7 +32,7 @@ def commit_offsets(client: Client, group: str, offsets: Offsets) -> None:
         client.run(_commit(client, group, offsets))
     except KafkaError as error:
         reason = error.message or error.code.name
-        logger.warning("The progress could not be committed to group %r: %s", group, reason)
+        logger.warning("The query's progress could not be committed to group %r: %s", group, reason)
 
 
 async def _commit(client: Client, group: str, offsets: Offsets) -> None:
@@ -49,7 +49,7 @@ async def _commit(client: Client, group: str, offsets: Offsets) -> None:
                     code = code_of(part.error_code)
                     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
                         asynchronous.forget_coordinator(group)
-                    sentence = f"{topic.name}-{part.partition_index} was refused with {code.name}"
+                    sentence = f"The offset of {topic.name}-{part.partition_index} was refused with {code.name}"
                     raise KafkaError(code, sentence)
 
     await asynchronous.retrying(attempt)

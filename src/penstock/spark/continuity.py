@@ -1,8 +1,9 @@
-"""Whether a stream can go on from where it was: what has become of each topic and partition since. Pure.
+"""Finds the topics and partitions from which a stream cannot continue: recreated, deleted or shorter ones. Pure.
 
-Topics are followed by id. A checkpoint names a topic's id beside its offsets, as a key of the JSON with no partitions:
-`{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source, which continues such checkpoints, takes that
-for a topic with nothing to read; a checkpoint of its own has no ids, and then offsets alone tell.
+Topics are identified by id. A checkpoint names a topic's id beside its offsets, as a key of the JSON with no
+partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source, which continues such
+checkpoints, takes that key for a topic without partitions. A checkpoint of Spark's own source has no ids, and then only
+the offsets are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.spark.ranges import Offsets, from_json, to_json
 
-#: No topic's name has a space.
+#: Separates a topic's name from its id; no topic's name has a space.
 _ID = " id="
 
 Json = dict[str, dict[str, int]]
@@ -21,11 +22,11 @@ Json = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """How far a stream has read, or may read."""
+    """The next offset of each partition that a stream reads, and the ids of its topics."""
 
     offsets: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """None of a topic whose brokers have no ids, or whose checkpoint was written without."""
+    """By name. Topics of brokers without topic ids are missing, and so are topics of a checkpoint without them."""
 
     def to_json(self) -> Json:
         topics = {topic for topic, _ in self.offsets}
@@ -44,13 +45,13 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is not as a stream left it."""
+    """Topics and partitions that changed since the stream read them."""
 
     made_again: tuple[str, ...]
-    """Topics with another id than they had: their offsets count other records now."""
+    """Topics that were deleted and created again: they have a new id, and their offsets mean other records."""
     gone: tuple[TopicPartition, ...]
     behind: tuple[TopicPartition, ...]
-    """Partitions that end before the offset that was read up to."""
+    """Partitions that end before the next offset that the stream would read."""
 
 
 def changes(start: StreamOffset, newest: StreamOffset) -> Changes:
@@ -64,5 +65,5 @@ def changes(start: StreamOffset, newest: StreamOffset) -> Changes:
 
 
 def made_again(before: StreamOffset, after: StreamOffset) -> set[str]:
-    """Topics that both know by an id, and by another one."""
+    """Returns the topics that have an id in both, and not the same id."""
     return {topic for topic, topic_id in before.topic_ids.items() if after.topic_ids.get(topic, topic_id) != topic_id}

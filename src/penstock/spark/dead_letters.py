@@ -1,6 +1,6 @@
-"""Bad records, written as they came to a topic of their own, with where they came from and what is wrong as headers.
+"""Writes bad records unchanged to a topic of their own; headers name the origin of a record and the error in it.
 
-At least once: a task that is tried again sends its bad records again.
+Delivery is at least once: a task that is tried again sends its bad records again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class DeadLetters:
         self._producer: SyncProducer | None = None
 
     def send(self, columns: dict[str, Any], decoded: Decoded, rows: Any, reasons: list[str]) -> None:
-        """Returns when the brokers have them: a batch must not count as read before its bad records are safe."""
+        """Sends the bad records and returns once the brokers have acknowledged them.
+
+        It waits because a batch must not count as read before its bad records are safe.
+        """
         with in_one_sentence(f"Bad records could not be written to {self._topic!r}"):
             if self._producer is None:
                 self._client = connect(self._options)

@@ -1,11 +1,12 @@
-"""Record batches to Arrow columns, without a Python object per record. Pure.
+"""Decodes record batches into Arrow columns, without a Python object per record. Pure.
 
-Where records start is found by walking their lengths, the only sequential part; runs of equal lengths take one step,
-and a batch of the same size and number as the last one is believed to be laid out alike until its lengths are read.
-Everything else is numpy over whole columns: the varints of all records, then keys and values with one copy each. Numpy
-picks those that are all of one length; for others ONE Arrow binary array is laid over the raw bytes whose offsets are
-(key start, key end, value start, value end, …), from which `take` copies every fourth element.
-What is wrong inside a batch is INVALID_RECORD, as everywhere.
+The first bytes of records are found by walking their lengths, which is the only sequential part. A run of equal lengths
+takes one step, and a batch with the same size and record count as the batch before it is assumed to have the same
+layout until its lengths are read.
+Everything else is numpy over whole columns: the varints of all records, then keys and values with one copy each. If all
+values of a column have the same length, numpy copies them; otherwise one Arrow binary array is laid over the raw bytes,
+with the offsets (key start, key end, value start, value end, …), and `take` copies every fourth element of it.
+Errors inside a batch are INVALID_RECORD, as everywhere.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from penstock.records.header import HEADER_SIZE, BatchHeader
 from penstock.records.record import MAX_UNCOMPRESSED_BYTES, MIN_RECORD_SIZE, invalid, records_payload
 from penstock.spark.varints import Array, read_varints
 
-#: Payload bytes that go into one Arrow batch: enough to pay for numpy's calls, and not much memory.
+#: Payload bytes per Arrow batch: enough to outweigh the overhead of numpy's calls, at little memory.
 CHUNK_BYTES = 4 * 1024 * 1024
-#: Equal lengths in a row after which it pays to ask numpy how many more there are.
+#: Equal lengths in a row after which counting the rest of the run with numpy is faster than walking.
 _RUN_WORTH = 4
 _RUN_WINDOW = 1024
 #: Arrow's binary arrays count their bytes in 31 bits.
@@ -38,7 +39,7 @@ Raw = bytes | bytearray
 
 @dataclass(slots=True)
 class Decoded:
-    """Columns of some records of one partition, in the order of their offsets."""
+    """Columns of consecutive records of one partition, in the order of their offsets."""
 
     key: Any
     value: Any
@@ -59,10 +60,10 @@ def decode_batches(
     headers: bool = False,
     min_timestamp_ms: int | None = None,
 ) -> Iterator[Decoded]:
-    """Columns of the records at offsets from `start` to before `end`, some megabytes of them at a time.
+    """Yields columns of the records at offsets from `start` to before `end`, some megabytes at a time.
 
-    `batches` are data batches that the reader may see. With `min_timestamp_ms`, batches that are older as a whole are
-    left out unread; single older records may still come.
+    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, batches in which all records are
+    older are skipped undecoded; older records in other batches are not removed.
     """
     chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
     size = 0
@@ -105,7 +106,7 @@ def _decode_chunk(
     value_length, value_start = read_varints(data, key_end)
     value_end = value_start + np.maximum(value_length, 0)
     if (key_length < -1).any() or (value_length < -1).any() or (value_end >= ends).any():
-        raise invalid("A record holds a field that ends behind it.")
+        raise invalid("A record has a field that ends past the end of the record.")
 
     offset = np.repeat(np.array([header.base_offset for header, _ in chunk]), counts) + offset_delta
     timestamp, kind = _timestamps(chunk, counts, timestamp_delta)
@@ -128,7 +129,7 @@ def _decode_chunk(
 
 
 def _laid_out(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
-    """One buffer that holds them all, and where each begins in it. What was fetched together is in one already."""
+    """Returns one buffer with all payloads, and the position of each in it. Copies unless they share a buffer."""
     whole = payloads[0].obj if isinstance(payloads[0], memoryview) else None
     together = all(isinstance(each, memoryview) and each.obj is whole for each in payloads)
     if together and isinstance(whole, bytes | bytearray) and len(whole) <= _MAX_OFFSET:
@@ -138,7 +139,7 @@ def _laid_out(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
 
 
 def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, Array]:
-    """Milliseconds, and whose they are: 0 the producer's, 1 the broker's, which has one for the whole batch."""
+    """Returns timestamps in milliseconds and their types: 0 CreateTime, 1 LogAppendTime (one for the whole batch)."""
     appended = np.array([header.log_append_time for header, _ in chunk])
     base = np.array([h.max_timestamp if h.log_append_time else h.base_timestamp for h, _ in chunk], dtype=np.int64)
     kind = np.repeat(appended.astype(np.int32), counts)
@@ -148,16 +149,16 @@ def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, A
     return timestamp + np.where(kind == 0, delta, 0), kind
 
 
-# Where records are
+# Bounds of records
 
 
 def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> tuple[Array, Array]:
-    """For every record: where it starts, behind its length, and where it ends."""
+    """Returns, for every record, the position after its length field and the position of its end."""
     found = _guessed(chunk, places, raw, data)
     limits = [place + len(payload) for place, (_, payload) in zip(places, chunk, strict=True)]
     starts, ends, apart = _measured(found, limits, data)
     if apart.any():
-        # A guess was wrong, or a batch is: walking them tells which.
+        # Either a guessed layout is wrong or a batch is corrupt: walking these batches shows which.
         lasts = np.cumsum([len(each) for each in found])
         for index in {int(each) for each in np.searchsorted(lasts, np.flatnonzero(apart), side="right")}:
             found[index] = _walk(raw, data, places[index], limits[index], chunk[index][0].records_count)
@@ -168,9 +169,9 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
 
 
 def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
-    """Where the records of each batch begin, as it seems.
+    """Returns the assumed positions at which the records of each batch begin.
 
-    A batch as long as the one before it, with as many records, is taken to be laid out like it; `_measured` tells.
+    A batch with the size and record count of the batch before it is assumed to have its layout; `_measured` checks it.
     """
     found: list[Array] = []
     shape: tuple[int, int] | None = None
@@ -184,9 +185,10 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 
 
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
-    """Where records that begin there start, behind their lengths, where they end, and which do not meet the next one.
+    """Reads the lengths of records at the assumed positions; returns starts, ends and mismatch flags of the records.
 
-    Where all meet, each begins where it was taken to: the first of a batch does, and so does what follows that.
+    A start is the position after the length field. The flag is set where a record does not end at the position of the
+    next. If no flag is set, all positions are right: the first of a batch is known, and each implies the next.
     """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)
@@ -199,7 +201,7 @@ def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array
 
 
 def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
-    """The first byte of each of `count` records from `pos` on; what doesn't add up shows when the lengths are read."""
+    """Returns the position of each of `count` records from `pos` on. Raises KafkaError unless they end at `limit`."""
     pieces: list[Array] = []
     places: list[int] = []
     add = places.append
@@ -232,21 +234,21 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
                     places.clear()
                     pos += run * step
                     left -= run
-                # What ended the run may end the next as soon: don't ask at every record.
+                # The next run may be as short as this one: don't count at every record.
                 same = _RUN_WORTH if run >= _RUN_WINDOW else -_RUN_WORTH
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None
     if left or pos != limit:
-        raise invalid(f"The records of a batch end {limit - pos} bytes and {left} records before it does.")
+        raise invalid(f"A batch has {limit - pos} bytes left after its last record, and {left} records are missing.")
     if not pieces:
         return np.array(places, dtype=np.int64)
     return np.concatenate([*pieces, np.array(places, dtype=np.int64)])
 
 
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
-    """How many records from `pos` on have the length of the one before them, which spans `step` bytes.
+    """Counts the records from `pos` on that have the same length as the record before `pos`, which spans `step` bytes.
 
-    No guess: a record with the same length bytes spans as much, so the next one starts `step` further, and so on.
+    The count is exact: a record with the same length field spans `step` bytes, so the next one starts `step` further.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:
@@ -275,10 +277,10 @@ def _long_step(raw: Raw, pos: int) -> int:
         if byte < 0x80:
             return (value >> 1) + pos - start
         shift += 7
-    raise invalid("A record has a length that is no number.")
+    raise invalid("A record has a length that is not a valid varint.")
 
 
-# Bytes
+# Keys and values
 
 
 def _fields(
@@ -306,9 +308,9 @@ def _fields(
 
 
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
-    """The column where every record has as many bytes, half the work of `take`; None where they differ.
+    """Returns the column if all its values have the same length, else None. It takes half the time of `take`.
 
-    The raw bytes are seen as elements of that size, one beginning at each byte, of which numpy copies those asked for.
+    The raw bytes are viewed as overlapping elements of that length, one at each byte, and numpy copies the wanted ones.
     """
     size, count = int(length[0]), len(length)
     if size < 1 or (length != size).any():
@@ -320,7 +322,7 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """A binary array whose every second element is a span; between them are the bytes that nobody asked for."""
+    """Returns a binary array over the raw bytes: every second element is a span, the others are the bytes between."""
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(raw)]
@@ -339,10 +341,10 @@ def _taken(over: Any, first: int, null: Array) -> Any:
 
 
 def _headers(data: Array, raw: Raw, at: Array, ends: Array) -> Any:
-    """list<struct<key, value>>, null where a record has none, as in Spark's own Kafka source."""
+    """Returns a list<struct<key, value>> column, null for a record without headers, as in Spark's own Kafka source."""
     counts, at = read_varints(data, at)
     if (counts < 0).any() or (counts * 2 > ends - at).any():
-        raise invalid("A record claims more headers than it has room for.")
+        raise invalid("A record has a header count that is larger than its remaining bytes allow.")
     total = int(counts.sum())
     if not total:
         if (at != ends).any():
@@ -361,7 +363,7 @@ def _headers(data: Array, raw: Raw, at: Array, ends: Array) -> Any:
         value_length, value_start = read_varints(data, key_end)
         value_end = value_start + np.maximum(value_length, 0)
         if (key_length < 0).any() or (value_length < -1).any() or (value_end > ends[rows]).any():
-            raise invalid("A record has a header that ends behind it, or one without a key.")
+            raise invalid("A record has a header that ends past the end of the record, or a header without a key.")
         slots = lists[rows] + nth
         spans[slots] = np.stack([key_start, key_end, value_start, value_end], axis=1)
         null[slots] = value_length < 0
@@ -380,5 +382,5 @@ def _headers(data: Array, raw: Raw, at: Array, ends: Array) -> Any:
 def _text(column: Any) -> Any:
     try:
         return column.cast(pa.string())
-    except pa.ArrowInvalid:  # no UTF-8: as everywhere, what can't be read is replaced
+    except pa.ArrowInvalid:  # not UTF-8: as everywhere, undecodable bytes become the replacement character
         return pa.array([each.decode("utf-8", "replace") for each in column.to_pylist()], pa.string())

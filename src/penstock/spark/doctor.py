@@ -1,4 +1,4 @@
-"""What a pipeline needs on this machine, and whether it is there. Spark isn't imported for it: that takes seconds."""
+"""Checks that this machine has everything a pipeline needs, without importing Spark, which takes seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from penstock.spark.java import NoJavaError, find_java
 
-#: Package, oldest and first too new version, what it is for, and the extra that has it; an optional one is not missed.
+#: Package, oldest version, first version that is too new, purpose, the extra that installs it, whether it is required.
 PACKAGES = (
     ("pyspark", (4, 2), (4, 4), "the engine", "spark", True),
     ("pyarrow", (18,), None, "records as columns", "spark", True),
@@ -28,7 +28,7 @@ class Finding:
     what: str
     found: str
     state: str
-    """ok, missing, wrong, or absent for what nobody needs to have."""
+    """ok, missing, wrong, or absent; absent is for a package that is not needed."""
     advice: str = ""
 
     @property
@@ -80,7 +80,7 @@ def _java(bundled_only: bool) -> Finding:
 
 
 def _source() -> Finding:
-    """Spark finds the source by the name of a top-level module."""
+    """Checks that the module by whose name Spark finds the data source is installed."""
     if find_spec("pyspark_penstock") is None:
         return Finding(
             "data source",

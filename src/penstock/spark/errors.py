@@ -1,4 +1,4 @@
-"""What the user can put right, in one sentence."""
+"""Errors that the user can correct, each reported in one sentence."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ _warned: set[tuple[str, ...]] = set()
 
 
 class SourceError(Exception):
-    """A wrong option, a missing topic, offsets that are gone, no broker: the message says which and what to do."""
+    """An error that the user can correct: a wrong option, a missing topic, deleted offsets, no broker.
+
+    The message names the cause and the remedy.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        # A worker of Spark's ends with what it could not catch, and tells the driver where in the code that was, unless
-        # this is set: whoever wrote the option wrong is not helped by our file names.
+        # A Spark worker reports an uncaught error to the driver with its traceback, unless this is set: a traceback of
+        # our files does not help a user who gave a wrong option.
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Of a package that pipelines need. Raises the error itself where a module of ours is at fault."""
+    """Returns the error for a missing or damaged package. Raises `error` itself if the missing module is Penstock's."""
     name = error.name or ""
     package = name.partition(".")[0]
     if package in ("penstock", "pyspark_penstock"):
@@ -37,16 +40,16 @@ def not_importable(error: ImportError) -> SourceError:
 
 
 @contextmanager
-def in_one_sentence(what: str) -> Iterator[None]:
-    """A broker's refusal as a sentence of ours: `what` was being done."""
+def in_one_sentence(failure: str) -> Iterator[None]:
+    """Turns a KafkaError into a SourceError: `failure` says which action failed, and the broker's reason follows."""
     try:
         yield
     except KafkaError as error:
-        raise SourceError(f"{what}: {sentence_of(error)}") from None
+        raise SourceError(f"{failure}: {sentence_of(error)}") from None
 
 
 def warn_of_options(names: Sequence[str]) -> None:
-    """Options that are let through and do nothing; once for each process."""
+    """Logs a warning about options that have no effect, once per process."""
     if names and tuple(names) not in _warned:
         _warned.add(tuple(names))
         logger.warning("Options that have no effect here: %s", ", ".join(names))

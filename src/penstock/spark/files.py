@@ -1,13 +1,13 @@
-"""Batches straight from a partition's segment files, where the task can read them.
+"""Reads batches directly from a partition's segment files, if the task can open them.
 
-What makes this safe: the range ends at or below a high watermark (or last stable offset) that the leader gave, and
-nothing below that changes its content: appends, rolls and truncations happen above. Segments come and go whole:
-retention renames and removes them, compaction swaps new ones in. So a reader takes a listing, opens all that it needs,
-and takes another one: if names and inodes are the same, the open files are one state of the log, and they stay readable
-however long the task runs. Transaction indexes are read before the data: those of an older state name at least
-the transactions that newer data still holds.
+This is safe because the range ends at or below a high watermark (or last stable offset) that the leader gave, and the
+log below it does not change its content: appends, rolls and truncations happen above. Segments appear and disappear as
+a whole: retention renames and removes them, compaction swaps new ones in. So a reader lists the directory, opens the
+files that it needs, and lists again: if names and inodes are the same, the open files are one state of the log, and
+they stay readable however long the task runs. Transaction indexes are read before the data: the indexes of an older
+state name at least the transactions that newer data still holds.
 
-Anything unexpected ends the iteration early: the caller asks the broker for the rest.
+Anything unexpected ends the iteration early: the caller fetches the rest from the broker.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from penstock.records.batches import iter_batches
 from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from penstock.spark.planner import FileHint
 
-#: As much as one Arrow batch takes: it is decoded while it is in the processor's cache.
+#: Bytes of one read: as much as one Arrow batch takes, so that it is decoded while it is in the processor's cache.
 READ_BYTES = 4 * 1024 * 1024
-#: No batch is larger: a length above this is damage.
+#: The largest possible batch; a greater length means a corrupt file.
 MAX_BATCH_BYTES = 1 << 30
 ATTEMPTS = 5
 _INDEX_ENTRY = 8
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 Listing = dict[str, int]
-"""Names and inodes."""
+"""Names of files and their inodes."""
 
 
 @dataclass(slots=True)
@@ -45,11 +45,11 @@ class OpenSegment:
     base_offset: int
     file: int
     position: int
-    """Where to begin: at or before the batch that holds the first wanted offset."""
+    """The byte at which to begin: at or before the batch that holds the first wanted offset."""
     end: int | None
-    """Where the next segment begins; None of the one that is written to."""
+    """The base offset of the next segment; None for the active segment."""
     whole: bool = False
-    """Once it has been read: whether nothing in it was left over."""
+    """Set after reading: True if the whole file consisted of valid batches."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Snapshot:
 
 
 def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
-    """The directory, if it is the one that the leader meant: its node, its cluster, its topic."""
+    """Returns the partition's directory if it has the leader's node id, cluster id and topic id; else None."""
     try:
         with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:
             meta = parse_properties(file.read(1 << 16))
@@ -77,19 +77,19 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Data batches that hold offsets from `start` to before `end`, and the offset behind each portion of them."""
+    """Yields the data batches with offsets from `start` to before `end` in portions, each with the offset after it."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
             for data in portions(segment, next_offset):
                 aborted = None
                 if read_committed:
-                    # As in a fetch: those that end at or behind where reading goes on. The marker of any other one lies
-                    # before that and isn't looked at, so its producer would stay silenced.
+                    # As in a fetch: aborted transactions that end at or after the next offset. The marker of an earlier
+                    # transaction is not read, so the records of its producer would be dropped for ever.
                     first = max(data.first, next_offset)
                     aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= data.last]
                 try:
-                    # Both kinds have the two fields that are looked at: the producer and its first offset.
+                    # An index entry has the two fields that are used: producer id and first offset.
                     batches, after, *_ = visible_batches(data.view, next_offset, aborted=aborted, check_crc=check_crc)  # type: ignore[arg-type]
                 except KafkaError:
                     return
@@ -99,10 +99,10 @@ def read_files(
                 if next_offset >= end:
                     return
             if segment.end is not None and not segment.whole:
-                return  # damage in the middle of a log: what is behind it may not be passed over in silence
+                return  # corrupt in the middle of the log: its records must not be skipped silently
 
 
-# Which files
+# Listing and opening files
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def snapshot_of(directory: str, start: int, end: int, read_committed: bool) -> I
 
 
 def _listing(directory: str) -> Listing | None:
-    """None while a swap is under way: a segment may have no name for a moment."""
+    """Lists the directory; None while compaction swaps files, because a segment may have no name for a moment."""
     with os.scandir(directory) as entries:
         found = {each.name: each.inode() for each in entries}
     if any(name.endswith(SWAP_SUFFIX) for name in found):
@@ -154,7 +154,10 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """A transaction is in the index of the segment that its marker is in: any one from the range's first on."""
+    """Reads the aborted transactions from all indexes from the range's first segment on.
+
+    A transaction is in the index of the segment that holds its marker, which may be any later one.
+    """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
     for name in sorted(listing):
@@ -164,7 +167,7 @@ def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransa
     return found
 
 
-# What is in them
+# Reading batches
 
 
 @dataclass(slots=True)
@@ -175,7 +178,7 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Whole batches, some megabytes at a time, from the one that holds `start` or comes after it."""
+    """Yields whole batches, some megabytes at a time, from the first batch that ends at or after `start`."""
     position = segment.position
     size = READ_BYTES
     while True:
@@ -188,7 +191,7 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
                     first = header.base_offset
                 last = header.last_offset
         except KafkaError:
-            pass  # room that was reserved, or damage: what is whole before it counts
+            pass  # preallocated space, or a corrupt batch: the whole batches before it are valid
         if not used:
             wanted = int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= HEADER_SIZE else 0
             if len(data) < size or not size < wanted <= MAX_BATCH_BYTES:
@@ -203,7 +206,7 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:
-    """The byte of a batch at or before `offset`: what the index says if there is one, else the beginning."""
+    """Returns the position of a batch at or before `offset`: from the index if there is one, else 0."""
     try:
         with open(path + INDEX_SUFFIX, "rb") as file:
             data = file.read()
@@ -216,7 +219,7 @@ def _place(path: str, base_offset: int, offset: int) -> int:
         middle = (low + high) // 2
         entry = data[middle * _INDEX_ENTRY : (middle + 1) * _INDEX_ENTRY]
         place = int.from_bytes(entry[4:], "big")
-        # Room that Kafka reserved behind the last entry is zeros: to the search they are entries that are too large.
+        # Kafka preallocates an index: the zeros after the last entry count as entries that are too large.
         if int.from_bytes(entry[:4], "big") <= relative and (place or not middle):
             low, found = middle + 1, place
         else:

@@ -1,4 +1,4 @@
-"""Filters on topic, partition, offset and timestamp, as limits on what is read at all. Pure."""
+"""Turns filters on topic, partition, offset and timestamp into limits on the ranges that are read. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Narrowed:
     min_timestamp_ms: int | None = None
 
     def cut(self, whole: OffsetRange) -> OffsetRange:
-        """What is left of a range; an empty one if nothing is."""
+        """Returns the part of a range that the filters leave; it may be empty."""
         wanted = (
             (self.topics is None or whole.topic in self.topics)
             and (self.partitions is None or whole.partition in self.partitions)
@@ -45,7 +45,7 @@ class Narrowed:
 
 
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
-    """What the filters leave, and those that Spark has to apply itself (again, in the case of times)."""
+    """Returns the limits, and the filters that Spark still has to apply; filters on time are in both."""
     found = Narrowed()
     rest: list[Any] = []
     for each in filters:
@@ -58,7 +58,7 @@ def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
             continue
         found = taken
         if column == "timestamp":
-            rest.append(each)  # whole batches and ranges are left out, single records are not
+            rest.append(each)  # the limit skips whole batches and ranges, not single records
     return found, rest
 
 
@@ -110,7 +110,7 @@ def _values(each: Any) -> frozenset[Any] | None:
 
 
 def _bounds(each: Any) -> tuple[int | None, int | None]:
-    """From, and to before."""
+    """Returns the lower bound (inclusive) and the upper bound (exclusive)."""
     match each:
         case EqualTo():
             return each.value, each.value + 1
@@ -127,7 +127,7 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 
 
 def _since(each: Any) -> int | None:
-    """Only a lower bound says where to start: later records may have earlier times, so none says where to end."""
+    """Returns the lower bound in ms, if any. An upper bound gives no end offset: later records may be older."""
     if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual) or not isinstance(
         each.value, datetime.datetime
     ):

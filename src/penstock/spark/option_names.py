@@ -1,8 +1,8 @@
-"""Names of options that the source and the sink know, and what becomes of other names. Pure.
+"""Names of options that the source and the sink know, and the treatment of unknown names. Pure.
 
-A job of Spark's Kafka connector may carry names that nobody knows: labels, or properties of a vendor's client. They are
-let through and named in a warning. A name that differs from a known one by a slip of the finger is refused, because a
-misspelt limit that is ignored shows only in production; `compatibility=kafka` lets even that through.
+A job written for Spark's Kafka connector may carry unknown names: labels, or properties of a vendor's client. These are
+ignored and named in a warning. A name that is probably a misspelt known name is refused, because a misspelt limit that
+is ignored shows only in production; with `compatibility=kafka` it is ignored too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def words(text: str) -> tuple[str, ...]:
 
 
 PREFIX = "kafka."
-#: `safe` follows the connector where that loses nothing, `kafka` also where it does.
+#: `safe` behaves like Spark's connector except where records could be lost; `kafka` behaves like it there too.
 COMPATIBILITIES = ("safe", "kafka")
-#: What reading takes; an option of the sink is not refused by the source, nor the other way round.
+#: Options of the source. The source does not refuse options of the sink, nor the sink options of the source.
 SOURCE = words(
     "subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp endingTimestamp "
     "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy failOnDataLoss "
@@ -35,7 +35,7 @@ _SECURITY = words(
     "security.protocol ssl.truststore.location ssl.truststore.type ssl.endpoint.identification.algorithm "
     "ssl.keystore.location ssl.keystore.type ssl.ca.location"
 )
-#: Client properties that reading acts on; the consumer's other names are let through: jobs carry them along.
+#: Client properties that the source uses; other consumer properties are ignored, because existing jobs set them.
 CONSUMER_ACTED_ON = (
     *words(
         "bootstrap.servers client.id isolation.level fetch.max.wait.ms fetch.min.bytes fetch.max.bytes "
@@ -56,8 +56,8 @@ CONSUMER_IGNORED = words(
 )
 CONSUMER_REFUSED = {
     "auto.offset.reset": "use startingOffsets instead",
-    "enable.auto.commit": "use commit.group to have progress committed",
-    "key.deserializer": "keys come as bytes",
+    "enable.auto.commit": "use commit.group to commit progress to a group",
+    "key.deserializer": "column `key` is binary, cast it if needed",
     "value.deserializer": "use value.format instead",
     "interceptor.classes": "nothing here runs Java classes",
 }
@@ -78,19 +78,19 @@ PRODUCER_IGNORED = (
     ),
 )
 PRODUCER_REFUSED = {
-    "key.serializer": "keys are written as the bytes that they are",
-    "value.serializer": "values are written as the bytes that they are: convert the column before",
-    "transactional.id": "ids are chosen so that a restarted query finds its own; see exactlyOnce",
-    "transaction.two.phase.commit.enable": "exactlyOnce sees to it",
+    "key.serializer": "keys are written as bytes, convert the column before",
+    "value.serializer": "values are written as bytes, convert the column before",
+    "transactional.id": "the sink chooses ids by which a restarted query finds its transactions; use exactlyOnce",
+    "transaction.two.phase.commit.enable": "use exactlyOnce, which sets it",
     "partitioner.class": "give rows a column `partition` instead",
     "interceptor.classes": "nothing here runs Java classes",
 }
-#: How alike a name has to be to a known one to be taken for it, from 0 to 1.
+#: Similarity, from 0 to 1, from which on an unknown name counts as a misspelt known name.
 _SLIP = 0.8
 
 
 def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
-    """Options that have no effect, in the spelling given. Raises SourceError for one that looks like a slip."""
+    """Returns the options that have no effect, as the user spelt them. Raises SourceError for a misspelt option."""
     known = {name.lower(): name for name in OPTIONS}
     found = [name for name in options if name.lower() not in known and not name.lower().startswith(PREFIX)]
     for name in found:
@@ -103,9 +103,9 @@ def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
 def client_properties(
     options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str], *, lenient: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """`kafka.*` options without their prefix, and those of them that have no effect. Raises SourceError.
+    """Returns the `kafka.*` options without their prefix, and those of them that have no effect. Raises SourceError.
 
-    `options` have their names in lower case.
+    The names in `options` are in lower case.
     """
     found = {name.removeprefix(PREFIX): text for name, text in options.items() if name.startswith(PREFIX)}
     names = set(known)
@@ -119,10 +119,10 @@ def client_properties(
         meant = None if lenient else _meant(name, names)
         if meant is not None:
             raise SourceError(
-                f"Option kafka.{name} is no property of Kafka's clients (is kafka.{meant} meant?).{_remedy(name)}"
+                f"Option kafka.{name} is not a property of Kafka's clients (is kafka.{meant} meant?).{_remedy(name)}"
             )
     if not found.get("bootstrap.servers"):
-        raise SourceError("Option kafka.bootstrap.servers is missing: give it host:port of a broker.")
+        raise SourceError("Option kafka.bootstrap.servers is missing: set it to the host:port of a broker.")
     return found, [PREFIX + name for name in unknown]
 
 

@@ -1,6 +1,6 @@
 """The options of `format("penstock")`: Spark's names for its Kafka source, and a few of our own. Pure.
 
-Names are case-insensitive, as everywhere in Spark; `option_names` says which there are.
+Names are case-insensitive, as everywhere in Spark; `option_names` lists them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading starts or ends: one of these for all partitions, or an offset or a time for each.
+    """The start or the end of reading: one position or time for all partitions, or an offset or a time for each.
 
-    EARLIEST and LATEST also stand for times, as in Kafka's own requests for offsets.
+    EARLIEST and LATEST are also valid as times, as in Kafka's ListOffsets.
     """
 
     everywhere: int | None = None
@@ -61,7 +61,7 @@ class ValueOptions:
     format: str = "binary"
     schema: str | None = None
     bad: str = "column"
-    """`column`, or the topic that bad records go to."""
+    """`column`, `fail`, or `topic:` and the name of the topic that bad records go to."""
     message: str | None = None
     descriptor: str | None = None
     delimiter: str = ","
@@ -76,7 +76,7 @@ class SourceOptions:
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
     starting: Position | None = None
-    """None: what is usual, earliest for a batch and latest for a stream."""
+    """None: the default, earliest for a batch and latest for a stream."""
     ending: Position = Position(everywhere=LATEST)
     strict_start_time: bool = True
     fail_on_data_loss: bool = True
@@ -93,20 +93,20 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
     value: ValueOptions = ValueOptions()
     client: Mapping[str, str] = field(default_factory=dict)
-    """`kafka.*`, without the prefix."""
+    """The `kafka.*` options, without the prefix."""
     without_effect: tuple[str, ...] = ()
-    """Options that are let through and do nothing, for a warning."""
+    """Options that are ignored, for a warning."""
 
     @property
     def wanted(self) -> str:
-        """What is read, for sentences."""
+        """The topics or partitions that are read, for messages."""
         if self.pattern is not None:
-            return f"topics like {self.pattern!r}"
+            return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Raises SourceError with the first thing that is wrong. `streaming` is None where that isn't known yet."""
+    """Parses the source's options. Raises SourceError for the first wrong one. `streaming` is None if not known yet."""
     given = _Given(options)
     client = given.client
     topics, pattern, assigned = given.topics()
@@ -154,7 +154,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         without_effect=tuple(given.without_effect),
     )
     if chosen.max_offsets and chosen.min_offsets and chosen.min_offsets > chosen.max_offsets:
-        raise SourceError("minOffsetsPerTrigger is above maxOffsetsPerTrigger: no batch could be both.")
+        raise SourceError("Option minOffsetsPerTrigger is above maxOffsetsPerTrigger: lower it, or raise the maximum.")
     return chosen
 
 
@@ -210,7 +210,7 @@ class _Given:
             return _names(self.text("path") or ""), None, ()
         if len(given) != 1:
             found = " and ".join(given) if given else "none of them"
-            raise SourceError(f"One of subscribe, subscribePattern and assign says what to read; given is {found}.")
+            raise SourceError(f"Exactly one of subscribe, subscribePattern and assign has to be given; given: {found}.")
         text = (self.text(given[0]) or "").strip()
         if given[0] == "subscribe":
             return _names(text), None, ()
@@ -218,12 +218,15 @@ class _Given:
             try:
                 java_pattern(text)
             except PatternError as error:
-                raise SourceError(f"Option subscribePattern is no regular expression: {error}.") from None
+                raise SourceError(f"Option subscribePattern is not a valid regular expression: {error}.") from None
             return (), text, ()
         return (), None, _assigned(text)
 
     def position(self, which: str) -> Position | None:
-        """A time for all comes before times by partition, and these before offsets, as in Spark."""
+        """Returns the position that the options set; a time wins over times by partition, and these over offsets.
+
+        This is the order that Spark's own source has.
+        """
         if self.text(f"{which}Timestamp") is not None:
             return Position(timestamp_ms=self.number(f"{which}Timestamp", EARLIEST))
         if self.text(f"{which}OffsetsByTimestamp") is not None:
@@ -240,7 +243,7 @@ class _Given:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise SourceError("Option subscribe names no topic: give one, or several with commas between them.")
+        raise SourceError("Option subscribe names no topic: give a topic, or several separated by commas.")
     return names
 
 
@@ -252,7 +255,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     except (TypeError, ValueError):
         raise SourceError(f"{takes}.") from None
     if not pairs:
-        raise SourceError(f"{takes}; given is no partition.")
+        raise SourceError(f"{takes}; the given JSON names no partition.")
     return pairs
 
 
@@ -268,7 +271,9 @@ def _by_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, i
         raise SourceError(f"{takes}.") from None
     for (topic, index), offset in offsets.items():
         if offset < least:
-            raise SourceError(f"Option {name} has {offset} for {topic}-{index}: -2 is earliest, -1 latest.")
+            raise SourceError(
+                f"Option {name} has {offset} for {topic}-{index}: give 0 or more; -2 is earliest, -1 latest."
+            )
     return offsets
 
 
@@ -284,9 +289,9 @@ def _json(text: str, takes: str) -> dict[str, Any]:
 
 def _check_batch(starting: Position | None, ending: Position | None) -> None:
     if starting is not None and (starting.everywhere == LATEST or LATEST in (starting.offsets or {}).values()):
-        raise SourceError("A batch can't start at the latest offset: there would be nothing to read.")
+        raise SourceError("A batch that starts at the latest offset reads no records: set startingOffsets=earliest.")
     if ending is not None and (ending.everywhere == EARLIEST or EARLIEST in (ending.offsets or {}).values()):
-        raise SourceError("A batch can't end at the earliest offset: there would be nothing to read.")
+        raise SourceError("A batch that ends at the earliest offset reads no records: set endingOffsets=latest.")
 
 
 def _check_named(
@@ -295,9 +300,9 @@ def _check_named(
     named = position.named if position is not None else None
     for topic, index in named or ():
         if topics and topic not in topics:
-            raise SourceError(f"The {what} offsets name topic {topic!r}, which is not subscribed to.")
+            raise SourceError(f"The {what} offsets name topic {topic!r}, which is not in subscribe: add it there.")
         if assigned and (topic, index) not in assigned:
-            raise SourceError(f"The {what} offsets name {topic}-{index}, which is not assigned.")
+            raise SourceError(f"The {what} offsets name {topic}-{index}, which is not in assign: add it there.")
 
 
 def _read_committed(client: Mapping[str, str]) -> bool:

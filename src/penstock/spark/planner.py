@@ -1,4 +1,4 @@
-"""What the driver asks the brokers before tasks run: which partitions, from where to where, where their files are."""
+"""Plans a read on the driver: asks the brokers for partitions, their offsets, and the directories of their logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileHint:
-    """Where the leader of a partition keeps it; a task that runs there may read the files itself."""
+    """The log directory in which a partition's leader keeps it; a task on that machine may read the files itself."""
 
     log_dir: str
     cluster_id: str
@@ -45,17 +45,19 @@ class ReadTask(InputPartition):
     end: int
     hint: FileHint | None = None
     min_timestamp_ms: int | None = None
-    """Older records aren't wanted; some may come all the same."""
+    """Batches in which all records are older are skipped; other older records are not removed."""
     topic_id: str | None = None
-    """Of the topic that the offsets are of; a topic made again has another one."""
+    """The id of the topic for which the offsets are valid; a topic that was created again has another id."""
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start}:{self.end}]"
 
 
 def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
-    """Names of the topics that a pattern means. Topics that brokers and this sink keep for themselves are left out, as
-    Spark's own source leaves them out; their names in `subscribe` give them all the same."""
+    """Returns the names of the topics that match a pattern, without internal topics, as in Spark's own source.
+
+    Internal topics are the brokers' and the sink's own; `subscribe` reads them by name.
+    """
     wanted = java_pattern(pattern)
     own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
     return [name for name in own if wanted.fullmatch(name)]
@@ -73,7 +75,7 @@ class Planner:
     # Partitions
 
     def partitions(self) -> list[TopicPartition]:
-        """What is read now. Topics and partitions that were asked for by name have to be there."""
+        """Returns the partitions to read now. Raises SourceError if a topic or partition that was named is missing."""
         options = self._options
         with in_one_sentence(f"The partitions of {options.wanted} could not be listed"):
             if options.pattern is not None:
@@ -91,18 +93,18 @@ class Planner:
                 if partition not in known[topic].partitions:
                     count = len(known[topic].partitions)
                     has = "1 partition" if count == 1 else f"{count} partitions"
-                    raise SourceError(f"Topic {topic!r} has {has} and no partition {partition}.")
+                    raise SourceError(f"Topic {topic!r} has {has} and no partition {partition}: correct option assign.")
             return sorted(options.assigned)
         return sorted((name, partition) for name in names for partition in known[name].partitions)
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """By name, as the last answer about them had it; brokers from before Kafka 2.8 have none."""
+        """Returns topic ids by name, from the newest metadata. Brokers before Kafka 2.8 have no topic ids."""
         known = self._client.cluster.topics
         found = {topic: known[topic].topic_id for topic, _ in partitions if topic in known}
         return {topic: uuid_to_str(each) for topic, each in found.items() if each != ZERO_UUID}
 
     def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those that the brokers have now, asked more than once: one may not have heard of a topic yet."""
+        """Returns the partitions that exist now. Asks more than once: a broker may not know a new topic yet."""
         wanted = set(partitions)
         with in_one_sentence(f"The topics of {self._options.wanted} could not be looked up"):
             self._client.metadata(sorted({topic for topic, _ in wanted}))
@@ -122,17 +124,17 @@ class Planner:
         return self._listed(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The high watermark, or for committed reads the last stable offset: nothing is read past it."""
+        """Returns the high watermarks, or the last stable offsets with read_committed. No record is read past them."""
         return self._listed(dict.fromkeys(partitions, LATEST))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Where partitions end, whatever is committed."""
+        """Returns the high watermarks, with read_committed too."""
         return self._listed(dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
 
     def _listed(self, wanted: Mapping[TopicPartition, int], isolation_level: int | None = None) -> Offsets:
         if not wanted:
             return {}
-        with in_one_sentence(f"The offsets of {self._options.wanted} could not be had"):
+        with in_one_sentence(f"The offsets of {self._options.wanted} could not be listed"):
             level = self.isolation_level if isolation_level is None else isolation_level
             found = self._client.list_offsets(wanted, isolation_level=level)
         return {partition: each.offset for partition, each in found.items()}
@@ -165,7 +167,7 @@ class Planner:
         return offsets | self._listed({each: offset for each, offset in offsets.items() if offset < 0})
 
     def since(self, timestamp_ms: int, partitions: list[TopicPartition]) -> Offsets:
-        """For each partition an offset before which everything is older than this; its end if everything is."""
+        """Returns, for each partition, the first offset at or after the time; its end if all records are older."""
         found = self._listed(dict.fromkeys(partitions, timestamp_ms))
         return found | self.latest([each for each in partitions if found[each] < 0])
 
@@ -183,15 +185,15 @@ class Planner:
         missing = [each for each in partitions if each not in given]
         if missing:
             topic, partition = missing[0]
-            raise SourceError(f"Option {name} says nothing of {topic}-{partition}: it has to name every partition.")
+            raise SourceError(f"Option {name} does not name {topic}-{partition}: it has to name every partition.")
         unknown = [each for each in given if each not in set(partitions)]
         if unknown:
             topic, partition = unknown[0]
-            raise SourceError(f"Option {name} names {topic}-{partition}, which is not there.")
+            raise SourceError(f"Option {name} names {topic}-{partition}, which does not exist: remove it.")
         return dict(given)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """What a batch reads. Offsets that are gone are an error or left out, as failOnDataLoss says."""
+        """Returns the ranges that a batch reads. Offsets that do not exist are an error, or skipped: failOnDataLoss."""
         first, last = self.earliest(start), self.latest(start)
         found = []
         for each in sorted(start):
@@ -199,21 +201,21 @@ class Planner:
             low, high = start[each], end[each]
             if not (first[each] <= low <= last[each] and high <= last[each]):
                 there = f"{first[each]} to {last[each]}"
-                self.data_loss(f"{topic}-{partition} holds offsets {there}, and {low} to {high} was asked for")
+                self.data_loss(f"{topic}-{partition} holds offsets {there}, but {low} to {high} were requested")
                 low, high = min(max(low, first[each]), last[each]), min(high, last[each])
             found.append(OffsetRange(topic, partition, low, max(low, high)))
         return found
 
-    def data_loss(self, what: str) -> None:
-        """Raises SourceError, or says it in the log when the user can live with it."""
+    def data_loss(self, loss: str) -> None:
+        """Reports lost records: raises SourceError, or logs a warning with failOnDataLoss=false."""
         if self._options.fail_on_data_loss:
-            raise SourceError(f"{what}: set failOnDataLoss=false to read what is there.")
-        logger.warning("%s: going on with what is there", what)
+            raise SourceError(f"{loss}: set failOnDataLoss=false to skip the missing records.")
+        logger.warning("%s: the missing records are skipped (failOnDataLoss=false)", loss)
 
     # Files
 
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
-        """Where leaders keep these partitions. Without an answer there is no hint, and tasks ask the broker."""
+        """Returns the log directories of the partitions' leaders. Tasks of a partition without a hint fetch it."""
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
             return {}
@@ -227,7 +229,9 @@ class Planner:
         except KafkaError as error:
             if self._options.read_mode == "files":
                 why = error.message or error.code.name
-                raise SourceError(f"The brokers don't say where their files are ({why}): use read.mode=wire.") from None
+                raise SourceError(
+                    f"The brokers' log directories can't be listed ({why}): use read.mode=wire."
+                ) from None
         return found
 
     def _hints_of(self, node: int, members: list[TopicPartition]) -> dict[TopicPartition, FileHint]:

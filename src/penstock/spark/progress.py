@@ -1,4 +1,4 @@
-"""How far queries are: rows, rate, batch time, and the lag behind their topics, from Spark's own progress events.
+"""Reports the progress of queries: rows, rate, batch time and lag, computed from Spark's own progress events.
 
     watcher = watch(spark)                     # or watch(spark, on_progress=print)
     watcher.queries["…"].lag
@@ -6,8 +6,8 @@
 
     with_metrics(query.lastProgress)           # minOffsetsBehindLatest and so on, as Spark's own Kafka source has them
 
-Python sources can't report metrics or a description of their own, so they are worked out here: lag is what the source
-said is there less what the batch ended at.
+Python sources can't report metrics or a description to Spark, so both are computed here: the lag is the source's latest
+offset minus the end offset of the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock import runs
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.spark.continuity import StreamOffset
 
-#: Queries that are remembered after they have ended.
+#: Ended queries of which the state is kept.
 MAX_ENDED = 100
 
 
@@ -36,16 +36,16 @@ class QueryState:
     rows: int
     """In the last batch."""
     total_rows: int
-    """Since the query was first seen here."""
+    """Since this watcher first saw the query."""
     rows_per_second: float
     batch_ms: int
     lag: int
-    """Offsets that are there and not read, in all partitions."""
+    """Offsets not read yet, summed over all partitions."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict)
     description: str = ""
-    """The topics that it reads."""
+    """The topics that the query reads."""
     topic_ids: tuple[str, ...] = ()
-    """Of the topics that it reads, as far as brokers give them ids."""
+    """Ids of the topics that the query reads; empty if the brokers have no topic ids."""
     running: bool = True
     problem: str | None = None
 
@@ -58,7 +58,7 @@ class QueryState:
 
 
 def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> QueryState:
-    """From a progress event's JSON."""
+    """Returns the state after a progress event, which is given as JSON."""
     lags: dict[TopicPartition, int] = {}
     topic_ids: set[str] = set()
     descriptions = []
@@ -85,10 +85,10 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
 
 
 def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
-    """A query's progress with `metrics` and `description` of each topic source, named as Spark's own source names them.
+    """Adds `metrics` and `description` to each topic source of a query's progress, as Spark's own source names them.
 
-    `progress` is `query.lastProgress`, one of `query.recentProgress`, or its JSON read. Sources of others stay as they
-    are.
+    `progress` is `query.lastProgress`, an element of `query.recentProgress`, or its parsed JSON. Other sources stay
+    unchanged.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
     return told | {"sources": [_with_metrics(source) for source in told.get("sources", ())]}
@@ -110,7 +110,7 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _behind(end: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
-    """Offsets that are there and not read, by partition."""
+    """Returns the number of offsets not read yet, by partition."""
     return {each: max(0, offset - end.offsets.get(each, 0)) for each, offset in latest.offsets.items()}
 
 
@@ -120,7 +120,7 @@ def _description(*offsets: StreamOffset) -> str:
 
 
 def _offsets(given: Any) -> StreamOffset:
-    """Other sources have offsets of other shapes: they count for nothing here."""
+    """Parses a source's offset; an offset of another kind of source becomes an empty one."""
     try:
         return StreamOffset.from_json(json.loads(given) if isinstance(given, str) else given)
     except (AttributeError, TypeError, ValueError):
@@ -128,7 +128,10 @@ def _offsets(given: Any) -> StreamOffset:
 
 
 class QueryWatcher(StreamingQueryListener):
-    """Spark calls it from a thread of its own; `queries` is replaced, never changed, so it can be read at any time."""
+    """Keeps the state of each query of a session.
+
+    Spark calls it from a thread of its own; `queries` is replaced, never changed, so it can be read at any time.
+    """
 
     def __init__(self, on_progress: Callable[[QueryState], object] | None = None) -> None:
         self.queries: dict[str, QueryState] = {}
@@ -167,7 +170,7 @@ def _ended(known: QueryState, exception: str | None) -> QueryState:
 
 def _published(name: str, then: Callable[[QueryState], object] | None) -> Callable[[QueryState], None]:
     if runs.NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} can't be published under: use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"{name!r} is not a valid name to publish: use letters, digits, '.', '_' and '-'")
     recording = runs.Recording(runs.begin(runs.free_name(name), "watch"))
     recording.__enter__()
     atexit.register(recording.note, state="done")
@@ -181,7 +184,7 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Our own sentence, if it is somewhere in Spark's account of what happened; else the first line."""
+    """Returns the message of a SourceError inside of Spark's error text; without one, its first line."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:
@@ -190,7 +193,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """For the file of a run."""
+    """Returns the state in the form that the file of a run has."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,
@@ -207,7 +210,7 @@ def figures(state: QueryState) -> runs.Query:
 def watch(
     spark: Any, on_progress: Callable[[QueryState], object] | None = None, *, publish: str | None = None
 ) -> QueryWatcher:
-    """Follows every query of this session from now on. `publish` is a name to be seen under on this machine."""
+    """Watches every query of this session from now on. `publish` is the name of the run that tools on this host see."""
     if publish is not None:
         on_progress = _published(publish, on_progress)
     watcher = QueryWatcher(on_progress)

@@ -1,4 +1,4 @@
-"""Values that are Protobuf messages, described by a file that `protoc --include_imports --descriptor_set_out` wrote."""
+"""Decodes Protobuf messages by a descriptor file that `protoc --include_imports --descriptor_set_out` wrote."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.spark.options import ValueOptions
 MAX_DEPTH = 32
 _MESSAGE = 10
 _ENUM = 8
-#: By the numbers of C++ types in descriptors. Unsigned ones are widened: a column has a sign.
+#: Column types by the number of the C++ type in a descriptor. Unsigned types are widened, because columns are signed.
 _TYPES: dict[int, DataType] = {
     1: IntegerType(),
     2: LongType(),
@@ -56,19 +56,19 @@ def _descriptor(value: ValueOptions) -> Any:
         with open(value.descriptor or "", "rb") as file:
             files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
     except Exception as error:
-        raise SourceError(f"The file of value.descriptor can't be read: {error}.") from None
+        raise SourceError(f"The file that value.descriptor names can't be read: {error}.") from None
     pool = descriptor_pool.DescriptorPool()
     try:
         for each in files.file:
             pool.Add(each)
         return pool.FindMessageTypeByName(value.message)
     except (KeyError, TypeError) as error:
-        raise SourceError(f"The descriptors have no message {value.message!r}: {error}.") from None
+        raise SourceError(f"The file of value.descriptor has no message {value.message!r}: {error}.") from None
 
 
 def _struct(descriptor: Any, depth: int) -> StructType:
     if depth > MAX_DEPTH:
-        raise SourceError(f"Message {descriptor.full_name} contains itself, which a table can't.")
+        raise SourceError(f"Message {descriptor.full_name} is recursive, and a table's columns can't be.")
     return StructType([StructField(field.name, _type(field, depth)) for field in descriptor.fields])
 
 

@@ -1,4 +1,4 @@
-"""Offset ranges: limited to a number of records, and cut into tasks. Pure."""
+"""Limits offset ranges to a number of records, and cuts them into tasks. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets from `start` to before `end`. There may be fewer records: compaction and transactions leave gaps."""
+    """Offsets from `start` to before `end`. It may hold fewer records: compaction and transactions leave gaps."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class OffsetRange:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The form that Spark writes into checkpoints and progress: {"orders": {"0": 23}}."""
+    """Returns the form that Spark writes into checkpoints and progress: {"orders": {"0": 23}}."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -46,13 +46,13 @@ def from_json(offsets: Mapping[str, Mapping[str, int]] | None) -> Offsets:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """One task per range, more where a range is long: none above `max_records`, about `min_partitions` in all."""
+    """Cuts long ranges, so that there are about `min_partitions` in all and none is above `max_records`."""
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
         wanted = [piece for each in wanted for piece in _cut(each, -(-each.size // max_records))]
     if min_partitions is not None and len(wanted) < min_partitions and wanted:
         total = sum(each.size for each in wanted)
-        # Short ranges stay whole, and the long ones share what is left over in proportion.
+        # Short ranges stay whole; the long ranges share the remaining tasks in proportion to their size.
         small = [each for each in wanted if each.size * min_partitions <= total]
         large = [each for each in wanted if each.size * min_partitions > total]
         rest = sum(each.size for each in large)
@@ -69,9 +69,9 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """An end with about `limit` records behind `start`, each partition moved in proportion to what it has.
+    """Returns an end about `limit` records after `start`; each partition gets a share in proportion to its records.
 
-    As in Spark's own source a partition that has something moves by at least one record: none starves.
+    As in Spark's own source, a partition with records moves by at least one, so that no partition starves.
     """
     sizes = {each: max(0, end[each] - start.get(each, end[each])) for each in end}
     total = sum(sizes.values())

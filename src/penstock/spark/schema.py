@@ -1,4 +1,4 @@
-"""The columns: those of Spark's own Kafka source, with `value` as a struct where a format says what is in it."""
+"""The source's columns: those of Spark's own Kafka source; `value` is a struct if value.format is set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source_schema(options: Mapping[str, str]) -> StructType | str:
 
 
 def _columns(options: SourceOptions) -> dict[str, DataType]:
-    """Every column in its order; a decoded value has its type still to come."""
+    """Returns all columns in order; the type of a decoded value is not known yet."""
     columns: dict[str, DataType] = {
         "key": BinaryType(),
         "value": BinaryType(),
@@ -57,15 +57,17 @@ def _columns(options: SourceOptions) -> dict[str, DataType]:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """A schema of the user's own may leave columns out; what it names has to be what there is."""
+    """Checks a schema given by the user: it may omit columns, but may not add or retype them. Raises SourceError."""
     columns = _columns(options)
     for field in schema.fields:
         known = columns.get(field.name)
         if known is None:
             names = ", ".join(columns)
-            raise SourceError(f"The schema has a column {field.name!r}, which topics don't have: they have {names}.")
+            raise SourceError(f"The schema has a column {field.name!r}, which topics don't have: choose from {names}.")
         if field.name == "value" and options.value.format != "binary":
             continue
         if field.dataType != known:
             asked, there = field.dataType.simpleString(), known.simpleString()
-            raise SourceError(f"The schema makes column {field.name!r} {asked}, and it is {there}: cast it afterwards.")
+            raise SourceError(
+                f"The schema gives column {field.name!r} as {asked}, but it is {there}: cast it afterwards."
+            )

@@ -1,4 +1,4 @@
-"""A SparkSession with everything in place: a Java, the data source, filter push-down, and Delta when asked for."""
+"""Makes a SparkSession with a Java, the data source, filter push-down, and Delta on request."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ DEFAULTS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-#: For all that goes between Spark and its Python workers: a byte costs half of what it does over TCP.
+#: Setting for Unix sockets between Spark and its Python workers: a byte costs half of what it costs over TCP.
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
-#: What spark-submit starts a Python driver with.
+#: Environment variable that spark-submit sets for a Python driver.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-#: The newest jars on Maven Central. Delta's own helper asks for the version of its Python package, which may be newer.
+#: The newest jars on Maven Central. Delta's own helper requests the version of its Python package, which may be newer.
 DELTA_JARS = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 
@@ -38,12 +38,15 @@ def session(
     bundled_java: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> Any:
-    """`master` is local[*] unless Spark's own settings name one; `config` are Spark's properties and win over ours.
+    """Returns a session that has the data source; a running session is returned with `config` applied to it.
 
-    `remote` is the address of a Spark Connect server (sc://host:port), or a master to start one on here (local[2]).
+    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which win over ours.
 
-    With `delta`, tables of Delta Lake can be read and written; its jars are fetched once. `bundled_java` leaves the
-    system's Java out. A session that runs already is returned, with `config` applied to it.
+    `remote` is the address of a Spark Connect server (sc://host:port), or a master on which a server is started here
+    (local[2]).
+
+    With `delta`, tables of Delta Lake can be read and written; its jars are downloaded once. With `bundled_java`, the
+    system's Java is not used.
     """
     try:
         from pyspark.sql import SparkSession
@@ -82,10 +85,10 @@ def session(
 
 
 def silence_errors() -> None:
-    """PySpark writes what it raises to stderr as well, with every frame of Java's stack: not from here on."""
+    """Stops PySpark from also writing the errors that it raises to stderr, with all frames of Java's stack."""
     try:
         from pyspark.logger import PySparkLogger
-    except ImportError:  # told by whoever needs a session
+    except ImportError:  # the call that makes a session reports the missing package
         return
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True

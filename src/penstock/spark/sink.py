@@ -1,4 +1,4 @@
-"""The sink that Spark sees: batch and stream writers on Arrow, plain or exactly once."""
+"""The writers that Spark calls: for batches and streams, on Arrow, plain or exactly once."""
 
 from __future__ import annotations
 
@@ -29,28 +29,31 @@ INIT_PRODUCER_ID, TWO_PHASE_SINCE = 22, 6
 
 
 def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
-    """Raises SourceError."""
+    """Returns a writer after checking the options and the columns. Raises SourceError."""
     if overwrite:
         raise SourceError("A topic can't be overwritten: write with mode('append').")
     return BatchWriter(_checked(options, schema, streaming=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
-    """Raises SourceError. `overwrite` is outputMode('complete'): every batch writes all rows of the result, as with
-    Spark's own sink, and readers take the newest of each key."""
+    """Returns a writer after checking the options and the columns. Raises SourceError.
+
+    `overwrite` is outputMode('complete'): every batch writes all rows of the result, as with Spark's own sink, and
+    readers use the newest row of each key.
+    """
     return StreamWriter(_checked(options, schema, streaming=True))
 
 
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> SinkOptions:
-    """What can be known to be wrong is told before any task runs."""
+    """Checks the options, the columns and the brokers before any task runs. Raises SourceError."""
     chosen = parse_sink_options(options, streaming=streaming)
     extra = check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen)
     if extra:
-        logger.warning("Columns that are not written: %s", ", ".join(extra))
+        logger.warning("Columns that are not written (extraColumns=ignore): %s", ", ".join(extra))
     warn_of_options(chosen.without_effect)
-    # Whoever starts a query waits for this sentence: a broker that is not there is told at once.
+    # The user waits for this check at the start of a query, so an unreachable broker is reported at once.
     with (
-        in_one_sentence("Nothing can be written"),
+        in_one_sentence("The sink's brokers could not be checked"),
         connect(SourceOptions(chosen.bootstrap, client=chosen.client)) as client,
     ):
         if chosen.topic is not None:
@@ -59,18 +62,18 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Sin
             versions = client.run(client.asynchronous.connection()).versions
             if versions.get(INIT_PRODUCER_ID, (0, 0))[1] < TWO_PHASE_SINCE:
                 raise SourceError(
-                    "The brokers take no part in two-phase commit: set transaction.two.phase.commit.enable=true there, "
-                    "or option exactlyOnce=false here."
+                    "The brokers do not allow two-phase commit, which exactlyOnce needs: set "
+                    "transaction.two.phase.commit.enable=true on the brokers, or option exactlyOnce=false."
                 )
     return chosen
 
 
 class BatchWriter(Shipped, DataSourceArrowWriter):
-    """With exactlyOnce, retried tasks leave nothing behind, and rows are seen when the driver commits."""
+    """Writes a batch job's rows. With exactlyOnce, failed attempts leave no visible rows, and the driver commits."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._run = uuid.uuid4().hex  # made on the driver, and the same on executors
+        self._run = uuid.uuid4().hex  # made on the driver and sent to executors, which have the same
 
     def write(self, iterator: Iterator[Any]) -> SinkMessage:
         from pyspark import TaskContext
@@ -82,7 +85,7 @@ class BatchWriter(Shipped, DataSourceArrowWriter):
         with in_one_sentence("Rows could not be written"):
             if not self._options.exactly_once:
                 return write_plain(self._options, Task(self._run, 0, slot), iterator)
-            # An id for each attempt: of two that run at once, neither may end the other's.
+            # Each attempt has its own id: of two attempts at once, neither may end the other's transaction.
             return write_prepared(self._options, Task(f"{self._run}-{attempt}", 0, slot), iterator, two_phase=False)
 
     def commit(self, messages: Sequence[SinkMessage | None]) -> None:
@@ -94,7 +97,8 @@ class BatchWriter(Shipped, DataSourceArrowWriter):
     def _end(self, messages: Sequence[SinkMessage | None], *, commit: bool) -> None:
         prepared = _prepared(messages)
         if prepared:
-            with in_one_sentence("The write could not be ended"), connect_sink(self._options) as client:
+            ending = "committed" if commit else "aborted"
+            with in_one_sentence(f"The write could not be {ending}"), connect_sink(self._options) as client:
                 commit_run(client, prepared, commit=commit)
 
 
@@ -111,7 +115,7 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
             return write_plain(self._options, task, iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
-        """Also where no task has written anything: an earlier attempt may have, and may have been decided."""
+        """Commits the batch, even without rows: an earlier attempt may have prepared rows, or been decided."""
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)
         if told and self._options.exactly_once:
@@ -141,5 +145,5 @@ def _this_task() -> Task:
     query = context.getLocalProperty(QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(BATCH_ID) if context is not None else None
     if context is None or query is None or batch is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Spark does not say which query this task belongs to.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Spark gave this task no id of its query or its batch.")
     return Task(query, int(batch), context.partitionId())

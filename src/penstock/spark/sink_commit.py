@@ -1,13 +1,14 @@
 """The driver's part of an exactly-once batch: complete the last decision, decide, complete, abort the rest.
 
-    tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete what it names
-                                       │ a later batch: refuse                   (another run of the query went on)
-                                       │ this batch: nothing to decide           (a replay, with rows or without)
-                                       ▼ an earlier one, or none
+    tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete its transactions
+                                       │ it is about a later batch: refuse       (another run of the query went on)
+                                       │ about this batch: nothing to decide     (a replay, with rows or without)
+                                       ▼ about an earlier batch, or there is none
                                      check that all are still prepared ─▶ decide ─▶ complete all ─▶ abort the rest
 
-Tasks never abort what may be prepared: an attempt that finds its place taken writes under the next transactional id. A
-driver that aborts has recorded before what it is going to abort (`sink_policy` says why that is enough).
+Tasks never abort a transaction that may be prepared: an attempt that finds an open transaction under its transactional
+id uses the next id. A driver records which transactions it aborts before it aborts them (`sink_policy` says why that is
+enough).
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from penstock.spark.sink_policy import next_decision, with_aborted
 from penstock.spark.sink_steps import reached
 
 AT_ONCE = 32
-FENCINGS = 20  # more often than this, nobody takes an id away by accident
+FENCINGS = 20  # attempts; another producer does not take over an id more often by accident
 TIMEOUT_MS = 60_000
 ONGOING = "Ongoing"
-#: What an end is told when its transaction has ended before, or another producer has taken its id.
+#: Errors of EndTxn after which its transaction may have ended before, or another producer has taken over the id.
 _LOOK_AGAIN = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -49,7 +50,10 @@ _LOOK_AGAIN = frozenset(
 
 
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
-    """`replayed`: a task found the batch decided and wrote nothing. Raises SourceError, KafkaError."""
+    """Decides the batch and commits its transactions. Raises SourceError, KafkaError.
+
+    `replayed`: a task found that the batch was decided before, and wrote nothing.
+    """
     reached("driver-begins")
     log = DecisionLog(client, query)
     if not prepared and not replayed and not _anything_open(client, query, log.last()):
@@ -80,7 +84,7 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
 
 
 def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared]) -> None:
-    """Some task failed. What the others prepared for this attempt is aborted, unless it was decided on."""
+    """Aborts the transactions that this attempt prepared, because a task failed; not if the batch was decided."""
     log = DecisionLog(client, query)
     log.own(TIMEOUT_MS).close()
     last = log.last()
@@ -89,10 +93,11 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
 
 
 def give_up_slot(client: Client, query: str, slot: int) -> None:
-    """Aborts what earlier attempts of a task have left open, unless it is decided on. Raises KafkaError.
+    """Aborts the open transactions of earlier attempts of a task, except decided ones. Raises KafkaError.
 
-    For a task without a place of its own. It takes the right to decide for a moment: no driver can decide meanwhile on
-    what is being given up. Tasks that do so at once, and a driver, take it from each other and try again.
+    For a task that finds no free transactional id. The task takes over the driver's transactional id for a moment, so
+    that no driver can decide to commit these transactions meanwhile. Several tasks and a driver that do so at the same
+    time fence each other and try again.
     """
     log = DecisionLog(client, query)
     for failures in range(1, FENCINGS + 1):
@@ -116,25 +121,28 @@ def give_up_slot(client: Client, query: str, slot: int) -> None:
 
 
 def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) -> None:
-    """A batch write, which nobody replays: there is nothing to remember, and what is left open times out."""
+    """Ends the transactions of a batch job. It is never replayed, so no decision is recorded; open ones time out."""
     client.run(_end_all(client.asynchronous, prepared, commit=commit, insist=False))
 
 
 def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
-    """A coordinator that just moved may have been left out of the list: it is asked itself."""
+    """Checks that all transactions are still prepared. Raises SourceError.
+
+    A transaction that is not in the list is described once more: the list may lack a coordinator that just moved.
+    """
     for name, state in sorted(set(prepared).difference(found)):
         if client.run(_describe(client.asynchronous, name)) != state:
             raise SourceError(
-                f"Transaction {name} was ended by somebody else before the batch was decided: "
+                f"Transaction {name} was ended by another producer or an operator before the batch was decided: "
                 "restart the query, which writes the batch again."
             )
 
 
-# --- what coordinators know
+# --- asking the coordinators
 
 
 def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
-    """Whether an earlier attempt left something to complete or to abort."""
+    """True if an earlier attempt left transactions to complete or to abort."""
     opened = client.run(_open_transactions(client.asynchronous, transactional_prefix(query)))
     return bool(opened or (last is not None and client.run(_still_open(client.asynchronous, last, (), opened))))
 
@@ -142,7 +150,10 @@ def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
 async def _still_open(
     client: AsyncClient, last: Decision, prepared: Collection[Prepared], opened: Collection[Prepared]
 ) -> list[Prepared]:
-    """What is left to complete of a decision. A name that has been prepared again has ended its transaction before."""
+    """Returns the transactions of a decision that are not completed.
+
+    If an id is prepared again, its earlier transaction has ended.
+    """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -155,7 +166,7 @@ async def _still_open(
 
 
 async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]:
-    """All with ids that begin so which are open, as far as coordinators that can be reached know."""
+    """Returns the open transactions with ids of this prefix, from all coordinators in the metadata."""
 
     async def look() -> list[Prepared]:
         await client.metadata([])
@@ -167,7 +178,7 @@ async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]
 async def _open_on(client: AsyncClient, node: int, prefix: str) -> list[Prepared]:
     listed: ListTransactionsResponse = await client.request(ListTransactionsRequest(state_filters=[ONGOING]), node=node)
     if listed.error_code:
-        raise KafkaError(code_of(listed.error_code), f"Node {node} does not list its transactions.")
+        raise KafkaError(code_of(listed.error_code), f"Node {node} failed to list its transactions.")
     names = sorted(each.transactional_id for each in listed.transaction_states)
     names = [name for name in names if name.startswith(prefix)]
     if not names:
@@ -179,7 +190,7 @@ async def _open_on(client: AsyncClient, node: int, prefix: str) -> list[Prepared
 
 def _is_open(told: TransactionState) -> bool:
     if told.error_code and told.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise KafkaError(code_of(told.error_code), f"Transaction {told.transactional_id} is not described.")
+        raise KafkaError(code_of(told.error_code), f"Transaction {told.transactional_id} could not be described.")
     return not told.error_code and told.transaction_state == ONGOING
 
 
@@ -188,7 +199,7 @@ def _open_state(told: TransactionState) -> PreparedTxnState:
 
 
 async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
-    """From its own coordinator, wherever that is now."""
+    """Asks the current coordinator of a transaction for its state."""
 
     async def ask() -> PreparedTxnState:
         node = await client.coordinator(name, TRANSACTION_COORDINATOR)
@@ -225,10 +236,11 @@ async def _end_all(
 async def end_transaction(
     client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this one, whoever owns its id now; nothing happens if it has ended. Without `insist` that raises.
+    """Ends exactly this transaction, also if its id has a new owner; no-op if it has ended.
 
-    `held`: its task took it over once to prepare it, so that its owner has the epoch after, which no other transaction
-    ever gets. Mostly that saves a request; where it is wrong, the coordinator says who owns it.
+    Without `insist`, both cases raise KafkaError. `held`: its task took the transaction over once to prepare it, so
+    that the owner's epoch is one higher, an epoch that no other transaction gets. This guess mostly saves a request;
+    if it is wrong, the coordinator is asked for the owner.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))
@@ -244,4 +256,4 @@ async def end_transaction(
         await transactions.start(keep_prepared=True)
         if transactions.prepared != state:
             return
-    raise KafkaError(ErrorCode.PRODUCER_FENCED, f"Transaction {name} is taken over again and again.")
+    raise KafkaError(ErrorCode.PRODUCER_FENCED, f"Transaction {name} was taken over {FENCINGS} times.")

@@ -1,8 +1,8 @@
-"""What was decided about a query's batches: the last record of a topic of its own.
+"""The decision about a query's newest batch, kept as the last record of a topic for each query.
 
-A topic, because executors and every later driver can read it wherever they run, it is as durable as the data that it
-decides about, and it needs no file system that Python can write to. One for each query, so that the last decision is
-found at its end. Drivers write in transactions of one transactional id: a driver that has been replaced can't decide.
+Decisions are in a topic because executors and every later driver can read it on any machine, it is as durable as the
+data, and it needs no file system that Python can write to. Each query has its own topic, so that the last decision is
+at its end. Drivers write in transactions of one transactional id, which fences a driver that has been replaced.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 from penstock.records.record import Record
 
 PREFIX = "__penstock_spark_commits"
-#: Only the last decision counts: small segments, so that compaction drops those before.
+#: Only the last decision counts: segments are small, so that compaction soon removes earlier decisions.
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
 KEY = b"decision"
 VERSION = 1
-#: How far before the end the last decision is looked for first; markers and refused attempts stand behind it.
-FIRST_LOOK = 4
+#: Offsets before the end that are read first; markers and aborted decisions may follow the last decision.
+FIRST_READ_OFFSETS = 4
 
 
 Prepared = tuple[str, PreparedTxnState]
-"""A transactional id, and which of its transactions."""
+"""A transactional id, and the producer id and epoch that identify one of its transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The batch is to be: all these transactions are to be committed."""
+    """The decision that a batch is written: all its transactions are to be committed."""
 
     batch: int
     transactions: tuple[Prepared, ...]
     aborted: tuple[Prepared, ...] = ()
-    """What may be aborted from now on: no later decision names it."""
+    """Transactions that may be aborted from now on: no later decision commits them."""
 
     def to_bytes(self) -> bytes:
         named = {"transactions": self.transactions, "aborted": self.aborted}
@@ -53,7 +53,8 @@ class Decision:
         found = json.loads(data)
         if found.get("version") != VERSION:
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, "The decision was written by a newer Penstock: run that one here too."
+                ErrorCode.UNSUPPORTED_VERSION,
+                "The last decision was written by a newer Penstock: run this query with that version.",
             )
         return cls(int(found["batch"]), _parsed(found["transactions"]), _parsed(found.get("aborted", {})))
 
@@ -67,12 +68,12 @@ def topic_of(query: str) -> str:
 
 
 def transactional_prefix(query: str) -> str:
-    """Of all transactional ids of a query's tasks."""
+    """Returns the prefix of the transactional ids of all tasks of a query."""
     return f"penstock-spark-{query}-"
 
 
 def slot_prefix(query: str, slot: int) -> str:
-    """Of the transactional ids of one of a query's tasks."""
+    """Returns the prefix of the transactional ids of one task of a query."""
     return f"{transactional_prefix(query)}{slot}-"
 
 
@@ -83,20 +84,20 @@ class DecisionLog:
         self._driver_id = f"penstock-spark.{query}.driver"
 
     def last(self) -> Decision | None:
-        """The last decision that is certain. Of one that is being made just now, nobody knows yet."""
+        """Returns the last committed decision; a decision in an open transaction is not visible."""
         if not self._exists():
             return None
         key = (self._topic, 0)
         start = self._client.list_offsets({key: EARLIEST})[key].offset
         end = self._client.list_offsets({key: LATEST}, isolation_level=READ_COMMITTED)[key].offset
-        look = FIRST_LOOK
+        span = FIRST_READ_OFFSETS
         while True:
-            found = self._read(max(start, end - look), end)
+            found = self._read(max(start, end - span), end)
             if found:
                 return Decision.from_bytes(found[-1].value or b"")
-            if end - look <= start:
+            if end - span <= start:
                 return None
-            look *= 4
+            span *= 4
 
     def _exists(self) -> bool:
         [topic] = self._client.metadata([self._topic]).topics
@@ -120,7 +121,10 @@ class DecisionLog:
         return found
 
     def own(self, timeout_ms: int = 60_000) -> SyncProducer:
-        """From now on this driver decides and no other. What another was about to decide is settled, either way."""
+        """Fences all other drivers, and returns the producer that decides from now on.
+
+        A decision that another driver had begun is either committed or aborted afterwards.
+        """
         if not self._exists():
             try:
                 self._client.create_topics([NewTopic(self._topic, 1, configs=dict(CONFIGS))])
@@ -133,7 +137,7 @@ class DecisionLog:
         return producer
 
     def decide(self, owner: SyncProducer, decision: Decision) -> None:
-        """Returns once it is certain."""
+        """Records a decision, and returns once it is committed."""
         owner.begin()
         owner.send(self._topic, decision.to_bytes(), KEY, partition=0)
         owner.commit()

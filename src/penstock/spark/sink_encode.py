@@ -1,9 +1,9 @@
-"""Arrow columns to record batches: every field of all records at once, no Python object for a record. Pure.
+"""Encodes Arrow columns as record batches: each field of all records at once, no Python object per record. Pure.
 
-A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. What stands before the
-key and before the value is computed as columns of bytes; then the pieces of all records are laid one after the other by
-one `take` over Arrow's binary arrays, whose data buffer is the payload. Headers are rare: with them, records are built
-one by one.
+A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. The fields before the
+key and those before the value are computed as columns of bytes; then one `take` over Arrow's binary arrays puts the
+pieces of all records in order, and its data buffer is the payload. Headers are rare: records with headers are built one
+by one.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NO_HEADERS = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records for one partition, in order. Keys, values: Arrow binary arrays; timestamps: numpy int64, milliseconds."""
+    """Records for one partition, in order. Keys and values are Arrow binary arrays, timestamps numpy int64 in ms."""
 
     keys: Array
     values: Array
     timestamps: Array
     headers: Array | None = None
-    """An Arrow list of structs of key and value; None where no record has any."""
+    """An Arrow list of structs of key and value; None if no record has headers."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -48,7 +48,7 @@ class Rows:
 
 
 def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
-    """One batch of them all."""
+    """Encodes all rows as one batch, whose header is completed when the producer's state is known."""
     base = int(rows.timestamps[0])
     deltas = rows.timestamps - base
     payload = _payload(rows, deltas) if rows.headers is None else _payload_with_headers(rows, deltas)
@@ -66,7 +66,7 @@ def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
 
 
 def cuts(rows: Rows, batch_bytes: int) -> list[tuple[int, int]]:
-    """Where to cut, so that no batch is above the limit but one with a single record."""
+    """Returns the bounds of batches that are not above the limit, except batches of a single record."""
     ends = np.cumsum(_byte_lengths(rows.keys) + _byte_lengths(rows.values) + _header_lengths(rows) + RECORD_OVERHEAD)
     found, start, before = [], 0, 0
     room = batch_bytes - BATCH_OVERHEAD
@@ -85,7 +85,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
     value_field = _varints(value_lengths)
     sizes = _ATTRIBUTES + sum(widths for _, widths in fields) + value_field[1]
     sizes = sizes + key_bytes + value_bytes + len(_NO_HEADERS)
-    # A record ends with its count of headers, 0: that byte is put before the length of the next, one piece less.
+    # A record ends with its header count, 0. This byte is put before the next record's length, which saves a piece.
     end_of_last = (np.zeros((count, 1), np.uint8), np.arange(count) > 0)
     attributes = (np.zeros((count, 1), np.uint8), np.ones(count, np.int64))
     heads = _joined([end_of_last, _varints(sizes), attributes, *fields])
@@ -100,7 +100,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """-1 where there is nothing."""
+    """Returns the lengths as varints encode them: -1 for null."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1
@@ -119,7 +119,7 @@ def _nulls(array: Array) -> Array:
 
 
 def _varints(numbers: Array) -> tuple[Array, Array]:
-    """Zigzag varints: a matrix with a row for each, and how many bytes of it count."""
+    """Encodes zigzag varints; returns a matrix with a row for each number, and the number of bytes used in each row."""
     left = ((numbers << 1) ^ (numbers >> 63)).astype(np.int64).view(np.uint64)
     widths = np.ones(len(numbers), np.int64)
     columns = []
@@ -135,7 +135,7 @@ def _varints(numbers: Array) -> tuple[Array, Array]:
 
 
 def _joined(fields: list[tuple[Array, Array]]) -> Any:
-    """The bytes of several fields, row by row, as an Arrow binary array."""
+    """Concatenates the bytes of several fields row by row into an Arrow binary array."""
     matrix = np.concatenate([bytes_ for bytes_, _ in fields], axis=1)
     kept = np.concatenate(
         [np.arange(bytes_.shape[1])[None, :] < np.asarray(widths)[:, None] for bytes_, widths in fields], axis=1
@@ -162,7 +162,7 @@ def _payload_with_headers(rows: Rows, deltas: Array) -> bytes:
 
 
 def _header_lengths(rows: Rows) -> Array:
-    """About, and not less."""
+    """Returns an upper bound of each record's bytes of headers."""
     if rows.headers is None:
         return 0
     return np.array(

@@ -26,7 +26,7 @@ _COMPATIBILITIES = {name: name for name in COMPATIBILITIES}
 _EXTRA_COLUMNS = {"error": False, "ignore": True}
 _ACKS = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
 
-#: Of a batch before compression; a broker takes 1 MiB unless told otherwise.
+#: Bytes of a batch before compression; a broker accepts 1 MiB by default.
 DEFAULT_BATCH_BYTES = 960 * 1024
 
 
@@ -36,11 +36,11 @@ class SinkOptions:
     topic: str | None = None
     exactly_once: bool = False
     create_topics: bool = True
-    """A topic that is not there is created, where the broker does so for producers."""
+    """A missing topic is created, if the broker creates topics for producers."""
     ignore_extra: bool = False
-    """Columns that have no place in a record are left out; else they are an error."""
+    """Columns that are not a field of a record are left out; otherwise they are an error."""
     keep_timestamps: bool = True
-    """Column `timestamp` is the record's; else it is an extra column, as in Spark's own sink."""
+    """Column `timestamp` is the record's timestamp; otherwise it is an extra column, as in Spark's own sink."""
     acks: int = ALL
     idempotent: bool = True
     compression: int = 0
@@ -50,13 +50,13 @@ class SinkOptions:
     delivery_timeout_ms: int = 120_000
     transaction_timeout_ms: int = 900_000
     client: Mapping[str, str] = field(default_factory=dict)
-    """`kafka.*`, without the prefix."""
+    """The `kafka.*` options, without the prefix."""
     without_effect: tuple[str, ...] = ()
-    """Options that are let through and do nothing, for a warning."""
+    """Options that are ignored, for a warning."""
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Raises SourceError with the first thing that is wrong."""
+    """Parses the sink's options. Raises SourceError for the first wrong one."""
     given = {name.lower(): str(value) for name, value in options.items()}
     takes = ", ".join(COMPATIBILITIES)
     chosen = _read(given, "compatibility", lambda text: _COMPATIBILITIES[text.lower()], takes, COMPATIBILITIES[0])
@@ -71,7 +71,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     )
     if acks != ALL and (idempotent or exactly_once):
         raise SourceError(
-            f"kafka.acks={client['acks']} loses records: leave it out, or set exactlyOnce and "
+            f"Option kafka.acks={client['acks']} can lose records: remove it, or set exactlyOnce and "
             "kafka.enable.idempotence to false."
         )
     codec = _read(

@@ -1,4 +1,4 @@
-"""Which partition each row goes to, for a column of keys at once: Kafka's own choice for a key. Pure."""
+"""Chooses the partitions of a whole column of keys at once, as Kafka's default partitioner does. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = 4
 
 
 def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
-    """The partition of each key of an Arrow binary array; rows without one go to `for_none`."""
+    """Returns the partition of each key of an Arrow binary array; null keys go to `for_none`."""
     if keys.null_count == len(keys):
         return np.full(len(keys), for_none, np.int64)
     chosen = (murmur2(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
@@ -24,10 +24,13 @@ def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
 
 
 def murmur2(keys: Array) -> Array:
-    """The hash of Kafka's producers, as uint32. One step for each word of the longest key, on the keys that have it."""
+    """Returns the hash of Kafka's producers, as uint32.
+
+    It takes one step for each word of the longest key, over the keys that have this word.
+    """
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     data = keys.buffers()[2]
-    # Words are read past the end of the last key: bytes that belong to nobody are masked away.
+    # Words are read past the end of a key; the bytes that do not belong to it are masked away.
     padded = np.zeros((len(data) if data is not None else 0) + _WORD, np.uint8)
     if data is not None:
         padded[: len(data)] = np.frombuffer(data, np.uint8)
@@ -56,6 +59,6 @@ def murmur2(keys: Array) -> Array:
 
 
 def _word_at(data: Array, positions: Array) -> Array:
-    """Little-endian words at any positions: the same bytes seen as overlapping words."""
+    """Returns the little-endian words at any positions, from a view of the bytes as overlapping words."""
     words = np.ndarray((len(data) - _WORD + 1,), "<u4", data, strides=(1,))
     return words[positions].astype(np.uint32, copy=False)

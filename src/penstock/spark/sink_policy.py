@@ -1,11 +1,11 @@
-"""Which decision an exactly-once sink records next, given the last one and what is open. Pure.
+"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure.
 
 Two rules make every decision final:
 
-- A decision is recorded only when everything that the decision before it names has been completed. So a decided batch
-  is written, even if its replay brings no rows.
+- A decision is recorded only when all transactions of the decision before it are completed. So a decided batch is
+  written, even if its replay has no rows.
 - A transaction is aborted only when a recorded decision lists it as aborted, and no later decision commits it. So a
-  driver that was replaced while it aborts takes nothing away from the driver that replaced it.
+  driver that was replaced while it aborts does not abort a transaction that the new driver commits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.spark.errors import SourceError
-from penstock.spark.sink_decisions import Decision, Prepared
+from penstock.spark.sink_decisions import PREFIX, Decision, Prepared
 
 BEFORE_ALL = -1
 
@@ -21,9 +21,10 @@ BEFORE_ALL = -1
 def next_decision(
     last: Decision | None, batch: int, prepared: Collection[Prepared], opened: Collection[Prepared], *, replayed: bool
 ) -> Decision | None:
-    """The decision about a batch, which is `last` where that says everything already. Raises SourceError.
+    """Returns the decision about a batch; `last` if there is nothing new to decide. Raises SourceError.
 
-    `prepared` is what tasks wrote for the batch, `opened` all that is open, `replayed` that a task found it decided.
+    `prepared` are the transactions that the batch's tasks wrote, `opened` all open transactions of the query;
+    `replayed` is set if a task found that the batch was decided before.
     """
     if last is not None and last.batch > batch:
         raise SourceError(
@@ -33,11 +34,14 @@ def next_decision(
     if last is not None and last.batch == batch:
         return with_aborted(last, opened)
     if replayed:
-        raise SourceError(f"Batch {batch} was decided and is not any more: topic of decisions lost records.")
+        raise SourceError(
+            f"Batch {batch} was decided, but its decision is missing: the query's topic {PREFIX}-… lost records. "
+            "Check whether the batch is in the output topics before you restart the query, which writes it again."
+        )
     aborted = set(last.aborted).intersection(prepared) if last is not None else set()
     if aborted:
         raise SourceError(
-            f"Transaction {min(aborted)[0]} was given up by another run of this query: "
+            f"Transaction {min(aborted)[0]} was aborted by another run of this query: "
             "restart the query, which writes the batch again."
         )
     done = last.transactions if last is not None else ()
@@ -48,7 +52,7 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """The last decision, by which these are aborted too, unless they are what it commits."""
+    """Returns the last decision with these transactions added as aborted, except those that it commits."""
     last = last or Decision(BEFORE_ALL, ())
     more = sorted(set(given_up).difference(last.transactions, last.aborted))
     return Decision(last.batch, last.transactions, (*last.aborted, *more)) if more else last

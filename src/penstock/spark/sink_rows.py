@@ -1,7 +1,7 @@
-"""From Arrow batches with the sink's columns to records by topic and partition. Pure.
+"""Turns Arrow batches with the sink's columns into records by topic and partition. Pure.
 
-Columns as in Spark's Kafka sink: `value`, and perhaps `key`, `headers`, `topic`, `partition`; also `timestamp`. A topic
-given as an option wins over the column.
+The columns are those of Spark's Kafka sink: `value`, optionally `key`, `headers`, `topic` and `partition`; and
+`timestamp`. Option topic wins over the column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.spark.sink_partition import partitions_of
 
 Array = Any
 
-#: Arrow batches are put together up to about this size: fuller record batches, and less work for each.
+#: Bytes up to which Arrow batches are combined: record batches are fuller, and each costs less work.
 CHUNK_BYTES = 4 * 1024 * 1024
 
 _TEXT = ("binary", "string")
@@ -35,34 +35,34 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
-    """Columns that are left out, if that was asked for. Raises SourceError.
+    """Checks the columns; returns those that are left out because of extraColumns=ignore. Raises SourceError.
 
-    `types` are the columns' types as Spark spells them.
+    `types` has Spark's type name of each column.
     """
     if "value" not in types:
-        raise SourceError(f"A column `value` is missing: there are {', '.join(types) or 'none'}.")
+        raise SourceError(f"Column `value` is missing: add it to the columns ({', '.join(types) or 'none'}).")
     if options.topic is None and "topic" not in types:
-        raise SourceError("Where to? Give option topic, or rows a column `topic`.")
+        raise SourceError("The topic to write to is missing: give option topic, or add a column `topic`.")
     places = places_of(options)
     extra = [name for name in types if name not in places]
     if extra and not options.ignore_extra:
         raise SourceError(
-            f"Column {extra[0]!r} has no place in a record: select {', '.join(COLUMNS)}, and put the rest into value, "
-            "for example with to_json(struct(*)). With extraColumns=ignore it is left out."
+            f"Column {extra[0]!r} is not a field of a record: select {', '.join(COLUMNS)}, and put other columns into "
+            "value, for example with to_json(struct(*)). With extraColumns=ignore it is left out."
         )
     for name in places:
         if name in types and types[name] not in COLUMNS[name]:
-            raise SourceError(f"Column {name!r} is {types[name]}: it has to be {' or '.join(COLUMNS[name])}.")
+            raise SourceError(f"Column {name!r} is {types[name]}: cast it to {' or '.join(COLUMNS[name])}.")
     return extra
 
 
 def places_of(options: SinkOptions) -> list[str]:
-    """Columns that become part of a record."""
+    """Returns the names of the columns that become fields of a record."""
     return [name for name in COLUMNS if name != "timestamp" or options.keep_timestamps]
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Bigger batches of the same rows; none is empty."""
+    """Combines batches into larger ones, and drops empty ones."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
@@ -85,7 +85,11 @@ def _together(batches: list[Any]) -> Any:
 
 
 class Router:
-    """Rows without a key or a partition stay together for a chunk, and go elsewhere with the next, as Kafka's do."""
+    """Assigns rows to partitions.
+
+    Rows of a chunk without a key and a partition go to the same partition, those of the next chunk to another, like
+    Kafka's sticky partitioner.
+    """
 
     def __init__(
         self, options: SinkOptions, partitions: Callable[[str], int], now_ms: Callable[[], int], slot: int
@@ -97,7 +101,7 @@ class Router:
         self._sticky = slot
 
     def route(self, batch: Any) -> Iterator[tuple[str, int, Rows]]:
-        """Raises SourceError for rows that can't go anywhere."""
+        """Yields topic, partition and rows. Raises SourceError for rows without a topic or with a wrong partition."""
         self._sticky += 1
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names) if name in self._places}
         if self._topic is not None:
@@ -146,7 +150,9 @@ def _override(chosen: Array, column: Array, topic: str, count: int) -> Array:
     wanted = column.fill_null(0).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(told & ((wanted < 0) | (wanted >= count)))
     if len(wrong):
-        raise SourceError(f"A row wants partition {wanted[wrong[0]]} of topic {topic!r}, which has {count}.")
+        raise SourceError(
+            f"A row has partition {wanted[wrong[0]]}, but topic {topic!r} has {count}: correct column `partition`."
+        )
     return np.where(told, wanted, chosen)
 
 
@@ -155,7 +161,7 @@ def _headers(columns: dict[str, Array]) -> Array | None:
     if headers is None or not len(headers.flatten()):
         return None
     if headers.flatten().field("key").null_count:
-        raise SourceError("A header has no key: leave such headers out.")
+        raise SourceError("A row has a header without a key: give it a key, or remove the header.")
     return headers
 
 

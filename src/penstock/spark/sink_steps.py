@@ -1,6 +1,6 @@
-"""The steps of an exactly-once write, by name, for whoever watches from within the process. Nobody does in production.
+"""The steps of an exactly-once write, by name. Tests set `on_step` to end a process at each step.
 
-Tests set `on_step` to end a process at each of them.
+In production `on_step` is None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Spark task does: its rows into topics, idempotent, or in a transaction that is prepared and left so."""
+"""Writes the rows of a Spark task to topics: idempotently, or in a transaction that it prepares and leaves open."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Router, chunks
 from penstock.spark.sink_steps import reached
 
-#: Attempts of one task whose transactions may be open at once. A driver that decides aborts all but one; a task that
-#: finds none free gives the others up.
+#: Transactional ids per task, and so attempts of it whose transactions may be open at the same time. A driver that
+#: decides a batch aborts all but one; a task that finds no free id aborts open transactions of its earlier attempts.
 PLACES = 32
 
 
@@ -36,7 +36,7 @@ class Task:
     query: str
     batch: int
     slot: int
-    """Which of the batch's tasks it is; another attempt of it has the same."""
+    """The index of the task in its batch; all attempts of a task have the same."""
 
 
 @dataclass(slots=True)
@@ -44,14 +44,17 @@ class SinkMessage(WriterCommitMessage):
     task: Task
     rows: int = 0
     transactional_id: str = ""
-    """Empty: there is nothing to commit."""
+    """Empty if the task has no transaction to commit."""
     prepared: str = ""
     decided: bool = False
-    """The batch had been decided before: nothing was written again."""
+    """True if the batch had been decided before, so that the task wrote nothing."""
 
 
 def connect_sink(options: SinkOptions) -> Client:
-    """Raises SourceError. Everything is retried, the first connection too, for about the delivery timeout."""
+    """Connects a client that retries every request and the first connection for about the delivery timeout.
+
+    Raises SourceError.
+    """
     attempts = max(8, options.delivery_timeout_ms // 1000)
     return connect(SourceOptions(options.bootstrap, client=options.client), attempts=attempts)
 
@@ -62,7 +65,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """`two_phase`: the transaction stays until somebody ends it, else until its timeout."""
+    """Writes rows in a transaction. With `two_phase` it stays open until it is ended, otherwise until its timeout."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return SinkMessage(task)
@@ -70,7 +73,7 @@ def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, 
     with connect_sink(options) as client:
         if two_phase and _decided(client, task):
             return SinkMessage(task, decided=True)
-        producer, name = _take_a_place(client, options, task, two_phase)
+        producer, name = _take_free_id(client, options, task, two_phase)
         try:
             reached("task-owns")
             producer.begin()
@@ -81,7 +84,7 @@ def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, 
                 _hold(client, options, name, state)
         except Exception:
             with suppress(KafkaError):
-                producer.abort()  # nobody knows of it
+                producer.abort()  # the driver does not know this transaction yet
             raise
         finally:
             producer.close()
@@ -92,28 +95,33 @@ def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, 
 def _decided(client: Client, task: Task) -> bool:
     last = DecisionLog(client, task.query).last()
     if last is not None and last.batch > task.batch:
-        raise SourceError(f"Batch {task.batch} is late: another run of this query has written batch {last.batch}.")
+        raise SourceError(
+            f"Batch {task.batch} is late: another run of this query has written batch {last.batch}. "
+            "Stop one of them, or give each its own checkpointLocation."
+        )
     return last is not None and last.batch == task.batch
 
 
-def _take_a_place(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """The first transactional id of the slot without an open transaction: what is open may be prepared and decided on.
+def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
+    """Takes the slot's first transactional id without an open transaction, which may be prepared and decided.
 
-    Whoever had the id and has written nothing yet is fenced.
+    An earlier owner of the id that has not written yet is fenced. Raises SourceError.
     """
-    found = _free_place(client, options, task, two_phase)
+    found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide
         give_up_slot(client, task.query, task.slot)
-        found = _free_place(client, options, task, two_phase)
+        found = _first_free_id(client, options, task, two_phase)
     if found is None:
         raise SourceError(
-            f"Task {task.slot} has {PLACES} transactions open that are decided and not completed: "
+            f"Task {task.slot} has {PLACES} open transactions that are decided and not completed: "
             "restart the query, or end them with `penstock txn terminate`."
         )
     return found
 
 
-def _free_place(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str] | None:
+def _first_free_id(
+    client: Client, options: SinkOptions, task: Task, two_phase: bool
+) -> tuple[SyncProducer, str] | None:
     for place in range(PLACES):
         name = f"{slot_prefix(task.query, task.slot)}{place}"
         producer = client.producer(_settings(options, name))
@@ -124,11 +132,14 @@ def _free_place(client: Client, options: SinkOptions, task: Task, two_phase: boo
 
 
 def _hold(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
-    """Prepares it: from here on it has no timeout. An attempt that dies before leaves nothing open for long."""
+    """Prepares a transaction, which has no timeout from then on. If the task dies before, the transaction times out."""
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))
     if keeper.prepared != state:
-        raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "The transaction has timed out: write less in one batch.")
+        raise KafkaError(
+            ErrorCode.TRANSACTION_ABORTABLE,
+            f"Transaction {name} timed out: write fewer rows per batch, or raise kafka.transaction.timeout.ms.",
+        )
 
 
 def _settings(options: SinkOptions, transactional_id: str | None = None) -> ProducerSettings:
@@ -145,7 +156,7 @@ def _settings(options: SinkOptions, transactional_id: str | None = None) -> Prod
 
 
 def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: int, batches: Iterator[Any]) -> int:
-    """How many rows went out. All are there when it returns. Raises KafkaError, SourceError."""
+    """Sends all rows, waits for their acknowledgement, and returns their number. Raises KafkaError, SourceError."""
     router = Router(options, partition_counts(client, create=options.create_topics), _now_ms, slot)
     count = 0
     for chunk in chunks(batches):
@@ -159,9 +170,9 @@ def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: in
 
 
 class partition_counts:
-    """How many partitions a topic has, asked once. Raises SourceError.
+    """Returns the number of partitions of a topic, and asks the brokers once per topic. Raises SourceError.
 
-    With `create` a topic that is not there is asked for as producers do it: the broker creates it if it is set to.
+    With `create`, a missing topic is requested as producers do: a broker with auto.create.topics.enable creates it.
     """
 
     def __init__(self, client: Client, *, create: bool) -> None:
@@ -179,7 +190,7 @@ class partition_counts:
             return len(self._client.run(self._client.asynchronous.topic(topic, create=self._create)).partitions)
         except KafkaError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                why = ", and the brokers create none (auto.create.topics.enable)" if self._create else ""
+                why = ", and the brokers do not create it (auto.create.topics.enable)" if self._create else ""
                 raise SourceError(
                     f"There is no topic {topic!r}{why}: create it with `penstock topic create {topic}`."
                 ) from None

@@ -1,8 +1,8 @@
-"""The stream reader: lives in one Python process on the driver for as long as the query, and plans each micro-batch.
+"""The stream reader: runs in one Python process on the driver for as long as the query, and plans each micro-batch.
 
-Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, and name each topic's id beside
-(`continuity`). The start of a batch is the end of the one before it; a partition that only the end has is new, and is
-read from its beginning, and so is a topic that was made again.
+Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, with each topic's id beside them
+(`continuity`). A batch starts at the end of the batch before it. A partition that only the end names is new and is read
+from its beginning; so is a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.spark.workers import settle
 
 
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Wrong options are told by the first call: of an error of a reader's constructor Spark tells nothing."""
+    """Reports wrong options in its first call: Spark drops the message of an error in a reader's constructor."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
@@ -47,7 +47,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @cached_property
     def _options(self) -> SourceOptions:
-        """Raises SourceError."""
+        """Parses the options on first use. Raises SourceError."""
         options = parse_options(self._given, streaming=True)
         check_schema(self._schema, options)
         return options
@@ -71,7 +71,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
         if options.min_offsets is not None:
-            return ReadMinRows(options.min_offsets)  # a maximum beside it is applied here too: Spark knows only one
+            return ReadMinRows(options.min_offsets)  # Spark takes one limit; `_admitted` applies a maximum beside it
         return ReadMaxRows(options.max_offsets) if options.max_offsets is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Json | None:
@@ -84,7 +84,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._plan.tasks(StreamOffset.from_json(start), StreamOffset.from_json(end))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        from penstock.spark.tasks import read_task  # what plans has no use for it
+        from penstock.spark.tasks import read_task  # only tasks need it, the planner does not
 
         settle()
         yield from read_task(self._options, to_arrow_schema(self._schema, timezone="UTC"), partition)
@@ -99,7 +99,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class _Driver:
-    """What stays on the driver: the connection, what AvailableNow runs up to, and when a batch was last let through."""
+    """State that stays on the driver: the connection, AvailableNow's end offsets, and the time of the last batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -117,7 +117,7 @@ class _Driver:
         partitions = self._planner.partitions()
         position = self._options.starting or Position(everywhere=LATEST)
         start = self._planner.start(position, partitions)
-        # Offsets that aren't there are told now, with the range that is, rather than by the first task.
+        # Missing offsets are reported here, with the range that exists, rather than by the first task.
         found = {each.key: each.start for each in self._planner.ranges(start, dict(start))}
         return StreamOffset(found, self._planner.topic_ids(found))
 
@@ -135,23 +135,23 @@ class _Driver:
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
 
     def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
-        """From where to where to read. Topics made again, and partitions that are gone or shorter, have lost data."""
+        """Returns start and end offsets. Recreated topics, and deleted or shorter partitions, count as data loss."""
         found = changes(start, newest)
         for topic in found.made_again:
-            self._planner.data_loss(f"Topic {topic} was deleted and made again since this query has read it")
-        # A partition that is no longer asked for stays where it was.
+            self._planner.data_loss(f"Topic {topic} was deleted and created again since this query read it")
+        # A partition that the query no longer subscribes to keeps its offset.
         left_out = self._planner.existing(found.gone)
         end = dict(newest.offsets) | {each: start.offsets[each] for each in left_out}
         for each in set(found.gone) - left_out:
-            self._planner.data_loss(f"{each[0]}-{each[1]} is gone, and was read up to {start.offsets[each]}")
-        # A query may have read uncommitted records before, and be ahead of what is committed now.
+            self._planner.data_loss(f"{each[0]}-{each[1]} no longer exists; it was read up to {start.offsets[each]}")
+        # A query that read uncommitted records before may be ahead of the last stable offset.
         there = self._planner.high_watermarks(found.behind)
         for each in found.behind:
             offset = start.offsets[each]
             if there[each] >= offset:
                 end[each] = offset
                 continue
-            self._planner.data_loss(f"{each[0]}-{each[1]} ends at {there[each]}, and was read up to {offset}")
+            self._planner.data_loss(f"{each[0]}-{each[1]} ends at {there[each]}, but was read up to {offset}")
         return start.without(set(found.made_again)).offsets, end
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
@@ -160,7 +160,7 @@ class _Driver:
         for each in new:
             if first[each] > 0:
                 topic, partition = each
-                self._planner.data_loss(f"{topic}-{partition} is new here, and begins at {first[each]} already")
+                self._planner.data_loss(f"{topic}-{partition} is new to this query, but begins at {first[each]}")
         return {each: start.get(each, first.get(each, 0)) for each in end}
 
     def _admitted(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
@@ -169,7 +169,7 @@ class _Driver:
             ready = sum(max(0, end[each] - start[each]) for each in end)
             waited_ms = (time.monotonic() - self._last_batch_s) * 1000
             if ready < limit.min_rows and waited_ms < options.max_trigger_delay_ms:
-                # Only partitions that have nothing new may move in: they bring no rows.
+                # The batch stays empty; `start` only adds new partitions at their beginning, which is no row.
                 return start
         if not isinstance(limit, ReadAllAvailable):
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_offsets
@@ -190,7 +190,7 @@ class _Driver:
             if start[each] < first[each]:
                 topic, partition = each
                 there = f"{topic}-{partition} begins at {first[each]} now"
-                self._planner.data_loss(f"{there}, and {start[each]} is the next offset to read")
+                self._planner.data_loss(f"{there}, but {start[each]} is the next offset to read")
         ranges = [OffsetRange(*each, max(start[each], first[each]), end[each]) for each in wanted]
         pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         hints = self._planner.file_hints(each.key for each in pieces)
@@ -203,8 +203,10 @@ class _Driver:
         ]
 
     def _still_there(self, until: StreamOffset) -> StreamOffset:
-        """A batch's end without topics that were deleted after it was planned, or made again: those are read from their
-        beginning by the next batch."""
+        """Returns a batch's end without topics that were deleted or created again after the batch was planned.
+
+        The next batch reads a topic that was created again from its beginning.
+        """
         gone = set(until.offsets) - self._planner.existing(until.offsets)
         ids = self._planner.topic_ids(until.offsets)
         lost = made_again(until, StreamOffset(topic_ids=ids)) | {topic for topic, _ in gone}

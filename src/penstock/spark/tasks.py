@@ -1,4 +1,4 @@
-"""What a Spark task does: one range of one partition, as Arrow batches."""
+"""Reads the range of a Spark task, which is a part of one partition, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[Any]:
-    """Arrow batches of this schema (an Arrow one)."""
+    """Yields the task's records as Arrow batches of `schema`, an Arrow schema. Raises SourceError."""
     decoder = None
     if options.value.format != "binary":
         from penstock.spark.values import ValueDecoder
@@ -54,7 +54,7 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
 
 
 def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
-    """What was decoded, and what all of a task's records have in common."""
+    """Returns the decoded columns, and those that are the same for all records of a task."""
     count = len(decoded)
     columns = {
         "key": decoded.key,
@@ -63,7 +63,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
         "timestampType": pa.array(decoded.timestamp_type),
         "headers": decoded.headers,
     }
-    # Only what the schema has is made: a user's own schema may leave columns out.
+    # Only the columns of the schema are made: a user's own schema may omit some.
     if "topic" in schema.names:
         columns["topic"] = pa.repeat(pa.scalar(task.topic), count)
     if "partition" in schema.names:
@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """From files as far as they go, then from the broker; each portion with the first offset that counts in it."""
+    """Yields batches, each portion with its first wanted offset; from files if possible, then from the broker."""
     position = task.start
     for batches, after in _from_files(options, task):
         yield position, batches
@@ -85,15 +85,15 @@ def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list
 
 
 def directory_of(options: SourceOptions, task: ReadTask) -> str | None:
-    """Where the files are that may be read here. Raises SourceError if they have to be."""
+    """Returns the directory to read, None to fetch. Raises SourceError if read.mode=files and there is none here."""
     if options.read_mode == "wire":
         return None
     directory = partition_directory(task.hint, task.topic, task.partition) if task.hint is not None else None
     if directory is None and options.read_mode == "files":
         where = f"{task.hint.log_dir} of node {task.hint.node_id}" if task.hint is not None else "its directory"
         raise SourceError(
-            f"{task.topic}-{task.partition} can't be read from {where} here: run where the broker's files are, "
-            "or use read.mode=auto."
+            f"{task.topic}-{task.partition} can't be read from {where}, which is not on this machine: "
+            "run where the broker's files are, or use read.mode=auto."
         )
     return directory
 
@@ -112,7 +112,7 @@ def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[B
 
 
 def wire_reader(client: Client, options: SourceOptions, task: ReadTask, position: int) -> WireReader:
-    """What is left of a task from `position` on, asked of its leader."""
+    """Returns a reader that fetches the rest of a task, from `position` on, from the partition's leader."""
     patience_s = options.poll_timeout_ms / 1000
     settings = fetch_settings(options)
     return WireReader(
@@ -146,12 +146,15 @@ def _from_wire(
 
 
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
-    """Offsets in no batch are gaps, and harmless. Here the broker says that the log no longer reaches there."""
+    """Returns the offset to continue at after OFFSET_OUT_OF_RANGE. Raises SourceError with failOnDataLoss.
+
+    The records at `position` were deleted. Gaps inside of the log, which are harmless, don't lead here.
+    """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset
     last = client.list_offsets({key: LATEST})[key].offset
-    lost = f"{task.topic}-{task.partition} holds offsets {first} to {last} now, and {position} is gone"
+    lost = f"{task.topic}-{task.partition} holds offsets {first} to {last} now, and {position} was deleted"
     if options.fail_on_data_loss:
-        raise SourceError(f"{lost}: set failOnDataLoss=false to go on with what is there.")
-    logger.warning("%s: going on with what is there", lost)
+        raise SourceError(f"{lost}: set failOnDataLoss=false to skip the missing records.")
+    logger.warning("%s: the missing records are skipped (failOnDataLoss=false)", lost)
     return first if position < first else task.end

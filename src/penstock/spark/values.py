@@ -1,8 +1,7 @@
-"""`value.format`: the value column decoded in the reader, and what can't be decoded kept apart.
+"""Decodes the value column (`value.format`) in the reader, and separates values that can't be decoded.
 
-JSON and CSV are decoded by Arrow, a whole column at once; a column in which something is wrong is halved until the bad
-rows are alone. Avro and Protobuf are decoded record by record. A record without a value has none afterwards, and is
-not bad.
+Arrow decodes JSON and CSV, a whole column at once; a column with a bad value is halved until the bad rows are found.
+Avro and Protobuf are decoded record by record. A null value stays null, and is not bad.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from penstock.spark.options import SourceOptions, ValueOptions
 from penstock.spark.schema import BAD_REASON, BAD_VALUE
 
 DEAD_LETTER_PREFIX = "topic:"
-#: Bytes of one read by Arrow: with less than a whole column in a block, types inferred for one block would not hold.
+#: Least bytes of a block that Arrow reads. A block holds a whole column: types inferred from a part may be wrong.
 _BLOCK_BYTES = 1 << 30
 
-#: What a column of `value.schema` may be in DDL, where it isn't made of other types.
+#: Types without nested types that a column of `value.schema` may have in DDL.
 _DDL_TYPES = (
     *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE"),
     *("DECIMAL", "DEC", "NUMERIC", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "INTERVAL"),
@@ -37,11 +36,11 @@ _DDL_TYPES = (
 
 Column = Any
 DecodeAll = Callable[[Column], Column]
-"""Values without nulls to a column of the same length. Raises Exception if any of them is bad, and says why."""
+"""Decodes values without nulls into a column of the same length. Raises Exception with the reason if any is bad."""
 
 
 def value_type(options: SourceOptions) -> DataType | str:
-    """Spark's type of the value column, or its DDL: given, or inferred from the first records."""
+    """Returns Spark's type of the value column, or its DDL: as given, or inferred from the first records."""
     value = options.value
     _check(value)
     if value.format == "string":
@@ -60,7 +59,7 @@ def value_type(options: SourceOptions) -> DataType | str:
 
     sample = sample_values(options)
     if not len(sample):
-        raise SourceError(f"{options.wanted} holds nothing to infer a schema from: give value.schema.")
+        raise SourceError(f"No schema can be inferred from {options.wanted}, which has no records: give value.schema.")
     try:
         read = _read_json(sample, None) if value.format == "json" else _read_csv(sample, None, value.delimiter)
     except pa.ArrowInvalid as error:
@@ -82,7 +81,7 @@ def _check(value: ValueOptions) -> None:
 
 
 def _spark_type(text: str) -> DataType | str:
-    """A schema as Spark's JSON, or as DDL, which only Spark itself can read: it gets it as part of the whole."""
+    """Parses a schema in Spark's JSON; returns DDL as it is, because only Spark's JVM can parse it."""
     if not text.lstrip().startswith("{"):
         _check_ddl(text)
         return f"STRUCT<{text}>"
@@ -90,11 +89,14 @@ def _spark_type(text: str) -> DataType | str:
         return StructType.fromJson(json.loads(text))
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SourceError(f"Option value.schema is no schema in Spark's JSON: {reason}.") from None
+        raise SourceError(f"Option value.schema is not a schema in Spark's JSON: {reason}.") from None
 
 
 def _check_ddl(text: str) -> None:
-    """Spark's own words about a type that it doesn't know point at another column. Nested types are left to it."""
+    """Checks the types in DDL. Raises SourceError.
+
+    Spark's own message about an unknown type points at another column. Nested types are left to Spark.
+    """
     if any(sign in text for sign in "<(`"):
         return
     for column in text.split(","):
@@ -108,7 +110,7 @@ def _check_ddl(text: str) -> None:
 
 
 class ValueDecoder:
-    """For one task. `decode` replaces the value column, adds the columns for bad records or sends them away."""
+    """Decodes the value column of a task, and reports bad records in columns, in an error, or in another topic."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._value = options.value
@@ -141,7 +143,7 @@ class ValueDecoder:
         if self._value.bad == "fail" and len(bad):
             offset = columns["offset"][int(bad[0])].as_py()
             reason = _by_row(reasons)[0]
-            raise SourceError(f"The value at offset {offset} is no {self._value.format} of this schema: {reason}")
+            raise SourceError(f"The value at offset {offset} is not {self._value.format} of this schema: {reason}")
         if not len(bad):
             found |= {BAD_VALUE: pa.nulls(len(raw), pa.binary()), BAD_REASON: pa.nulls(len(raw), pa.string())}
             return found
@@ -151,7 +153,7 @@ class ValueDecoder:
         return found
 
     def _decoded(self, values: Column) -> tuple[Column, dict[int, str]]:
-        """The column, null where a value is bad, and why it is."""
+        """Returns the column, with null for bad values, and the reason for each bad row."""
         reasons: dict[int, str] = {}
         if not len(values):
             return pa.nulls(0, self._type), reasons
@@ -178,7 +180,7 @@ def _by_row(reasons: dict[int, str]) -> list[str]:
 
 
 def _spread(values: Column, rows: Any, count: int) -> Column:
-    """`values` at these rows, null elsewhere."""
+    """Returns a column of `count` rows with `values` at these rows, and null elsewhere."""
     if len(values) == count:
         return values
     places = np.full(count, -1, dtype=np.int64)
@@ -203,12 +205,12 @@ def _decoder(value: ValueOptions, wanted: Any) -> DecodeAll:
 
             return protobuf_decoder(value, wanted)
         case other:
-            raise SourceError(f"Option value.format is {other!r}, which nobody reads.")
+            raise SourceError(f"Option value.format is {other!r}: it takes binary, json, csv, avro, protobuf.")
 
 
 def _struct(table: Any, wanted: Any, count: int) -> Column:
     if table.num_rows != count:
-        raise ValueError("it is not exactly one record")
+        raise ValueError("the value is not exactly one record")
     columns = []
     for field in wanted:
         column = table[field.name].combine_chunks() if field.name in table.column_names else pa.nulls(count, field.type)
@@ -217,7 +219,7 @@ def _struct(table: Any, wanted: Any, count: int) -> Column:
 
 
 def _joined(values: Column) -> Any:
-    """All values in one buffer, a line each."""
+    """Joins all values in one buffer, one line per value."""
     line = pc.binary_join_element_wise(values, pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary()))
     first, last = line.offset, line.offset + len(line)
     offsets = np.frombuffer(line.buffers()[1], dtype=np.int32)
@@ -225,16 +227,16 @@ def _joined(values: Column) -> Any:
 
 
 def _read_json(values: Column, wanted: Any) -> Any:
-    """A table with a row per value: every value begins and ends as an object and none is more or less than one.
+    """Returns a table with a row per value: each value begins and ends like an object, and is exactly one object.
 
-    An object cut off inside would need its rest at the start of the next value, which begins a new object instead; one
-    with another behind it makes a row too many, and no value makes none. So equal counts mean a row each.
+    An object that is cut off would need its rest at the start of the next value, but that begins with a new object; a
+    value with two objects makes a row too many, and no value makes zero rows. So equal counts mean one row per value.
     """
     from pyarrow import json as arrow_json
 
     text = values.cast(pa.string())
     if not pc.all(pc.match_substring_regex(text, r"(?s)^\s*\{.*\}\s*$")).as_py():
-        raise ValueError("it is not a JSON object")
+        raise ValueError("the value is not a JSON object")
     parse = arrow_json.ParseOptions(
         explicit_schema=pa.schema(list(wanted)) if wanted is not None else None,
         newlines_in_values=True,
@@ -245,12 +247,12 @@ def _read_json(values: Column, wanted: Any) -> Any:
 
 
 def _read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
-    """A table with a row per value: none holds a line's end, so none can make more than one."""
+    """Returns a table with a row per value: no value has a line end, so none can make more than one row."""
     from pyarrow import csv
 
     text = values.cast(pa.string())
     if pc.any(pc.match_substring_regex(text, r"[\r\n]|^$")).as_py():
-        raise ValueError("it is not one line")
+        raise ValueError("the value is not one line")
     if pc.any(pc.equal(pc.bit_wise_and(pc.count_substring(text, '"'), 1), 1)).as_py():
         raise ValueError("a quote is not closed")
     names = [field.name for field in wanted] if wanted is not None else None

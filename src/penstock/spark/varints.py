@@ -1,4 +1,4 @@
-"""Varints as columns: one numpy pass per byte position instead of one Python step per record. Pure."""
+"""Reads varints as columns: one numpy pass per byte position instead of one Python step per record. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_BYTES = 10
 
 
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
-    """The zigzag varint at each position, and the positions behind them.
+    """Returns the zigzag varint at each position, and the positions after them.
 
-    Positions past the end read the last byte: whoever calls compares where fields end with where records end, and a
-    position only ever grows, so a field that ran over shows there.
+    A position past the end reads the last byte. The caller compares the ends of fields with the ends of records:
+    positions only grow, so a field that runs past its record is found.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1
@@ -27,12 +27,12 @@ def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
             values, positions = _read_all(data, values, positions)
         else:
             values[rest], positions[rest] = _read_all(data, values[rest], positions[rest])
-    # The shift has to be logical: the largest numbers take all 64 bits.
+    # The shift has to be logical (unsigned): the largest numbers use all 64 bits.
     return (values.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(values & 1), positions
 
 
 def _read_all(data: Array, values: Array, positions: Array) -> tuple[Array, Array]:
-    """Every one of these has a second byte, few a third."""
+    """Reads varints that have at least two bytes; few have a third."""
     byte = data.take(positions, mode="clip")
     values = (values & 0x7F) | ((byte & 0x7F).astype(np.int64) << 7)
     positions = positions + 1
@@ -44,6 +44,6 @@ def _read_all(data: Array, values: Array, positions: Array) -> tuple[Array, Arra
         positions[more] += 1
         more = more[(byte & 0x80) != 0]
         shift += 7
-    # A varint without an end: no record is this long, so the check of where it ends fails.
+    # A varint without an end gets a length that no record has, so the check of the record's end fails.
     positions[more] += 1 << 40
     return values, positions

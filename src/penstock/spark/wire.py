@@ -1,4 +1,4 @@
-"""One range of one partition from its leader: the next fetch is under way while the last one is being decoded."""
+"""Fetches a range of a partition from its leader; the next fetch is in flight while the last one is decoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:
-    """`next` until None. Holds one fetch beside the one it has given out: that is a task's memory."""
+    """Returns fetches from `next` until None. It prefetches one, so that a task holds the data of two fetches."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class WireReader:
         *,
         topic_id: bytes | None = None,
     ) -> None:
-        """`topic_id` is the topic's that is meant, whatever has its name now."""
+        """`topic_id` identifies the topic to read, also if its name belongs to a new topic by now."""
         self._client = client
         self._key = (topic, partition)
         self._next = start
@@ -64,7 +64,10 @@ class WireReader:
         return (await self.answer(offset))[1]
 
     async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
-        """Data from `offset` on. It is below the high watermark, so it is there unless the leader is just changing."""
+        """Fetches data from `offset` on.
+
+        The offset is below the high watermark, so the data exists unless the leader is just changing.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s
         topic, partition = self._key
@@ -75,7 +78,7 @@ class WireReader:
                 fetched = self._visible(offset, data)
                 if fetched.next_offset > offset:
                     return data, fetched
-                problem = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} gives no data at {offset}.")
+                problem = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} returned no data at {offset}.")
             except KafkaError as error:
                 if not error.code.retriable:
                     raise
@@ -94,13 +97,13 @@ class WireReader:
             self._request(offset), node=leader, channel="fetch", timeout_s=timeout_s
         )
         if answer.error_code:
-            raise KafkaError(code_of(answer.error_code), f"Node {leader} refused to be read.")
+            raise KafkaError(code_of(answer.error_code), f"Node {leader} refused the fetch.")
         for found in answer.responses:
             for data in found.partitions:
                 if data.error_code:
                     raise KafkaError(code_of(data.error_code), f"{topic}-{partition} can't be read at {offset}.")
                 return data
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} was not in the answer.")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is missing in the fetch response.")
 
     def _request(self, offset: int) -> FetchRequest:
         topic, partition = self._key

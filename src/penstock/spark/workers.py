@@ -1,8 +1,8 @@
-"""Python workers that start in a third of the time, and end a task at once.
+"""Makes Python workers start in a third of the time, and end a task without a long garbage collection.
 
-Spark puts its own modules in front of the path, in archives of sources that every worker compiles anew, and one of its
-jars. Where PySpark is installed, compiled modules are there as well: a small script in Python's place takes the
-archives out of the path.
+Spark puts archives of its Python sources and a jar in front of the path, and every worker compiles the sources again.
+An installed PySpark has compiled modules: a small script, which Spark starts instead of Python, removes the archives
+from the path.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pathlib import Path
 
 from penstock.spark.java import hash_text
 
-#: What a worker may hold on to: a few times what one read and its columns take. glibc allows no more of the second.
+#: Bytes of freed memory that a worker keeps: a few times those of one read and its columns. glibc's largest
+#: M_MMAP_THRESHOLD.
 KEPT_BYTES = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LAUNCHER = """\
 #!/bin/sh
-# Starts Python with the PySpark that is installed instead of the archives of its sources.
+# Starts Python with the installed PySpark instead of the archives of its sources.
 IFS=:
 kept=
 for place in $PYTHONPATH; do
@@ -42,7 +43,7 @@ exec "{python}" "$@"
 
 
 def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
-    """The script, made if it is not there."""
+    """Returns the path of the script, and writes it if it is missing."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     parent = parent or Path(home) / "penstock"
     place = parent / f"python-{hash_text(python):x}"
@@ -59,20 +60,19 @@ def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
 
 @cache
 def settle() -> None:
-    """What is loaded by the first task stays: no collection looks at it again.
+    """Freezes the objects that the first task loaded, so that no garbage collection scans them.
 
-    After every task a worker of Spark's collects garbage, and with all that was imported that takes longer than a small
-    task does.
+    A Spark worker collects garbage after every task; with all imported modules that takes longer than a small task.
     """
     gc.freeze()
     keep_memory()
 
 
 def keep_memory() -> bool:
-    """Buffers of some megabytes, let go for the next ones, stay with the process: False where that can't be said.
+    """Makes glibc keep freed buffers of some megabytes for later ones. Returns False if that can't be set.
 
-    As it comes, glibc gives them back to the kernel and asks anew for each, which clears every page of it again: half
-    of what it takes to decode rows of a kilobyte.
+    By default glibc returns such buffers to the kernel and gets new ones, whose pages the kernel clears: half of the
+    time that decoding rows of a kilobyte takes.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -82,11 +82,11 @@ def keep_memory() -> bool:
 
 
 def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:
-    """Executors of this machine run in this environment, where the source is installed; others may lack the script."""
+    """Sets the Python of executors. Local ones run this environment's Python, by the script; others may lack it."""
     python = sys.executable
     if local and os.name == "posix":
-        with suppress(OSError):  # no place for a script: workers start slower
+        with suppress(OSError):  # without a directory for the script, workers only start slower
             script = launcher()
-            # not where nothing may be run from
+            # the directory may be mounted noexec
             python = str(script) if os.access(script, os.X_OK) else python
     environment.setdefault("PYSPARK_PYTHON", python)

@@ -1,5 +1,5 @@
-"""Fetch requests: which replica may be read by which client, sessions (KIP-227), and long polls.
+"""Fetch requests: which client may read from which replica, fetch sessions (KIP-227), and parked fetches.
 
-A pass over the wanted partitions locates bytes; the bytes are read once, when the answer is certain. Layer: above
+A pass over the fetched partitions locates bytes; the bytes are read once, when the answer is certain. Layer: above
 `replicas`. Called by the Fetch handler.
 """

@@ -1,6 +1,7 @@
-"""Who may read what of a replica: followers within their leader's throttle, consumers from the closest replica.
+"""Decides how a Fetch may read a replica: as a follower, within the leader's throttle, or as a consumer.
 
-A follower is a registered broker that fetches over the inter-broker listener with its current epoch.
+A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
+may be sent to a replica in its own rack.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
 
 class FetchPolicy:
-    """Decides for each Fetch as what it reads: a follower, a consumer, or neither."""
+    """Makes the `Reader` of each Fetch: a follower, a consumer, or a refused follower."""
 
     def __init__(self, host: PartitionHost[Partition], settings: Settings, inter_broker_listener: str) -> None:
-        """Followers fetch over `inter_broker_listener` and no other."""
+        """A follower's Fetch is accepted over `inter_broker_listener` only."""
         self._host = host
         self._settings = settings
         self._inter_broker_listener = inter_broker_listener
         self._log = LimitedLog(logger, lambda: asyncio.get_running_loop().time())
         self.throttle = Throttle(LEADER_RATE, host.node_id, settings)
-        #: Bytes of records that one answer to a consumer has at most.
+        #: Maximum bytes of records in one answer to a consumer.
         self.max_bytes = settings.int("fetch.max.bytes")
 
     def settings_changed(self) -> None:
-        """Takes over settings that are read too often to look them up each time."""
+        """Caches settings that every Fetch reads."""
         self.max_bytes = self._settings.int("fetch.max.bytes")
 
     def follower(self, replica_id: int, broker_epoch: int, listener: str) -> Reader:
@@ -51,22 +52,26 @@ class FetchPolicy:
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
-        """What such a fetch names counts as replicated: anybody else who could send it would make records look safe.
+        """Returns why the fetch is not a follower's; None if it is.
 
-        Kafka asks its authorizer instead and takes any epoch that is not older than the registered one. Before v15 a
-        fetch has no epoch, and none of our brokers sends one so old.
+        Records below a follower's fetch offset count as replicated, so only the registered broker may send its fetches.
+        Kafka asks its authorizer instead and accepts any epoch that is not older than the registered one. A fetch
+        before v15 has no epoch; Penstock's brokers send newer versions.
         """
         expected = self._inter_broker_listener
         if listener != expected:
             message = (
-                f"A fetch in the name of broker {replica_id} came over listener {listener}, and brokers follow over "
+                f"A fetch as broker {replica_id} came over listener {listener}, but the inter-broker listener is "
                 f"{expected}: set inter.broker.listener.name to {expected} on every broker."
             )
             self._log.warning("listener", message)
             return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
         broker = self._host.brokers.get(replica_id)
         if broker is None or broker.epoch != broker_epoch:
-            message = f"Broker {replica_id} fetches with epoch {broker_epoch}, which is not its registered one here."
+            message = (
+                f"Broker {replica_id} fetches with broker epoch {broker_epoch}, which is not its registered epoch on "
+                "this node: retry when both nodes have the latest metadata."
+            )
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         return None
 

@@ -1,10 +1,11 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a poll names only what changed.
+"""Fetch sessions (KIP-227): the broker stores a client's fetched partitions, so a request names only changed ones.
 
-A session is (id, epoch, partitions in fetch order). Epoch 0 opens one, -1 closes or avoids one, and any other must be
-exactly the one expected: a lost or repeated request shows as INVALID_FETCH_SESSION_EPOCH and the client starts anew.
-Partitions that gave data move to the back, so that a busy one can't starve the rest. The cache is bounded in sessions
-and in partitions; a full one evicts the sessions that were idle longest, if they were idle for `EVICTION_MS`, else the
-client goes without a session.
+A session has an id, an epoch, and partitions in fetch order. Epoch 0 opens a session and -1 closes it or fetches
+without one; any other epoch must be the expected one. After a lost or repeated request the client gets
+INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that returned data move to the back of the order, so
+that a busy partition can't starve the rest. The cache has a maximum of sessions and of partitions; a full cache evicts
+the least recently used sessions that were idle for `EVICTION_MS`. If there is none, the client fetches without a
+session.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
 
 
 class Wanted:
-    """One partition that a client fetches, and what it was last told of it."""
+    """One partition that a client fetches, with the offsets of the last answer."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -56,19 +57,20 @@ class Wanted:
     def __init__(self, topic: str, topic_id: bytes, spec: FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.name: str | None = None  # what a topic asked for by id was called when it was last seen
+        self.name: str | None = None  # the last known name of a topic that is fetched by id
         self.partition = spec.partition
         self.last_high_watermark = -1
         self.last_log_start_offset = -1
-        self.quiet: Partition | None = None  # where a follower had nothing to learn, as long as it names nothing else
+        #: Set if a follower's last fetch found nothing new, until the follower names another fetch position.
+        self.quiet: Partition | None = None
         self.update(spec)
 
     def update(self, spec: FetchPartition) -> None:
         self.quiet = None
         self.fetch_offset = spec.fetch_offset
-        self.log_start_offset = spec.log_start_offset  # a follower's own
+        self.log_start_offset = spec.log_start_offset  # of the follower's log
         self.max_bytes = spec.partition_max_bytes
-        self.current_leader_epoch = max(NO_LEADER_EPOCH, spec.current_leader_epoch)  # any negative one is none
+        self.current_leader_epoch = max(NO_LEADER_EPOCH, spec.current_leader_epoch)  # negative: no epoch
         self.last_fetched_epoch = max(NO_LEADER_EPOCH, spec.last_fetched_epoch)
 
     @property
@@ -85,7 +87,7 @@ class FetchSession:
         self.partitions = partitions
         self.counted = len(partitions)
         self.last_used_ms = now_ms
-        self.busy = False  # a large one is served slice by slice, and for one request at a time
+        self.busy = False  # while a large request updates the session in slices; other requests are refused
 
     def advance(self) -> None:
         self.epoch = 1 if self.epoch == 0x7FFFFFFF else self.epoch + 1
@@ -94,7 +96,7 @@ class FetchSession:
         for wanted in served:
             key = wanted.key
             known = self.partitions.pop(key, None)
-            if known is not None:  # it may have been forgotten during a long poll
+            if known is not None:  # the client may have removed the partition while the fetch was parked
                 self.partitions[key] = known
 
 
@@ -143,7 +145,7 @@ Opened = tuple[FetchSession | None, list[Wanted], bool]
 
 class FetchSessions:
     def __init__(self, slots: int, rng: random.Random, max_partitions: int = DEFAULT_MAX_PARTITIONS) -> None:
-        """`max_partitions` is for all sessions together."""
+        """`max_partitions` limits the partitions of all sessions together."""
         self._slots = slots
         self._max_partitions = max_partitions
         self.partitions = 0
@@ -154,7 +156,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: FetchRequest, now_ms: int) -> Opened:
-        """The session to answer in, what to read, and whether the answer names only what changed."""
+        """Returns the request's session, the partitions to read, and True if the answer is incremental."""
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, wanted_partitions(request), now_ms)
         session = self._found(request, now_ms)
@@ -162,7 +164,7 @@ class FetchSessions:
         return self._updated(session)
 
     async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
-        """The same for a request with very many partitions. Nobody else uses the session meanwhile."""
+        """Does the same as `open` for a request with very many partitions; other requests can't use the session."""
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, await disk.run(wanted_partitions, request), now_ms)
         session = self._found(request, now_ms)
@@ -183,11 +185,19 @@ class FetchSessions:
     def _found(self, request: FetchRequest, now_ms: int) -> FetchSession:
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was evicted.")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session is unknown or was evicted: open a new session."
+            )
         if session.epoch != request.session_epoch:
-            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"Expected epoch {session.epoch}.")
+            raise KafkaError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"The fetch session has epoch {session.epoch}, not {request.session_epoch}: open a new session.",
+            )
         if session.busy:
-            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "The session still serves another request.")
+            raise KafkaError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                "The fetch session still serves an earlier request: wait for its answer, or open a new session.",
+            )
         self._check_id_use(session, request)
         session.advance()
         session.last_used_ms = now_ms
@@ -196,7 +206,10 @@ class FetchSessions:
 
     def _updated(self, session: FetchSession) -> Opened:
         if self._sessions.get(session.id) is not session:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "The fetch session was closed meanwhile.")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                "The fetch session was closed while it served this request: open a new session.",
+            )
         grown = len(session.partitions) - session.counted
         session.counted += grown
         self.partitions += grown
@@ -204,18 +217,21 @@ class FetchSessions:
             self._drop(session)
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"Fetch sessions hold {self._max_partitions} partitions, as many as they may: fetch without one.",
+                f"The fetch sessions hold the maximum of {self._max_partitions} partitions: fetch without a session.",
             )
         return session, list(session.partitions.values()), True
 
     @staticmethod
     def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
-        """A session speaks of topics by id or by name, never both: a client that changed its mind starts anew."""
+        """Raises KafkaError if the request names topics by id in a session that has them by name, or vice versa."""
         if not request.topics or not session.partitions:
             return
         by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID
         if any((topic.topic_id != ZERO_UUID) != by_id for topic in request.topics):
-            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "Topic ids and names were mixed in one session.")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                "The fetch session has both topic ids and topic names: open a new session.",
+            )
 
     def _create(self, partitions: dict[Key, Wanted], now_ms: int) -> FetchSession | None:
         if len(partitions) > self._max_partitions:

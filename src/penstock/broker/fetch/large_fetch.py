@@ -1,7 +1,8 @@
-"""A Fetch of more partitions than one pass of the loop has time for: the same passes and long poll, slice by slice.
+"""Serves a Fetch with very many partitions in slices, so that other requests are served in between.
 
-Partitions park as soon as their slice is done, so that what is appended during the rest of the first pass wakes the
-poll, too. A slice finds its records in the segments; they are read when all slices are done, as in a small fetch.
+The fetch parks at the partitions of a slice as soon as the slice is done, so that an append during the rest of the
+first pass wakes it, too. A slice locates records in the segments; they are read when all slices are done, as in a small
+fetch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.protocol.errors import KafkaError
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
 
-#: Partitions of a Fetch that is answered in one go.
+#: A Fetch with at most this many partitions is served without slices.
 SMALL_FETCH_PARTITIONS = 2_000
 
 
@@ -31,7 +32,7 @@ class LargeFetching:
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
-        """What there is to read, after a wait if that is too little."""
+        """Locates the records to answer with; parks first if there are fewer than the minimum bytes."""
         try:
             reads, waits = await self._pass(waits=max_wait_ms > 0)
             if waits and self._missing > 0:
@@ -67,12 +68,12 @@ class LargeFetching:
             self.abandon()
 
     def abandon(self) -> None:
-        """Stop waiting."""
+        """Stops waiting; `locate` then answers with the records that are there."""
         if not self._woken.done():
             self._woken.set_result(None)
 
     async def _pass(self, *, waits: bool) -> tuple[list[PartitionRead], bool]:
-        """What can be read now, and whether more is worth waiting for: its partitions are parked then."""
+        """Makes one pass over all partitions. Returns the reads, and True if the fetch is parked at the partitions."""
         fetching = self._fetching
         fetching.quiet = []
         reads: list[PartitionRead] = []

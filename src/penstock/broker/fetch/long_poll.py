@@ -1,10 +1,9 @@
-"""Reading for a Fetch: a pass over the wanted partitions, and the long poll that repeats it when enough has been
-appended.
+"""Serves a Fetch: one pass over its partitions, and, if there are too few bytes, a second pass after it was parked.
 
-A pass decides and locates (segment, position, size); bytes are read once, when the answer is certain. What the page
-cache holds is read on the spot, unless it is much; the rest is read in a thread and the answer follows. Consumers read
-up to the high watermark (or the last stable offset) and wait for it; followers read up to the end of the log and wait
-for that, and what they have by now counts before they are answered.
+A pass locates records (segment, position, size); bytes are read once, when the answer is certain. A small answer in the
+page cache is read on the event loop; anything else is read in a thread. Consumers read up to the high watermark (or the
+last stable offset) and park until it moves. Followers read up to the end of the log and park until it moves; their
+fetch offsets advance the high watermark before they are answered.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-NOWHERE = -1  # as the end of what may be read: nothing
+NOWHERE = -1  # as upper bound of a read: no record may be read
 UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-#: Bytes that are copied out of the page cache on the event loop, 2 ms a megabyte; of more, all are read in a thread.
+#: Up to this many bytes are copied out of the page cache on the event loop, at 2 ms per megabyte; a larger answer is
+#: read in a thread.
 READ_AT_ONCE = 8 * 1024 * 1024
-MAX_WAIT_MS = 600_000  # a longer poll than this is answered empty; the client polls again
+MAX_WAIT_MS = 600_000  # upper limit of a request's max_wait_ms; the client then polls again
 
 
 class PartitionRead:
-    """What one pass found for one partition."""
+    """The result of one pass for one partition."""
 
     __slots__ = (
         "aborted",
@@ -66,7 +66,7 @@ class PartitionRead:
         self.has_news = False
 
     def fail(self, error: KafkaError) -> None:
-        """The disk failed, or what it holds is damaged: this partition's error, not the fetch's."""
+        """Sets the partition's error, such as a failed disk or a damaged record; the rest of the fetch goes on."""
         self.error, self.slice = error.code, None
 
     def found(self, log: Log, piece: LogSlice | None) -> None:
@@ -77,7 +77,10 @@ class PartitionRead:
 
     @property
     def unknown(self) -> bool:
-        """There is no such partition. That alone doesn't end a poll of others: the client would ask in a tight loop."""
+        """True if the partition does not exist.
+
+        Such a partition does not keep the others from parking: the client would fetch in a tight loop.
+        """
         return self.partition is None and self.error in UNKNOWN
 
     @property
@@ -87,18 +90,18 @@ class PartitionRead:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Who fetches: a consumer, perhaps one that may be sent to a closer replica, or a follower."""
+    """The sender of a Fetch: a follower, or a consumer, which may be sent to a closer replica."""
 
     replica_id: int = CONSUMER_REPLICA
     broker_epoch: int = NO_BROKER_EPOCH
     any_replica: bool = False
-    #: The replica that a consumer should rather read from at this offset, if any (KIP-392).
+    #: Returns the replica that the consumer should read from at this offset instead, or NO_REPLICA (KIP-392).
     prefer: Callable[[Partition, int], int] | None = None
-    #: A follower hears of a high watermark that it doesn't know without delay: consumers read there.
+    #: True if a new high watermark is sent to the follower without delay, because consumers read from followers.
     wants_marks: bool = False
-    #: Whether a follower gets nothing of this partition for now.
+    #: Returns True if a throttled follower gets no records of this partition now.
     holds_back: Callable[[Partition, int], bool] | None = None
-    #: Why this fetch doesn't count as a follower's, whatever replica it names.
+    #: Why this fetch is not accepted as a follower's, although it names a replica id.
     refusal: KafkaError | None = None
 
     @property
@@ -110,7 +113,7 @@ ANY_CONSUMER = Reader()
 
 
 class Fetching:
-    """One Fetch from its first pass to its answer."""
+    """Serves one Fetch, from its first pass to its answer."""
 
     __slots__ = (
         "_finish",
@@ -143,7 +146,7 @@ class Fetching:
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
     ) -> None:
-        """`unsent` is the room that the answer has to fit into; None is any."""
+        """`unsent` is the budget of bytes for answers that are not sent yet; None is without limit."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
@@ -152,17 +155,17 @@ class Fetching:
         self.by_id = by_id
         self.reader = reader
         self.unsent = unsent
-        self.again = False  # the poll ends, and followers have no more than at its beginning
+        self.again = False  # in the second pass: a follower's fetch offsets were counted in the first
         self._woken = False
         self._finish: Callable[[list[PartitionRead], list[Any]], Any] | None = None
         self._future: asyncio.Future[Any] | None = None
         self._parked: list[Partition] = []
-        self.quiet: list[Partition] = []  # followed to the end, with nothing to tell of
+        self.quiet: list[Partition] = []  # partitions in which the follower has all records and offsets
         self._timer: asyncio.TimerHandle | None = None
         self._missing = 0
 
     def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], R]) -> R | Later[R]:
-        """The answer, which `finish` makes, or a `Later` of it."""
+        """Returns the answer that `finish` builds, or a `Later` of it."""
         self._finish = finish
         reads, total, urgent = self.pass_over(self.wanted)
         nothing_there = not self.quiet and all(read.unknown for read in reads)
@@ -182,14 +185,17 @@ class Fetching:
         return Later(future)
 
     def notify(self, appended_bytes: int) -> None:
-        """Enough has come. The answer follows after what is being handled now: it may append to others of these too."""
+        """Counts appended bytes and ends the wait when there are enough.
+
+        The answer follows after the request that appended them: it may append to more of the fetched partitions.
+        """
         self._missing -= appended_bytes
         if self._missing <= 0 and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self.abandon)
 
     def abandon(self) -> None:
-        """Stop waiting: read again and answer with what there is."""
+        """Ends the wait: makes the second pass and answers with the records that are there."""
         future = self._future
         if future is None or future.done():
             return
@@ -197,7 +203,7 @@ class Fetching:
         self.quiet = []
         try:
             answer = self._answer(self.pass_over(self.wanted)[0])
-        except Exception as error:  # this fetch's end, and not that of whoever woke it
+        except Exception as error:  # fails this fetch, not the request whose append woke it
             future.set_exception(error)
             return
         if isinstance(answer, Later):
@@ -215,12 +221,15 @@ class Fetching:
             self._timer = None
 
     def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
-        """What can be read now of some partitions, how many bytes that makes with those of the partitions before, and
-        whether something must be told without waiting. `quiet` has the others.
+        """Locates the records of some partitions.
+
+        Returns the reads, their bytes plus `total`, the bytes of earlier partitions, and True if the answer must not
+        wait. Partitions without news for the follower are added to `quiet` and have no read.
         """
         reads: list[PartitionRead] = []
         urgent = False
-        # A batch always comes: one who reads gets on whatever others leave unread, and the server cuts those.
+        # The first batch is returned even if it exceeds the share, so that a client makes progress while others don't
+        # read their answers; the server closes the connections of those.
         max_bytes = self.max_bytes if self.unsent is None else min(self.max_bytes, self.unsent.share)
         now_ms = None if self.again else int(asyncio.get_running_loop().time() * 1000)
         for wanted in some:
@@ -269,14 +278,17 @@ class Fetching:
         if reader.refusal is not None:
             raise KafkaError(reader.refusal.code, reader.refusal.message)
         if wanted.last_fetched_epoch != NO_LEADER_EPOCH and self._diverged(read, partition):
-            return  # what it has is not ours: it counts for nothing
+            return  # the follower's records differ from the leader's: its fetch offset does not count
         end = log.log_end_offset
         limit = max(0, min(wanted.max_bytes, budget))
         if reader.holds_back is not None and reader.holds_back(partition, reader.replica_id):
             end, limit = NOWHERE, 0
         found = log.read(wanted.fetch_offset, limit, upper_bound=end, min_one_batch=whole_batch)
         if not partition.has_follower(reader.replica_id) and wanted.current_leader_epoch != NO_LEADER_EPOCH:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "This node has not heard yet of that replica.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"This node's metadata does not list broker {reader.replica_id} as a replica yet: retry.",
+            )
         if not self.again:
             partition.on_replica_fetch(
                 reader.replica_id, reader.broker_epoch, wanted.fetch_offset, wanted.log_start_offset
@@ -302,9 +314,11 @@ class Fetching:
         except KafkaError as error:
             if wanted.name is None or error.code is not ErrorCode.UNKNOWN_TOPIC_ID:
                 raise
-            # A session knew the topic: it was deleted, or deleted and made again.
+            # The session has the topic's name: the topic was deleted, or deleted and created again.
             self.partitions.get(wanted.name, wanted.partition)
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, "The topic was made again: refresh its id.") from None
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, "The topic was deleted and created again: refresh the metadata."
+            ) from None
         wanted.name = partition.topic
         return partition
 
@@ -313,11 +327,17 @@ class Fetching:
         wanted, log = read.wanted, partition.log
         epoch, end_offset = partition.epoch_end(wanted.last_fetched_epoch)
         if epoch == -1 or end_offset == -1:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "The last fetched epoch is unknown here.")
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"This replica does not know leader epoch {wanted.last_fetched_epoch}: reset the fetch offset.",
+            )
         if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
             if not partition.is_leader and end_offset >= log.high_watermark:
-                # A replica that lags, or has records to cut off: only the leader can tell.
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "This replica has not come that far: ask the leader.")
+                # This replica may lag, or may have records to truncate: only the leader knows.
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"This replica may not have offset {wanted.fetch_offset} yet: fetch from the leader.",
+                )
             read.diverging = (epoch, end_offset)
             read.found(log, None)
             return True

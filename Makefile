@@ -38,6 +38,8 @@ broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
 unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java or processes: a minute
 	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs" tests/unit
 
+unit: JOBS = 3  # two cores run three processes: many of these tests wait for threads or sockets
+
 test test-all test-java: export SPARK_TESTS = required
 test: $(ALL) check jars  ## every check and the tests
 	$(PYTEST) -m "not slow"

@@ -56,7 +56,7 @@ def test_only_the_directories_of_a_new_quorum_record_voters(
         ("broker,controller", SERVERS, [], "--standalone for a cluster of its own, --initial-controllers"),
         ("broker,controller", VOTERS, ["--standalone"], "leave --standalone and --initial-controllers out"),
         ("broker,controller", VOTERS, ["-I", INITIAL], "leave --standalone and --initial-controllers out"),
-        ("broker", SERVERS, ["--standalone"], "leave --standalone out on a broker"),
+        ("broker", SERVERS, ["--standalone"], "--standalone needs a controller: leave it out"),
     ],
 )
 def test_flags_that_would_split_the_cluster_are_refused(

@@ -104,7 +104,7 @@ def _finished(produce: _Produce, request: ProduceRequest, topics: list[TopicProd
     response.throttle_time_ms = broker.quotas.record_produce(ctx, produce.bytes)
     if request.acks == 0:
         if produce.failed is None:
-            if response.throttle_time_ms:  # without a response to throttle, only the connection waits
+            if response.throttle_time_ms:  # no response can carry the throttle time: the connection is only muted
                 ctx.connection.mute_for(response.throttle_time_ms / 1000)
             return None
         return Close(

@@ -32,5 +32,5 @@ def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[
 
 
 def unchanged(response: R) -> R:
-    """The shape of a result that is the response itself."""
+    """Returns the response unchanged, for results that need no conversion."""
     return response

@@ -104,7 +104,7 @@ class Handler(Protocol):
 
 
 def as_handler(function: Callable[..., Any]) -> Handler:
-    """The handler that the dispatcher calls: where the function is a coroutine function, it returns a `Later`."""
+    """Returns the handler for the dispatcher; that of a coroutine function returns a `Later`."""
     if not iscoroutinefunction(function):
         return function
 

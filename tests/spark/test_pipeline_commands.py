@@ -21,7 +21,7 @@ import pytest
 from penstock.cli import pipeline_demo, pipeline_ending
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.main import main
-from penstock.cli.pipeline_session import Lines, _silence_py4j, telling
+from penstock.cli.pipeline_session import Lines, _silence_py4j, progress_lines
 from penstock.client.sync import Client
 from penstock.pipelines.demo import differences, events
 from penstock.pipelines.parquet_files import parse, render, small_groups
@@ -221,10 +221,10 @@ def test_work_that_is_no_query_says_its_rows_rate_and_time_to_go() -> None:
 
 
 def test_progress_is_told_at_the_end_and_not_of_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    with telling(lambda _: "done"):
+    with progress_lines(lambda _: "done"):
         pass
     assert capsys.readouterr().err == "done\n"
-    with pytest.raises(Failure), telling(lambda _: "done"):
+    with pytest.raises(Failure), progress_lines(lambda _: "done"):
         raise Failure("no")
     assert capsys.readouterr().err == ""
 

@@ -16,7 +16,7 @@ from penstock.cli.options import finish, pairs
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("properties", metavar="FILE", help="a server.properties file, Kafka's or Penstock's")
     parser.add_argument(
-        "--override", action="append", default=[], metavar="NAME=VALUE", help="in place of what FILE says"
+        "--override", action="append", default=[], metavar="NAME=VALUE", help="overrides a property of FILE"
     )
     finish(parser, run)
     parser.epilog = "Leaves with 0 if a node would start with this file, and with 2 if it would refuse to."

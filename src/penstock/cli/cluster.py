@@ -20,10 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    status = verb(verbs, "status", "show nodes, or partitions, and what is wrong with them", cluster_status.run_status)
+    status = verb(verbs, "status", "show nodes, or partitions, and their problems", cluster_status.run_status)
     connection(status)
     status.add_argument("-p", "--partitions", action="store_true", help="one line per partition instead of per node")
-    status.add_argument("--problems", action="store_true", help="only partitions that something is wrong with")
+    status.add_argument("--problems", action="store_true", help="only partitions with problems")
     status.add_argument("--every", type=positive_float, default=2.0, metavar="SECONDS", help="default: %(default)s")
     status.add_argument("--once", action="store_true", help="print it once, also on a terminal")
 
@@ -40,11 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     moves = verb(verbs, "moves", "show replicas that are being moved", cluster_moves.run_moves)
     connection(moves)
-    moves.add_argument("--wait", action="store_true", help="until they have arrived, then lift the throttle")
-
-    cancel = verb(
-        verbs, "cancel", "stop what is being moved and go back to the replicas before", cluster_moves.run_cancel
+    moves.add_argument(
+        "--wait", action="store_true", help="wait until the moves are finished, then remove the throttle"
     )
+
+    cancel = verb(verbs, "cancel", "cancel moves under way and restore the earlier replicas", cluster_moves.run_cancel)
     connection(cancel)
 
     verify = verb(verbs, "verify", "read every replica and compare them range by range", cluster_verify.run_verify)
@@ -55,19 +55,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive_int,
         default=DEFAULT_RANGE,
         metavar="OFFSETS",
-        help="how many offsets one digest is over (default: %(default)s)",
+        help="offsets per digest (default: %(default)s)",
     )
-    verify.add_argument("--rate", type=size, metavar="BYTES", help="read at most so much a second, e.g. 20M")
-    verify.add_argument("--spark", action="store_true", help="let tasks of Spark read, for what is large; or --master")
+    verify.add_argument("--rate", type=size, metavar="BYTES", help="limit of bytes read per second, e.g. 20M")
+    verify.add_argument("--spark", action="store_true", help="compare in Spark tasks, for large topics; or --master")
     spark_options(verify)
 
     reset = verb(verbs, "reset", "drop one replica and copy it anew from the leader", cluster_moves.run_reset)
     connection(reset)
     reset.add_argument("partition", metavar="TOPIC-PARTITION")
-    reset.add_argument("--replica", type=int, required=True, metavar="NODE", help="whose copy to drop")
+    reset.add_argument("--replica", type=int, required=True, metavar="NODE", help="the node whose replica to drop")
     reset.add_argument("-y", "--yes", action="store_true", help="don't ask")
 
-    forget = verb(verbs, "forget", "drop the registration of a node that is gone for good", cluster_moves.run_forget)
+    forget = verb(verbs, "forget", "drop the registration of a node that will not return", cluster_moves.run_forget)
     connection(forget)
     forget.add_argument("nodes", nargs="+", type=int, metavar="NODE")
 
@@ -78,13 +78,13 @@ def _moving(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-y", "--yes", action="store_true", help="don't ask after showing the plan")
     how.add_argument("-n", "--dry-run", action="store_true", help="only show the plan")
     parser.add_argument(
-        "--throttle", type=size, metavar="BYTES", help="move at most so much a second per node, e.g. 50M"
+        "--throttle", type=size, metavar="BYTES", help="limit of bytes moved per second and node, e.g. 50M"
     )
     parser.add_argument(
         "--at-once",
         type=positive_int,
         default=DEFAULT_AT_ONCE,
         metavar="PARTITIONS",
-        help="how many to move at a time (default: %(default)s)",
+        help="partitions to move at a time (default: %(default)s)",
     )
-    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="only this topic; repeatable")

@@ -70,12 +70,12 @@ def _run(
     reopen: Collection[int] = (),
 ) -> int:
     """Shows and carries out a plan. Nodes in `close` get no new replicas; nodes in `reopen` get them again."""
-    from penstock.cli.cluster_status import look
+    from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
     from penstock.metadata.moves import PlanError
 
     with connect(args) as broker:
-        facts = look(broker)
+        facts = read_facts(broker)
         there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))
         unknown = sorted(set(close) - there)
         if unknown:
@@ -120,9 +120,9 @@ def _run(
 
 
 def _planned_again(broker: Broker, args: argparse.Namespace, plan: Any) -> tuple[list[Move], Facts] | None:
-    from penstock.cli.cluster_status import look
+    from penstock.cli.cluster_status import read_facts
 
-    facts = look(broker)
+    facts = read_facts(broker)
     moves = plan(*_starting_point(facts, broker.run(broker.cluster.reassignments()), args.topic))
     return (moves, facts) if moves else None
 
@@ -288,12 +288,12 @@ def _alter(broker: Broker, kind: int, name: str, changes: list[tuple[str, int, s
 
 
 def run_moves(args: argparse.Namespace) -> int:
-    from penstock.cli.cluster_status import look
+    from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 
     with connect(args) as broker:
         going = broker.run(broker.cluster.reassignments())
-        facts = look(broker) if going else None
+        facts = read_facts(broker) if going else None
         rows = []
         for (topic, index), each in sorted(going.items()):
             assert facts is not None
@@ -344,11 +344,11 @@ def run_cancel(args: argparse.Namespace) -> int:
 
 
 def run_forget(args: argparse.Namespace) -> int:
-    from penstock.cli.cluster_status import look
+    from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 
     with connect(args) as broker:
-        facts = look(broker)
+        facts = read_facts(broker)
         for node in args.nodes:
             if any(each.node_id == node and not each.fenced for each in facts.nodes):
                 raise Failure(f"node {node} is running and would register again at once: stop it first", Exit.FAILED)
@@ -366,13 +366,13 @@ def run_forget(args: argparse.Namespace) -> int:
 
 def run_reset(args: argparse.Namespace) -> int:
     """Removes the node from the partition, which drops its replica, and adds it back, which copies the replica anew."""
-    from penstock.cli.cluster_status import look
+    from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 
     topic, _, index = args.partition.rpartition("-")
     node = args.replica
     with connect(args) as broker:
-        facts = look(broker)
+        facts = read_facts(broker)
         partition = (topic, int(index)) if index.isdigit() else ("", 0)
         if partition not in facts.partitions:
             raise Failure(f"{args.partition}: there is no such partition", Exit.NOT_FOUND)
@@ -397,7 +397,7 @@ def run_reset(args: argparse.Namespace) -> int:
         for replicas in (others, part.replicas):
             broker.run(broker.cluster.reassign({partition: replicas}))
             _wait(broker, progress=None)
-        after = look(broker)
+        after = read_facts(broker)
     output.record(
         args.output,
         {

@@ -50,7 +50,7 @@ def run_status(args: argparse.Namespace) -> int:
     with connect(args) as broker:
         if args.output != "json" and sys.stdout.isatty() and not args.once:
             _watch(broker, args)
-        facts = look(broker)
+        facts = read_facts(broker)
     if args.output == "json":
         output.record("json", as_json(facts))
     elif sys.stdout.isatty():
@@ -66,7 +66,7 @@ def run_status(args: argparse.Namespace) -> int:
     return Exit.NEEDS_ATTENTION if found else Exit.OK
 
 
-def look(broker: Broker) -> Facts:
+def read_facts(broker: Broker) -> Facts:
     return broker.run(gather(broker.client.asynchronous, broker.cluster))
 
 
@@ -183,7 +183,7 @@ def _watch(broker: Broker, args: argparse.Namespace) -> NoReturn:
     with Live(auto_refresh=False, screen=False) as live:
         while True:
             try:
-                drawn = _drawn(look(broker), args)
+                drawn = _drawn(read_facts(broker), args)
                 live.update(drawn, refresh=True)
             except Failure as problem:
                 if drawn is None:

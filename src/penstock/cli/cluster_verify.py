@@ -95,7 +95,7 @@ async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int
 
 def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
     """Compares the partitions in Spark tasks, on the executors."""
-    from penstock.cli.pipeline_session import spark_session, telling
+    from penstock.cli.pipeline_session import progress_lines, spark_session
     from penstock.pipelines.verify import verify
     from penstock.pipelines.watching import told, watched
 
@@ -103,7 +103,7 @@ def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Compari
         work = watch.look()
         return told("compared", work.tasks, work.all_tasks, "parts", seconds)
 
-    with spark_session(args, "cluster verify") as spark, watched(spark) as watch, telling(line):
+    with spark_session(args, "cluster verify") as spark, watched(spark) as watch, progress_lines(line):
         return verify(spark, args.bootstrap, targets, range_offsets=args.range, rate=args.rate, timeout_s=args.timeout)
 
 

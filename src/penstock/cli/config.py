@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = verb(verbs, "describe", "show settings", run_describe)
     _resource(describe)
     describe.add_argument("keys", nargs="*", metavar="KEY", help="only these")
-    describe.add_argument("-a", "--all", action="store_true", help="defaults too, not only what was set")
+    describe.add_argument("-a", "--all", action="store_true", help="also settings with default values")
     describe.add_argument("--synonyms", action="store_true", help="every place a value could come from")
     describe.add_argument("--docs", action="store_true", help="what each setting does")
 
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter.add_argument("--subtract", action="append", default=[], metavar="KEY=VALUE", help="take from a list")
     alter.add_argument("--dry-run", action="store_true", help="only check whether it could be done")
 
-    listing = verb(verbs, "list", "list what has settings of its own", run_list)
+    listing = verb(verbs, "list", "list resources that have settings of their own", run_list)
     connection(listing)
     listing.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help="default: all kinds")
 
@@ -67,7 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _resource(parser: argparse.ArgumentParser) -> None:
     connection(parser)
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help='of the topic, broker (an id or "default"), subscription or group')
+    parser.add_argument(
+        "name", metavar="NAME", help='name of the topic, broker (an id or "default"), subscription or group'
+    )
     parser.epilog = EPILOG
 
 

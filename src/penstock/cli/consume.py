@@ -41,10 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="beginning, end, stored, N, -N (the last N), s@TIME to start and e@TIME to stop (default: beginning)",
     )
-    parser.add_argument("-G", "--group", help="whose stored offsets to use")
-    parser.add_argument("--commit", action="store_true", help="store for the group how far was read")
-    parser.add_argument("-c", "--count", type=positive_int, help="leave after so many records")
-    parser.add_argument("-e", "--exit", action="store_true", help="leave at what was the end when it began")
+    parser.add_argument("-G", "--group", help="consumer group whose stored offsets to use")
+    parser.add_argument("--commit", action="store_true", help="store the read position for the group")
+    parser.add_argument("-c", "--count", type=positive_int, help="exit after so many records")
+    parser.add_argument("-e", "--exit", action="store_true", help="exit at the end offset of the time of the start")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("-f", "--format", metavar="TEXT", help="%%t %%p %%o %%T %%k %%s %%h %%K %%S %%R %%%% \\n \\t …")
     shown.add_argument("-J", "--json", action="store_true", help="one JSON object per record")

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--state", action="append", default=[], help="Empty, Stable, … (repeatable)")
     listing.add_argument("--type", action="append", default=[], help="classic or consumer (repeatable)")
 
-    describe = verb(verbs, "describe", "show committed offsets, lag and who reads what", run_describe)
+    describe = verb(verbs, "describe", "show committed offsets, lag and the owners of partitions", run_describe)
     connection(describe)
     describe.add_argument("groups", nargs="*", metavar="GROUP", help="default: all")
     describe.add_argument("--members", action="store_true", help="members and their partitions instead of offsets")
@@ -46,20 +46,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC[:0,1]",
-        help="repeatable; default: all it committed",
+        help="repeatable; default: all committed partitions",
     )
     to = reset.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="to the first record that is left")
+    to.add_argument("--to-earliest", action="store_true", help="to the first available record")
     to.add_argument("--to-latest", action="store_true", help="behind the last record")
-    to.add_argument("--to-current", action="store_true", help="to where they are: writes them anew")
+    to.add_argument("--to-current", action="store_true", help="to the current offsets: commits them again")
     to.add_argument("--to-offset", type=int, metavar="N", help="to this offset, or the nearest that exists")
     to.add_argument("--shift-by", type=int, metavar="N", help="forward, or back with a negative number")
     to.add_argument(
         "--to-time", metavar="TIME", help="to the first record at or after 2026-01-31T12:00:00 or milliseconds"
     )
-    to.add_argument("--by-duration", type=duration, metavar="2h", help="to the first record of so long ago")
-    to.add_argument("--from-file", metavar="FILE", help="to what `export` wrote; - for stdin")
-    reset.add_argument("--dry-run", action="store_true", help="only show what would change")
+    to.add_argument(
+        "--by-duration", type=duration, metavar="2h", help="to the first record after now minus this duration"
+    )
+    to.add_argument("--from-file", metavar="FILE", help="to the offsets of an `export` file; - for stdin")
+    reset.add_argument("--dry-run", action="store_true", help="only show the changes")
 
     export = verb(verbs, "export", "print committed offsets as topic,partition,offset lines", group_offsets.run_export)
     connection(export)

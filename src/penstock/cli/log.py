@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--share", action="store_const", const="share", dest="decode", help="decode share group records")
     dump.add_argument("--plain", action="store_const", const="plain", dest="decode", help="decode nothing")
     dump.epilog = (
-        "Records of internal topics are decoded by their directory's name unless told otherwise. With --output json, "
-        "one object per line. Leaves with 1 when something is corrupt."
+        "Records of internal topics are decoded by their directory's name unless an option chooses otherwise. "
+        "--output json prints one object per line. Exits with 1 if data is corrupt."
     )
 
 

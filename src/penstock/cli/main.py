@@ -15,9 +15,9 @@ from penstock.cli.parser import Parser, shared_options_last, without_command
 
 # noun → its summary in `penstock --help`; the module of the same name defines its verbs and options
 NOUNS = {
-    "up": "run a broker here, now, with nothing to configure",
+    "up": "run a broker on this machine without configuration",
     "start": "run a broker from a server.properties file",
-    "check": "say which properties of a server.properties file are honoured, ignored and refused",
+    "check": "list which properties of a server.properties file are honoured, ignored and refused",
     "storage": "format and inspect data directories",
     "topic": "create, list, describe, alter and delete topics",
     "config": "describe and change settings of topics, brokers, groups and client metrics",
@@ -28,7 +28,7 @@ NOUNS = {
     "quorum": "describe the metadata quorum, add and remove voters",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
-    "pipeline": "data pipelines on Spark: what they need, what they do",
+    "pipeline": "run and inspect data pipelines on Spark",
     "sim": "run a cluster with faults in virtual time, from one seed",
 }
 

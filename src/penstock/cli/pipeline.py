@@ -11,8 +11,8 @@ from penstock.cli.options import verb
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    doctor = verb(verbs, "doctor", "say whether this machine has what pipelines need", run_doctor)
-    doctor.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
+    doctor = verb(verbs, "doctor", "check whether this machine can run pipelines", run_doctor)
+    doctor.add_argument("--bundled-java", action="store_true", help="ignore the system's Java")
     pipeline_jobs.configure(verbs)
     pipeline_projects.configure(verbs)
     pipeline_pack.configure(verbs)

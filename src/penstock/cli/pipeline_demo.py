@@ -52,7 +52,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     demo.add_argument(
         "--seconds",
         type=positive_float,
-        help=f"stop after so long (default: RUN_SECONDS; without a terminal {UNWATCHED_S:.0f})",
+        help=f"seconds to run (default: RUN_SECONDS; without a terminal {UNWATCHED_S:.0f})",
     )
 
 
@@ -124,7 +124,7 @@ class _Show:
                     draw(rows, "   ".join((self._line(), *map(str, watcher.queries.values()))))
 
                 job = demo.job(self._broker.bootstrap, self._path, follow=True)
-                until = _now_and_then(refresh, self._first_rows_are_due, lambda: ending.due() and self._caught_up())
+                until = _repeating(refresh, self._first_rows_are_due, lambda: ending.due() and self._caught_up())
                 run(lambda: start_table(self._spark, job), until=until)
             if self._in_table != self._generator.total:
                 job = demo.job(self._broker.bootstrap, self._path, follow=False)
@@ -188,16 +188,16 @@ class _Show:
             output.rows("table", COLUMNS, rows)
         output.record(self._args.output, fields)
         if wrong:
-            raise Failure(f"the table differs from what was produced: {'; '.join(wrong)}")
+            raise Failure(f"the table differs from the produced events: {'; '.join(wrong)}")
         return Exit.OK
 
 
-def _now_and_then(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
+def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
     """Returns a function that runs the work every few seconds, or `at_once`, and tells whether to stop."""
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
 
-    def look() -> bool:
+    def step() -> bool:
         nonlocal last
         if due():
             return True
@@ -206,7 +206,7 @@ def _now_and_then(work: Callable[[], None], at_once: Callable[[], bool], due: Ca
             last = time.monotonic()
         return False
 
-    return look
+    return step
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from penstock.cli.pipeline_session import (
     client_options,
     follow,
     pace,
+    progress_lines,
     reached,
     spark_options,
     spark_session,
     stream_options,
-    telling,
     topic,
 )
 
@@ -49,14 +49,16 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     connection(back)
     spark_options(back)
     back.add_argument("path", metavar="TABLE")
-    back.add_argument("topic", metavar="TOPIC", help="made if it is not there")
-    back.add_argument("-p", "--partitions", type=positive_int32, help="of the topic if it is made (default: as needed)")
+    back.add_argument("topic", metavar="TOPIC", help="created if it does not exist")
+    back.add_argument(
+        "-p", "--partitions", type=positive_int32, help="partitions of a created topic (default: as needed)"
+    )
     back.add_argument("--format", choices=("delta", "parquet", "archive"), default="delta", help="default: %(default)s")
     back.add_argument("--archived", metavar="NAME", help="the topic that the archive is of (default: TOPIC)")
     back.add_argument("--key", metavar="COLUMN", help="default: _key")
     back.add_argument("--until", metavar="TIME", help="only records up to this timestamp, such as 2026-01-31 12:00:00")
     back.add_argument("--as-of", metavar="VERSION|TIME", help="a Delta table as it was")
-    back.add_argument("--where", metavar="SQL", help="only rows for which this holds")
+    back.add_argument("--where", metavar="SQL", help="only rows that meet this condition")
     back.add_argument("--same-partitions", action="store_true", help="records go to the partitions they came from")
     back.add_argument("--at-least-once", action="store_true", help="without transactions: a retried task writes again")
     back.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the sink")
@@ -81,7 +83,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         action="append",
         default=[],
         metavar="GROUP",
-        help="afterwards, set its offsets here as they are there",
+        help="afterwards, translate this group's offsets to the target",
     )
 
     archive = verb(verbs, "archive", "keep a topic's records for longer than the topic does", run_archive)
@@ -92,9 +94,11 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     archive.add_argument(
         "--segments", action="store_true", help="sealed segments, byte for byte, instead of Parquet files of records"
     )
-    archive.add_argument("--all", action="store_true", help="with --segments: also what is committed and not sealed")
+    archive.add_argument(
+        "--all", action="store_true", help="with --segments: also committed records that are not in a sealed segment"
+    )
 
-    report = verb(verbs, "report", "say what is in topics: sizes, keys, skew, fields, duplicates, gaps", run_report)
+    report = verb(verbs, "report", "report on topics: sizes, keys, skew, fields, duplicates, gaps", run_report)
     connection(report)
     spark_options(report)
     report.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all that are not internal")
@@ -106,7 +110,7 @@ def _copying(parser: argparse.ArgumentParser, target: str, summary: str, *, opti
     stream_options(parser)
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("target", metavar=target, nargs="?" if optional else None, help=summary)
-    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where Spark keeps how far it is")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="where Spark stores its progress")
     parser.add_argument(
         "--at-least-once", action="store_true", help="for target brokers without transactions of two phases"
     )
@@ -163,7 +167,7 @@ def run_backfill(args: argparse.Namespace) -> int:
     with spark_session(args, f"backfill {args.topic}", delta=args.format == "delta") as spark:
         work = Backfill(spark, job)
         total = work.total()
-        with telling(lambda seconds: told(f"backfill {args.topic}", work.written(), total, "records", seconds)):
+        with progress_lines(lambda seconds: told(f"backfill {args.topic}", work.written(), total, "records", seconds)):
             written = work.run()
     output.record(args.output, {"topic": args.topic, "records": written})
     return Exit.OK
@@ -270,7 +274,7 @@ def _archive_segments(args: argparse.Namespace) -> int:
         work = watch.look()
         return told(f"archive {args.topic}", work.tasks, work.all_tasks, "partitions", seconds)
 
-    with spark_session(args, f"archive {args.topic}") as spark, watched(spark) as watch, telling(line):
+    with spark_session(args, f"archive {args.topic}") as spark, watched(spark) as watch, progress_lines(line):
         found = archive_segments(spark, source, args.path, everything=args.all)
     columns = ("partition", "first_offset", "last_offset", "records", "bytes")
     rows = [
@@ -316,7 +320,7 @@ def run_report(args: argparse.Namespace) -> int:
                 read = min(watch.look().records_read // PASSES, total)
                 return told("report", read, total, "records", seconds)
 
-            with telling(line):
+            with progress_lines(line):
                 found = examine(spark, topics)
         file.truncate(0)
         file.write(page(f"Topics of {args.bootstrap}", found))

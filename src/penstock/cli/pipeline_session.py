@@ -37,16 +37,16 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", metavar="URL", help="the Spark cluster to run on (default: local[*])")
     parser.add_argument("--memory", default="1g", metavar="SIZE", help="of Spark's driver (default: %(default)s)")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a property of Spark")
-    parser.add_argument("--bundled-java", action="store_true", help="leave the system's Java out")
+    parser.add_argument("--bundled-java", action="store_true", help="ignore the system's Java")
 
 
 def stream_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of pipelines that can run continuously."""
     connection(parser)
     spark_options(parser)
-    parser.add_argument("--follow", action="store_true", help="go on with what arrives until Ctrl-C")
-    parser.add_argument("--every", default="1 second", metavar="INTERVAL", help="how often, with --follow")
-    parser.add_argument("--max-offsets", type=positive_int, metavar="N", help="records of one batch at most")
+    parser.add_argument("--follow", action="store_true", help="continue with new records until Ctrl-C")
+    parser.add_argument("--every", default="1 second", metavar="INTERVAL", help="interval of batches with --follow")
+    parser.add_argument("--max-offsets", type=positive_int, metavar="N", help="maximum of records per batch")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source, such as kafka.*"
     )
@@ -205,7 +205,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 
 @contextmanager
-def telling(line: Callable[[float], str]) -> Iterator[None]:
+def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
     """Shows the progress of work other than queries while the block runs: often on a terminal, else now and then."""
     from penstock.pipelines import watching
 

@@ -35,9 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-t", "--topic", required=True)
     parser.add_argument("-p", "--partition", type=int, help="default: by key, else spread")
     parser.add_argument("-k", "--key", help="the key of every record")
-    parser.add_argument("-K", "--key-delimiter", metavar="TEXT", help="what stands between key and value")
+    parser.add_argument("-K", "--key-delimiter", metavar="TEXT", help="text between key and value")
     parser.add_argument(
-        "-D", "--delimiter", default="\\n", metavar="TEXT", help="what ends a record (default: %(default)s)"
+        "-D", "--delimiter", default="\\n", metavar="TEXT", help="text that ends a record (default: %(default)s)"
     )
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
     parser.add_argument("-l", "--lines", action="store_true", help="each line of the files is a record")
@@ -45,14 +45,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-J",
         "--json",
         action="store_true",
-        help="lines are the JSON that `consume -J` prints; a record goes by its key, or where -p says",
+        help="lines are the JSON that `consume -J` prints; the key, or -p, chooses the partition",
     )
     parser.add_argument("-Z", "--null", action="store_true", help="empty keys and values are null")
     parser.add_argument("-z", "--compression", choices=CODECS, default="none")
     parser.add_argument("-a", "--acks", choices=("0", "1", "all"), default="all")
     parser.add_argument("-c", "--count", type=positive_int, help="stop after so many records")
     parser.add_argument("-X", "--property", action="append", default=[], metavar="NAME=VALUE", help="a client setting")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
     finish(parser, run)
 
 

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     connection(describe)
     shown = describe.add_mutually_exclusive_group()
     shown.add_argument("--status", action="store_true", help="the quorum as a whole (default)")
-    shown.add_argument("--replication", action="store_true", help="how far each voter and observer has come")
+    shown.add_argument("--replication", action="store_true", help="the log end offset of each voter and observer")
 
     add = verb(verbs, "add-voter", "let a controller that follows the quorum vote in it", run_add)
     connection(add)
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME://HOST:PORT",
-        help="where other controllers reach it (default: what it has registered, or what --config says)",
+        help="its address for other controllers (default: as registered, or from --config)",
     )
 
     remove = verb(verbs, "remove-voter", "take a controller's vote away", run_remove)
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _which_disk(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--directory-id", metavar="ID", help="of its metadata directory (default: the one that the quorum has seen)"
+        "--directory-id", metavar="ID", help="id of its metadata directory (default: as known to the quorum)"
     )
     parser.add_argument("-c", "--config", metavar="FILE", help="take directory and listeners from its properties file")
 

@@ -82,13 +82,13 @@ def _pipelines() -> list[Pipeline]:
 
 
 async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
-    reminding = asyncio.ensure_future(_say_still_starting())
+    reminding = asyncio.ensure_future(_report_long_start())
     try:
-        with told_in_one_line(node):
+        with failures_in_one_line(node):
             await node.start()
     finally:
         reminding.cancel()
-    _calm_the_collector()
+    _make_collections_rare()
     stopped = asyncio.Event()
     signals = 0
 
@@ -121,13 +121,13 @@ async def _stdin_ends(stopped: asyncio.Event) -> None:
     stopped.set()
 
 
-def _calm_the_collector() -> None:
+def _make_collections_rare() -> None:
     """Freezes the objects loaded so far and makes collections rare: requests create no reference cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _say_still_starting() -> None:
+async def _report_long_start() -> None:
     """Notes every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
     waited = 0.0
     while True:
@@ -154,7 +154,7 @@ def ready_line(bootstrap: str, where: str, pid: int, how: str, console: str | No
 
 
 @contextmanager
-def told_in_one_line(node: Node) -> Iterator[None]:
+def failures_in_one_line(node: Node) -> Iterator[None]:
     from penstock.disk.api import DirectoryLockedError, DiskError
     from penstock.log.directory import DirectoryError
     from penstock.metadata.configs.definition import ConfigError
@@ -178,7 +178,10 @@ def told_in_one_line(node: Node) -> Iterator[None]:
 def _cannot_listen(node: Node, problem: OSError) -> Failure:
     listeners = ", ".join(node.settings.list("listeners"))
     if problem.errno == errno.EADDRINUSE:
-        return Failure(f"{listeners}: the port is taken; stop what uses it, or choose another", Exit.ADDRESS_IN_USE)
+        return Failure(
+            f"{listeners}: the port is taken; stop the process that uses it, or choose another port",
+            Exit.ADDRESS_IN_USE,
+        )
     if problem.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
         return Failure(f"{listeners}: can't listen there: {problem.strerror}", Exit.ADDRESS_IN_USE)
     return Failure(f"can't start: {problem}", Exit.STORAGE)

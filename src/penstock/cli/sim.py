@@ -28,8 +28,8 @@ MOST_NODES = 7
 
 def configure(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--seed", type=int, metavar="N", help="run this one and tell its story")
-    which.add_argument("--seeds", type=_range, metavar="A..B", help="run all of these and sum up")
+    which.add_argument("--seed", type=int, metavar="N", help="run this seed and print its events")
+    which.add_argument("--seeds", type=_range, metavar="A..B", help="run these seeds and print a summary")
     parser.add_argument(
         "--profile", choices=PROFILES, default="hostile", help="which faults may come (default: %(default)s)"
     )
@@ -42,12 +42,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=positive_int, default=1, metavar="J", help="processes for --seeds (default: %(default)s)"
     )
-    parser.add_argument("--trace", action="store_true", help="print everything that happened")
+    parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--faults", type=_indexes, metavar="I,J", help="only these faults of the seed ('none': none)")
     parser.add_argument("--actors", type=_indexes, metavar="I,J", help="only these actors of the seed")
-    parser.add_argument("--no-shrink", action="store_true", help="don't look for a smaller run that fails alike")
-    parser.add_argument("--plant", metavar="BUG", help="break the node in a known way first; 'list' names the ways")
-    parser.add_argument("--report", metavar="FILE", help="write the run as a page to look at (with --seed)")
+    parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
+    parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
+    parser.add_argument("--report", metavar="FILE", help="write the run as an HTML page (with --seed)")
     finish(parser, run)
 
 
@@ -198,7 +198,7 @@ def _ids(ids: tuple[int, ...]) -> str:
 def _show_smaller(args: argparse.Namespace, verdict: Verdict) -> None:
     from penstock.sim.run.shrink import command, shrink
 
-    output.note("looking for a smaller run that fails alike …")
+    output.note("searching for a smaller run with the same failure …")
     small = shrink(verdict, run=lambda plan: _execute(plan, args.plant))
     print(f"again:   {command(small.plan)}" + (f" --plant {args.plant}" if args.plant else ""))
     for violation in small.violations[:3]:

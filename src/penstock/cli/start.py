@@ -12,11 +12,11 @@ from penstock.cli.options import finish, pairs
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("properties", metavar="FILE", help="a server.properties file")
     parser.add_argument(
-        "--override", action="append", default=[], metavar="NAME=VALUE", help="in place of what FILE says"
+        "--override", action="append", default=[], metavar="NAME=VALUE", help="overrides a property of FILE"
     )
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `up --nodes`
-    parser.add_argument("--http-optional", action="store_true", help=argparse.SUPPRESS)  # likewise
+    parser.add_argument("--http-optional", action="store_true", help=argparse.SUPPRESS)  # for `up --nodes`, too
     finish(parser, run)
     parser.epilog = "The directories of log.dirs have to be formatted first: penstock storage format."
 

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     form = verb(verbs, "format", "make the directories of a properties file ready for a broker", run_format)
     _where(form)
-    form.add_argument("-t", "--cluster-id", help="default: a new one")
+    form.add_argument("-t", "--cluster-id", help="default: a random id")
     voters = form.add_mutually_exclusive_group()
     voters.add_argument(
         "-s",
@@ -32,16 +32,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-I",
         "--initial-controllers",
         metavar="1@HOST:PORT:DIRECTORY_ID,…",
-        help="a quorum that begins with these: the same on each of them, directory ids from random-uuid",
+        help="a new quorum of these nodes: the same list on each, directory ids from random-uuid",
     )
     voters.add_argument(
-        "-N", "--no-initial-controllers", action="store_true", help="a node that joins a quorum which is there already"
+        "-N", "--no-initial-controllers", action="store_true", help="a node that joins an existing quorum"
     )
     form.add_argument("-r", "--release-version", metavar="VERSION", help="the metadata.version to start with, e.g. 4.3")
     form.add_argument("-f", "--feature", action="append", default=[], metavar="NAME=LEVEL", help="a feature's level")
-    form.add_argument("-g", "--ignore-formatted", action="store_true", help="leave what is formatted as it is")
+    form.add_argument(
+        "-g", "--ignore-formatted", action="store_true", help="keep directories that are formatted already"
+    )
 
-    info = verb(verbs, "info", "say what directories hold, and what is wrong with them", run_info)
+    info = verb(verbs, "info", "describe directories and their problems", run_info)
     _where(info)
 
     verb(verbs, "random-uuid", "print a new id for a cluster or directory", run_random_uuid)
@@ -49,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _where(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("-c", "--config", metavar="FILE", help="the server.properties that names them")
+    where.add_argument("-c", "--config", metavar="FILE", help="the server.properties that names the directories")
     where.add_argument(
         "-d", "--directory", action="append", metavar="DIR", help="the directory itself; may be repeated"
     )

@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete = verb(verbs, "delete", "delete topics and their records", run_delete)
     connection(delete)
     delete.add_argument("names", nargs="+", metavar="NAME")
-    delete.add_argument("--if-exists", action="store_true", help="pass over topics that are not there")
+    delete.add_argument("--if-exists", action="store_true", help="ignore topics that do not exist")
 
 
 # --- create, delete, alter ----------------------------------------------------------------------------------------

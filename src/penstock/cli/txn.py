@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     terminate = verb(
         verbs,
         "terminate",
-        "abort what is open under transactional ids, prepared or not, and fence its producer",
+        "abort the open transactions of transactional ids, prepared or not, and fence their producers",
         run_terminate,
     )
     connection(terminate)
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=DEFAULT_MAX_AGE,
         metavar=DEFAULT_MAX_AGE,
-        help="younger ones may still be on their way; not below the brokers' transaction.max.timeout.ms",
+        help="minimum age of a hanging transaction; not below the brokers' transaction.max.timeout.ms",
     )
 
     abort = verb(
@@ -64,7 +64,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     connection(abort)
     abort.add_argument("topic", metavar="TOPIC")
     abort.add_argument("partition", type=int, metavar="PARTITION")
-    abort.add_argument("--start-offset", type=int, required=True, help="where it starts, as `hanging` shows")
+    abort.add_argument(
+        "--start-offset", type=int, required=True, help="first offset of the transaction, as `hanging` shows"
+    )
 
 
 # --- list, describe -----------------------------------------------------------------------------------------------

@@ -24,12 +24,12 @@ HTTP_LISTENER = "penstock.http.listener"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=_port, default=9092, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=9092, help="0 chooses a free port (default: %(default)s)")
     parser.add_argument(
-        "--nodes", type=positive_int, default=1, metavar="N", help="a cluster of so many processes, on ports P, P+1, …"
+        "--nodes", type=positive_int, default=1, metavar="N", help="run a cluster of N processes, on ports P, P+1, …"
     )
     kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--data", metavar="DIR", help=f"where to keep it (default: PENSTOCK_DATA, else {default_data()})")
+    kept.add_argument("--data", metavar="DIR", help=f"data directory (default: PENSTOCK_DATA, else {default_data()})")
     kept.add_argument("--ephemeral", action="store_true", help="keep everything in memory, and nothing after the stop")
     console = parser.add_mutually_exclusive_group()
     console.add_argument(
@@ -58,7 +58,7 @@ def default_data() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.serve import configure_logging, node_to_serve, serve, told_in_one_line
+    from penstock.cli.serve import configure_logging, failures_in_one_line, node_to_serve, serve
     from penstock.metadata.configs.definition import ConfigError
     from penstock.node.descriptors import raise_limit
     from penstock.node.listeners import ListenerError
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         node = node_to_serve(settings, _disk(args.ephemeral), http_optional=http_is_optional(args))
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
-    with told_in_one_line(node):
+    with failures_in_one_line(node):
         format_if_new(node)
     return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)
 
@@ -105,7 +105,7 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
     first = first or HttpAddress("127.0.0.1", HTTP_PORT if args.port else 0)
     if first.port + args.nodes > 65536:
         raise Failure(
-            f"--http {args.http} leaves too few ports above it for {args.nodes} nodes: choose a lower one", Exit.USAGE
+            f"--http {args.http} leaves too few ports above it for {args.nodes} nodes: choose a lower port", Exit.USAGE
         )
     host = f"[{first.host}]" if ":" in first.host else first.host
     return [f"{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]

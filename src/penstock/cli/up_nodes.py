@@ -73,7 +73,7 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
 
     there = _nodes_in(directory)
     if there and there != args.nodes:
-        sentence = f"{directory} holds a cluster of {there} nodes: say --nodes {there}, or give another --data"
+        sentence = f"{directory} holds a cluster of {there} nodes: use --nodes {there}, or another --data"
         raise Failure(sentence, Exit.STORAGE)
     ports = _client_ports(args)
     controllers = _controller_ports(directory, args) or _choose_controller_ports(args, ports)
@@ -149,7 +149,7 @@ def _client_ports(args: argparse.Namespace) -> list[int]:
         return _free_ports(args.host, args.nodes)
     if args.port + args.nodes > 65536:
         raise Failure(
-            f"--port {args.port} leaves too few ports above it for {args.nodes} nodes: choose a lower one", Exit.USAGE
+            f"--port {args.port} leaves too few ports above it for {args.nodes} nodes: choose a lower port", Exit.USAGE
         )
     return [args.port + index for index in range(args.nodes)]
 

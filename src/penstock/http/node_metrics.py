@@ -93,19 +93,21 @@ def _quorum(broker: Broker) -> Iterator[Family]:
     view = broker.metadata.quorum()
     voter = any(each.node_id == broker.node_id for each in view.voters)
     role = "leader" if broker.metadata.leading else "voter" if voter else "observer"
-    roles = gauge("penstock_quorum_role", "The part that this node plays in the metadata quorum: 1 for the one it has.")
+    roles = gauge("penstock_quorum_role", "This node's role in the metadata quorum: 1 for its current role.")
     for each in ("leader", "voter", "observer"):
         roles.add(int(each == role), role=each)
     yield roles
     yield gauge("penstock_quorum_leader", "The node that is the active controller, -1 for none.", view.leader_id)
     yield gauge("penstock_quorum_epoch", "The quorum's epoch.", view.leader_epoch)
-    yield gauge("penstock_quorum_voters", "Nodes that vote.", len(view.voters))
-    yield gauge("penstock_quorum_high_watermark", "Where the metadata log is committed to.", view.high_watermark)
-    yield gauge("penstock_quorum_log_end_offset", "Where this node's metadata log ends.", view.log_end_offset)
+    yield gauge("penstock_quorum_voters", "Voters of the quorum.", len(view.voters))
+    yield gauge("penstock_quorum_high_watermark", "High watermark of the metadata log.", view.high_watermark)
+    yield gauge("penstock_quorum_log_end_offset", "End offset of this node's metadata log.", view.log_end_offset)
     yield gauge(
-        "penstock_metadata_applied_offset", "The last metadata record in force here.", broker.metadata.image.offset
+        "penstock_metadata_applied_offset",
+        "Last metadata record applied here.",
+        broker.metadata.image.offset,
     )
-    lag = gauge("penstock_quorum_replica_lag_records", "How far a node's metadata log is behind, as the leader knows.")
+    lag = gauge("penstock_quorum_replica_lag_records", "Lag of a node's metadata log, as known to the leader.")
     for replica in sorted((*view.replicas, *view.observers), key=lambda each: each.key.node_id):
         if replica.log_end_offset >= 0:
             lag.add(max(0, view.log_end_offset - replica.log_end_offset), replica=replica.key.node_id)
@@ -115,14 +117,16 @@ def _quorum(broker: Broker) -> Iterator[Family]:
 def _replication(broker: Broker) -> Iterator[Family]:
     changes, counts = broker.replicas.isr_changes, broker.replicas.counts
     yield counter("penstock_isr_shrinks_total", "In-sync sets led here that lost a follower.", changes.shrinks)
-    yield counter("penstock_isr_expands_total", "In-sync sets that gained one.", changes.expands)
-    yield counter("penstock_isr_refusals_total", "Such changes that the controller refused.", changes.refusals)
+    yield counter("penstock_isr_expands_total", "In-sync sets led here that gained a follower.", changes.expands)
+    yield counter("penstock_isr_refusals_total", "In-sync sets that the controller refused.", changes.refusals)
     yield counter("penstock_replica_fetch_bytes_total", "Bytes copied from leaders.", counts.bytes_in)
     yield counter("penstock_replica_fetch_requests_total", "Fetches from leaders.", counts.requests)
-    yield counter("penstock_replica_fetch_errors_total", "Partitions for which that failed.", counts.errors)
-    yield counter("penstock_replica_truncations_total", "Logs cut back to their leader's.", counts.truncations)
-    yield counter("penstock_replica_truncated_records_total", "Records that went with that.", counts.truncated_records)
-    yield counter("penstock_replica_resets_total", "Logs that began anew at their leader's start.", counts.resets)
+    yield counter("penstock_replica_fetch_errors_total", "Partitions whose fetch failed.", counts.errors)
+    yield counter("penstock_replica_truncations_total", "Logs truncated to match their leader's.", counts.truncations)
+    yield counter(
+        "penstock_replica_truncated_records_total", "Records removed by truncation.", counts.truncated_records
+    )
+    yield counter("penstock_replica_resets_total", "Logs restarted at their leader's log start.", counts.resets)
 
 
 def _failovers(controller: Controller) -> Iterator[Family]:

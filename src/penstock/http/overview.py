@@ -23,13 +23,13 @@ class Overview:
     nodes: list[Row]
     attention: list[Row]
     """Partitions that are offline, under min ISR or under-replicated: at most ATTENTION_MAX, the worst first, and of
-    equally bad ones users' topics before those that Kafka keeps for itself."""
+    equally bad ones users' topics before internal topics."""
     wrong_topics: list[Row]
-    """The same by topic and problem, all of them, in the same order."""
+    """All problems by topic, in the same order."""
     topics: list[Row]
-    """By name, those that Kafka keeps for itself last."""
+    """Topics by name, Kafka's internal topics last."""
     history: Sequence[float]
-    """Records a second, look by look."""
+    """Records a second, a point per sample."""
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:

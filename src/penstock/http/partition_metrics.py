@@ -86,7 +86,7 @@ def _node(held: Held) -> Iterator[Family]:
     refusing = sum(each.under_min_isr for each in figures)
     yield gauge("penstock_partitions_under_min_isr", "Partitions led here that refuse acks=all.", refusing)
     yield gauge("penstock_partitions_on_failed_disks", "Replicas here whose directory has failed.", held.offline)
-    yield gauge("penstock_log_size_bytes", "All logs of this node.", held.size)
+    yield gauge("penstock_log_size_bytes", "Bytes of all logs of this node.", held.size)
 
 
 async def _cluster(broker: Broker) -> list[Family]:
@@ -116,10 +116,13 @@ async def _cluster(broker: Broker) -> list[Family]:
 
 def _topics(held: Held, left_out: Family) -> list[Family]:
     ends = gauge("penstock_topic_log_end_offset", "Sum of the end offsets of a topic's partitions that are led here.")
-    records = gauge("penstock_topic_records", "Offsets from start to end of those.")
-    size = gauge("penstock_topic_size_bytes", "Bytes of those.")
-    lag = gauge("penstock_topic_follower_lag_records", "How far the last of their followers is behind.")
-    late = gauge("penstock_topic_follower_lag_seconds", "For how long one of their followers has not been caught up.")
+    records = gauge("penstock_topic_records", "Offsets from start to end of a topic's partitions led here.")
+    size = gauge("penstock_topic_size_bytes", "Bytes of a topic's partitions that are led here.")
+    lag = gauge("penstock_topic_follower_lag_records", "Largest lag of a follower of a topic's partitions led here.")
+    late = gauge(
+        "penstock_topic_follower_lag_seconds",
+        "Longest lag of a follower of a topic's partitions led here.",
+    )
     by_topic: dict[str, list[Led]] = {}
     for each in held.led:
         by_topic.setdefault(each.figures.topic, []).append(each)

@@ -11,7 +11,7 @@ from penstock.metadata.configs.topic import TOPIC_CONFIGS
 from penstock.spelling import did_you_mean
 
 Value = str | int | float | list[str] | tuple[str, ...]
-"""Of a property or a config: numbers, True and False, and lists stand for the text that Kafka has for them."""
+"""The value of a property or config: numbers, booleans and lists are converted to Kafka's text form."""
 
 
 def properties(config: Mapping[str, Value] | None) -> dict[str, str]:

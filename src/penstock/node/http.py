@@ -102,5 +102,5 @@ def _is_loopback(host: str) -> bool:
 def _sentence(address: HttpAddress, error: OSError) -> str:
     shown = f"{PROPERTY}={address.host}:{address.port}"
     if error.errno == errno.EADDRINUSE:
-        return f"{shown}: the port is taken; stop what uses it, choose another, or leave the property empty"
+        return f"{shown}: the port is taken; stop its process, choose another port, or leave the property empty"
     return f"{shown}: can't listen on this address: {error.strerror or error}"

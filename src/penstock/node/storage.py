@@ -261,10 +261,10 @@ def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
     found: list[str] = []
     for path in directories:
         if not disk.exists(path):
-            problems.append(f"{path} is missing: format it.")
+            problems.append(f"{path} does not exist: run `penstock storage format` first.")
             continue
         if not disk.is_dir(path):
-            problems.append(f"{path} is no directory: give one.")
+            problems.append(f"{path} is not a directory: name a directory.")
             continue
         found.append(path)
         try:
@@ -273,7 +273,7 @@ def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
             problems.append(str(error))
             continue
         if read is None:
-            problems.append(f"{path} has not been formatted: do so first.")
+            problems.append(f"{path} is not formatted: run `penstock storage format` first.")
         else:
             properties[path] = read
     problems += _conflicts(properties)
@@ -285,10 +285,10 @@ def _conflicts(properties: Mapping[str, MetaProperties]) -> list[str]:
     clusters = sorted({one.cluster_id for one in properties.values()})
     nodes = sorted({one.node_id for one in properties.values()})
     if len(clusters) > 1:
-        problems.append(f"The directories belong to different clusters: {', '.join(clusters)}")
+        problems.append(f"The directories belong to different clusters ({', '.join(clusters)}): use one cluster's.")
     if len(nodes) > 1:
-        problems.append(f"The directories belong to different nodes: {', '.join(map(str, nodes))}")
+        problems.append(f"The directories belong to different nodes ({', '.join(map(str, nodes))}): use one node's.")
     ids = [one.directory_id for one in properties.values() if one.directory_id is not None]
     if len(set(ids)) < len(ids):
-        problems.append("Two directories have the same directory.id: one of them is a copy.")
+        problems.append("Two directories have the same directory.id: remove the copy.")
     return problems

@@ -127,7 +127,7 @@ def test_a_cluster_of_another_size_is_refused_before_anything_is_written(
         (tmp_path / "nodes" / node).mkdir(parents=True)
         (tmp_path / "nodes" / node / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
     assert main(["up", "--nodes", "5", "--data", str(tmp_path)]) == Exit.STORAGE
-    assert "holds a cluster of 3 nodes: say --nodes 3" in capsys.readouterr().err
+    assert "holds a cluster of 3 nodes: use --nodes 3" in capsys.readouterr().err
 
 
 def test_a_port_with_too_few_ports_above_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

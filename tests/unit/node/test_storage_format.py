@@ -121,12 +121,12 @@ def test_info_reports_every_problem() -> None:
     info = storage_info(disk, ["/a", "/b", "/c", "/file", "/none"])
     assert info.directories == ("/a", "/b", "/c")
     assert info.problems == (
-        "/c has not been formatted: do so first.",
-        "/file is no directory: give one.",
-        "/none is missing: format it.",
-        "The directories belong to different clusters: c, d",
-        "The directories belong to different nodes: 1, 2",
-        "Two directories have the same directory.id: one of them is a copy.",
+        "/c is not formatted: run `penstock storage format` first.",
+        "/file is not a directory: name a directory.",
+        "/none does not exist: run `penstock storage format` first.",
+        "The directories belong to different clusters (c, d): use one cluster's.",
+        "The directories belong to different nodes (1, 2): use one node's.",
+        "Two directories have the same directory.id: remove the copy.",
     )
 
 

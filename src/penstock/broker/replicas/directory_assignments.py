@@ -1,7 +1,8 @@
-"""Tells the controller in which directory a replica is, where that differs from what it believes (KIP-858).
+"""Reports the log directory of a replica to the controller if the metadata has another one (KIP-858).
 
-A replica whose directory the broker doesn't have counts as offline and may not lead. So a broker that comes back with
-a new disk, or has put a new replica elsewhere, says so: all that waits in one request, again until it is taken.
+A replica whose directory the broker doesn't have counts as offline and may not lead. So a broker that restarts with a
+new disk, or creates a replica in a directory of its choice, reports the directory. All waiting reports go into one
+request, which is repeated until the controller accepts it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 ASK_TIMEOUT_MS = 30_000
-#: A request names at most so many replicas, as Kafka's do.
+#: Maximum number of replicas in a request, as in Kafka.
 MAX_REPLICAS = 2_000
 
 
@@ -42,12 +43,12 @@ class DirectoryAssignments:
         self._closed = False
 
     def placed(self, partition: Partition, directory_id: bytes) -> None:
-        """The replica's log is in this directory."""
+        """Reports the directory that has the replica's log; no-op if the metadata has it already."""
         if self._closed or partition.image.directory(self._node_id) == directory_id:
             return
         self._waiting[partition] = directory_id
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._tell(), name="places of replicas")
+            self._task = asyncio.get_running_loop().create_task(self._send(), name="directory assignments")
 
     async def close(self) -> None:
         self._closed = True
@@ -55,7 +56,7 @@ class DirectoryAssignments:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         pause = RETRY_SECONDS
         try:
             while self._waiting:
@@ -67,27 +68,31 @@ class DirectoryAssignments:
         finally:
             self._task = None
 
-    async def _ask(self, told: list[tuple[Partition, bytes]]) -> bool:
-        """False: ask again. What no later try changes (the topic or the replica is gone) is done with."""
+    async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
+        """Sends one request. Returns False if it has to be repeated.
+
+        An error of a single replica is not repeated: its topic is deleted, or the replica was moved.
+        """
         try:
             answer: AssignReplicasToDirsResponse = await self._channel.ask(
-                self._request(told), timeout_ms=ASK_TIMEOUT_MS
+                self._request(replicas), timeout_ms=ASK_TIMEOUT_MS
             )
         except KafkaError as error:
-            logger.warning("the controller was not told where %d replicas are: %s", len(told), error)
+            logger.warning("the directories of %d replicas could not be reported, retrying: %s", len(replicas), error)
             return False
         if answer.error_code:
-            logger.warning("the controller takes no places of replicas yet: %s", ErrorCode(answer.error_code).name)
+            code = ErrorCode(answer.error_code).name
+            logger.warning("the controller refused the directories of %d replicas, retrying: %s", len(replicas), code)
             return False
-        for partition, directory_id in told:
+        for partition, directory_id in replicas:
             if self._waiting.get(partition) == directory_id:
                 del self._waiting[partition]
         return True
 
-    def _request(self, told: list[tuple[Partition, bytes]]) -> AssignReplicasToDirsRequest:
+    def _request(self, replicas: list[tuple[Partition, bytes]]) -> AssignReplicasToDirsRequest:
         topics: dict[tuple[bytes, bytes], TopicData] = {}
         directories: dict[bytes, DirectoryData] = {}
-        for partition, directory_id in told:
+        for partition, directory_id in replicas:
             directory = directories.setdefault(directory_id, DirectoryData(id=directory_id))
             key = (directory_id, partition.topic_id)
             if key not in topics:

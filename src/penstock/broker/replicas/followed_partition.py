@@ -1,6 +1,6 @@
-"""One partition that this node follows: what its fetcher asked for, how often that failed, and its log.
+"""One partition that this node follows: its fetch position, its failures, and changes to its log.
 
-The rules are those of `penstock.replication.follower`; here they are applied to the log.
+`penstock.replication.follower` has the rules; this module applies them to the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What the followers on this node have done, for metrics."""
+    """Counters of all replicas that follow on this node, for metrics."""
 
     bytes_in: int = 0
     requests: int = 0
@@ -39,35 +39,35 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
-    """A partition in one leader epoch. The methods that touch the log raise KafkaError."""
+    """Follows a partition in one leader epoch. Methods that use the log raise KafkaError."""
 
     partition: Partition
     leader_epoch: int
     counts: Counts
     failures: int = 0
-    """Errors in a row, by which pauses grow."""
+    """Consecutive errors; pauses grow with them."""
     not_before: float = 0.0
-    """When a pause ends, in the loop's time."""
+    """End of the current pause, in the event loop's time."""
     asked: int = NO_OFFSET
-    """The offset that the request in flight names."""
+    """The fetch offset in the last request."""
     key: Key = field(init=False)
 
     def __post_init__(self) -> None:
         self.key = self.partition.topic_id, self.partition.index
 
     def follows(self, leader_id: int) -> bool:
-        """True if the metadata still has this leader in this epoch."""
+        """True if the metadata still has this leader and this leader epoch."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and partition.image.leader == leader_id
 
     @property
     def has_unsynced_tail(self) -> bool:
-        """True if the log has records that don't count yet, because fsync is promised."""
+        """True if acknowledgements promise fsync and the end of the log is not synced."""
         log = self.partition.log
         return log.countable_offset < log.log_end_offset and not log.offline
 
     def position(self, max_bytes: int) -> FetchPartition:
-        """The partition's part of the next request: from the end of the log on."""
+        """Returns the partition's entry for the next Fetch, from the end of the log."""
         log = self.partition.log
         log.check_writable()
         latest = log.epochs.latest_epoch
@@ -82,12 +82,12 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """What an answer without an error means."""
+        """Classifies an answer without an error: append, truncate, or ignore."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 
     def next_pause_ms(self, kind: Trouble, backoff_ms: int) -> int:
-        """Counts a failure, and returns for how long to pause."""
+        """Counts a failure and returns the length of the pause."""
         pause_ms = follower.pause_ms(kind, self.failures, backoff_ms)
         self.failures += 1
         return pause_ms
@@ -95,9 +95,9 @@ class FollowedPartition:
     # The log.
 
     def append(self, data: PartitionData) -> tuple[int, bool]:
-        """Appends records of the leader and moves both watermarks.
+        """Appends records of the leader, and takes over its high watermark and log start.
 
-        Returns how many bytes were appended, and True if the leader has to hear of another position.
+        Returns the number of appended bytes, and True if the next request has to name a new position.
         """
         self.failures = 0
         partition = self.partition
@@ -117,37 +117,42 @@ class FollowedPartition:
         return appended, appended > 0 or log.log_start_offset != start
 
     def truncate(self, epoch: int, end_offset: int) -> bool:
-        """Cuts the log where it diverges: the leader's largest epoch up to ours ends at `end_offset`.
+        """Truncates the log where it diverges: `epoch`, the leader's largest up to ours, ends at `end_offset` there.
 
-        False if that changed nothing: the same request would get the same answer.
+        Returns False if the log did not change: the same request would get the same answer.
         """
         log = self.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
         step = follower.truncation(epoch, end_offset, own_epoch, own_end, log.log_end_offset, log.high_watermark)
         before = log.log_end_offset, log.epochs.latest_epoch
-        self._cut(step.offset)
+        self._truncate_to(step.offset)
         return (log.log_end_offset, log.epochs.latest_epoch) != before
 
     def reset(self, leader_start: int, leader_end: int) -> bool:
-        """Moves the end of the log into the leader's log. False if it is there, or can't be moved."""
+        """Truncates or restarts the log so that its end is within the leader's log.
+
+        Returns False if the log did not change.
+        """
         self.counts.resets += 1
         log = self.partition.log
         step = follower.reset(log.log_end_offset, leader_start, leader_end)
         if step.kind is ResetKind.TRUNCATE:
-            self._cut(step.offset)
+            self._truncate_to(step.offset)
         elif step.kind is ResetKind.START_OVER:
             logger.info(
-                "%s: the leader's log starts at %d, after the end of ours: starting over", self.partition, leader_start
+                "%s: the leader's log starts at offset %d, after the end of this replica: the replica restarts there",
+                self.partition,
+                leader_start,
             )
             log.truncate_fully_and_start_at(step.offset)
         return step.kind is not ResetKind.STAY
 
-    def _cut(self, offset: int) -> None:
+    def _truncate_to(self, offset: int) -> None:
         log = self.partition.log
         end, mark = log.log_end_offset, log.high_watermark
         if offset < mark:
             logger.warning(
-                "%s: the leader of epoch %d lacks offsets %d to %d, which were committed: an unclean election",
+                "%s: an unclean election lost records: the leader of epoch %d lacks the committed offsets %d to %d",
                 self.partition,
                 self.leader_epoch,
                 offset,
@@ -156,11 +161,12 @@ class FollowedPartition:
         if log.truncate_to(offset):
             self.counts.truncations += 1
             self.counts.truncated_records += end - log.log_end_offset
-            logger.info("%s: cut from %d to %d, where the leader's log parts", self.partition, end, log.log_end_offset)
+            new_end = log.log_end_offset
+            logger.info("%s: truncated from %d to %d, where it diverged from the leader", self.partition, end, new_end)
 
 
 def _start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Lets an empty log begin where the first batch does: a leader's log may start inside of a batch, sent whole."""
+    """Lets an empty log start at the first batch's offset: the leader's log start may lie inside that batch."""
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
         log.truncate_fully_and_start_at(first.base_offset)

@@ -1,7 +1,7 @@
-"""Asks the controller for changes of in-sync sets: everything that waits in one request, one request at a time.
+"""Asks the controller for changes of in-sync sets: one request at a time, with all waiting proposals.
 
-A proposal stays the partition's until the controller has answered it or the image has overtaken it. What the answer
-doesn't settle (a lost connection, a controller that just changed) is asked again, as long as it still stands.
+A partition keeps its proposal until the controller answers or the image changes the partition. A proposal without an
+answer (a lost connection, a new controller) is sent again while the partition still has it.
 """
 
 from __future__ import annotations
@@ -74,22 +74,22 @@ class IsrChanges:
             self._task = None
 
     async def _ask(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> bool:
-        """False: some have to be asked for again."""
+        """Sends one request. Returns False if some proposals have to be sent again."""
         request = self._request(sent)
         try:
             response: AlterPartitionResponse = await self._channel.ask(request, timeout_ms=ASK_TIMEOUT_MS)
         except KafkaError as error:
-            logger.warning("the controller was not told of %d in-sync sets yet: %s", len(sent), error)
-            self._again(sent)
+            logger.warning("%d changes of in-sync sets got no answer, retrying: %s", len(sent), error)
+            self._requeue(sent)
             return False
-        except Exception:  # a proposal that is forgotten would hold the high watermark back for ever
-            logger.exception("asking the controller for %d in-sync sets failed: once more", len(sent))
-            self._again(sent)
+        except Exception:  # without a retry, the proposal would hold back the high watermark for ever
+            logger.exception("%d changes of in-sync sets could not be sent, retrying", len(sent))
+            self._requeue(sent)
             return False
         if response.error_code:
             code = ErrorCode(response.error_code)
-            logger.warning("the controller takes no in-sync sets from this broker yet: %s", code.name)
-            self._again(sent)
+            logger.warning("the controller refused %d changes of in-sync sets, retrying: %s", len(sent), code.name)
+            self._requeue(sent)
             return False
         return self._settle(sent, response)
 
@@ -110,7 +110,7 @@ class IsrChanges:
             broker_id=self._node_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
         )
 
-    def _again(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> None:
+    def _requeue(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> None:
         for partition, what in sent.items():
             self._waiting.setdefault(partition, what)
 
@@ -130,19 +130,25 @@ class IsrChanges:
             code = ErrorCode(answer.error_code) if answer is not None else ErrorCode.UNKNOWN_SERVER_ERROR
             self.refusals += 1
             verdict = partition.isr_refused(code)
-            logger.info("%s: in-sync set %s refused: %s, %s", partition, proposal.isr, code.name, verdict.value)
+            logger.info(
+                "%s: the controller refused in-sync set %s with %s: %s",
+                partition,
+                proposal.isr,
+                code.name,
+                verdict.value,
+            )
             if verdict is Verdict.RETRY:
                 self._waiting.setdefault(partition, (leading, proposal))
                 settled = False
         return settled
 
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Counts what the image shows: where this node is the active controller too, it is ahead of the answer."""
+        """Counts shrinks and expansions in the image: on the active controller's node it is ahead of the answer."""
         if before.leader == after.leader == self._node_id and before.isr is not after.isr:
             self.shrinks += not set(before.isr) <= set(after.isr)
             self.expands += not set(after.isr) <= set(before.isr)
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """Nothing has overtaken it: the same leadership, the same committed set to start from."""
+    """True if the partition still has this proposal, in the same leadership."""
     return partition.leading is leading and leading.proposal is proposal

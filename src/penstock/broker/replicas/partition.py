@@ -1,11 +1,11 @@
-"""One partition on this node: its log, the role that this node has for it, and its high watermark.
+"""One replica of a partition on this node: its log, its role (leader or follower), and its high watermark.
 
-Order of an append, all in one pass of the loop: the log takes the batch, the high watermark moves as far as the
-in-sync replicas allow (of a sole replica: to the end of the log), then waiters are notified. With followers the fetch
-of the slowest one moves it, and waiters are answered in that very pass. An answer with acks=all therefore never goes
-out before the record is visible to consumers. Where a topic's acknowledgements promise fsync, a replica counts what it
-has synced: the high watermark follows the disks, and all who wait for it (consumers, coordinators, markers) get the
-same promise.
+Order of an append, all in one pass of the event loop: the log appends the batch, the high watermark moves as far as the
+in-sync replicas allow (for a sole replica: to the end of the log), then waiters are notified. With followers, the fetch
+of the slowest one moves the high watermark, and waiters are answered in the same pass. So an answer with acks=all never
+goes out before the record is visible to consumers. If a topic's acknowledgements promise fsync, only synced records
+count: the high watermark follows the disks, and consumers, coordinators and markers, which wait for it, get the same
+promise.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Partition:
         self.topic_id = topic_id
         self.index = index
         self.image = image
-        #: This node became a replica while this process ran: no disk has a log of the partition from before.
+        #: True if this node became a replica while this process ran: no disk has an older log of the partition.
         self.is_new = is_new
-        #: What is known of the followers, while this node leads and has any.
+        #: State of the followers, while this node leads and there are other replicas.
         self.leading: Leading | None = None
         self.waiters = PartitionWaiters()
         self._host = host
@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """Opened or created on first use, so that ten thousand new partitions don't hold up the loop at once."""
+        """The log, opened or created on first use: ten thousand new partitions don't block the loop at once."""
         log = self._log
         if log is None:
             log = self._log = self._host.open_log(self)
@@ -102,54 +102,58 @@ class Partition:
         return self.log.config.fsync_before_ack
 
     def leader_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-        """The log, if this node leads the partition in the epoch that the client believes in."""
+        """Returns the log. Raises KafkaError if this node doesn't lead, or the client has another leader epoch."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         if self.image.leader != self._host.node_id:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
+            raise self._not_leader()
         return self._log or self.log
 
+    def _not_leader(self) -> KafkaError:
+        leader = f"node {self.image.leader}" if self.image.leader >= 0 else "not elected yet"
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is {leader}: refresh the metadata.")
+
     def replica_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-        """The log, also where this node only follows: consumers may read there (KIP-392)."""
+        """Returns the log, also if this node is a follower: consumers may read from followers (KIP-392)."""
         check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         return self.log
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of the record at this offset, or the one the next record will have."""
+        """Returns the leader epoch of the record at this offset; the current epoch for the end of the log."""
         epochs = self.log.epochs
         return self.image.leader_epoch if offset >= self.log.log_end_offset else epochs.epoch_for_offset(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch at or below this one and where it ends; (-1, -1) if nothing is known of it.
+        """Returns the largest known epoch up to this one and its end offset; (-1, -1) if none is known.
 
-        The leader knows more than its list of epochs has. A follower knows only what is in its list: it may not have
-        heard yet where the leader's epoch begins.
+        A leader knows the current epoch even before its first record. A follower knows only the epochs of its records:
+        it may not have learned yet where the leader's epoch begins.
         """
         log = self.log
         end = log.log_end_offset
         image = self.image
         if image.leader == self._host.node_id:
             if epoch == image.leader_epoch:
-                return epoch, end  # most fetches of followers
+                return epoch, end  # the usual case for a follower's fetch
             newest = newest_epoch_end(epoch, image.leader_epoch, log.epochs.latest_epoch, end)
             if newest is not None:
                 return newest
         return log.epochs.end_offset_for(epoch, end)
 
-    # The role that this node has.
+    # The role of this replica.
 
     def follow_image(self, image: PartitionImage) -> None:
-        """The controller has changed something of this partition."""
+        """Applies a change of the partition's leader, replicas or in-sync set by the controller."""
         old, self.image = self.image, image
         log = self._log
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
         if image.leader != self._host.node_id:
             self.leading = None
-            self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {image.leader}."))
+            self.waiters.fail(self._not_leader())
             if not same_epoch:
                 self.waiters.answer_parked()
         elif log is None:
-            pass  # it will, once it is opened
+            pass  # `log` takes the role when it opens the log
         elif same_epoch and self.leading is not None and len(image.replicas) > 1:
             before = len(self.leading.isr)
             self.leading.follow(image, now_ms())
@@ -169,23 +173,28 @@ class Partition:
             self._advance(log)
 
     def stop(self) -> None:
-        """Ends all waiting: the partition has left this node, or the node stops."""
+        """Ends all waits: the replica is removed from this node, or the node stops."""
         self.leading = None
-        self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The partition has left this node."))
+        message = "This node stops or no longer has the partition: refresh the metadata."
+        self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))
         self.waiters.answer_parked()
 
     # Appending as the leader.
 
     def check_replicas(self) -> None:
-        """Raises NOT_ENOUGH_REPLICAS where acks=all could not be kept."""
+        """Raises KafkaError(NOT_ENOUGH_REPLICAS) if fewer replicas are in sync than acks=all needs."""
         need = effective_min_isr(self.log.config.min_insync_replicas, self.image.replicas)
         have = len(self.isr)
         if have < need:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{have} in-sync replicas: min.insync.replicas={need}.")
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The partition has {have} in-sync replicas, but min.insync.replicas={need}: retry when more replicas "
+                "are in sync.",
+            )
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The in-sync set as committed: the leader may have heard of a change before the image has it."""
+        """The committed in-sync set: a leader may know a change before the image has it."""
         return self.image.isr if self.leading is None else self.leading.isr
 
     def append(
@@ -199,14 +208,15 @@ class Partition:
         transaction_version: int = -1,
         prepared: Prepared | None = None,
     ) -> AppendInfo:
-        """A client's transactional batch needs `verification`, unless its transaction is open here already.
+        """Appends a batch as the leader, moves the high watermark, and notifies waiters.
 
-        UnpackFirstError for a client's batch that has to be `prepared` first.
+        A client's transactional batch needs `verification`, unless its transaction is already open in this log.
+        Raises UnpackFirstError for a client's batch that has to be `prepared` first.
         """
         log, leading = self.leader_log(), self.leading
         if leading is None:
             if len(self.image.replicas) > 1:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node stops: look up the leader again.")
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node is stopping: refresh the metadata.")
         elif required_acks == -1:
             self.check_replicas()
         waiters = self.waiters
@@ -236,17 +246,17 @@ class Partition:
     # The high watermark.
 
     def _advance(self, log: Log) -> None:
-        """Move it as far as the replicas that count allow, and tell who waits for it."""
+        """Moves the high watermark as far as the in-sync replicas allow, and notifies waiters."""
         mark = log.countable_offset
         if mark < log.log_end_offset:
             self.follow_disk(log)
         leading, host = self.leading, self._host
         if leading is not None:
             if leading.is_under_min_isr(log.config.min_insync_replicas):
-                return  # KIP-966: what is committed has to be on enough replicas to survive
+                return  # KIP-966: a committed record is on at least min.insync.replicas replicas
             mark = leading.high_watermark(mark, log.log_end_offset, now_ms(), host.max_lag_ms, host.brokers)
         elif len(self.image.replicas) > 1:
-            return  # it has stopped leading: what others have is not known here any more
+            return  # this node has stopped leading and no longer knows the other replicas' offsets
         self.advance_high_watermark(log, mark)
 
     def advance_high_watermark(self, log: Log, mark: int) -> None:
@@ -259,14 +269,14 @@ class Partition:
                 waiters.on_high_watermark(mark, _estimated_bytes(log, mark - before) if waiters.consumers else 0)
 
     def recheck(self) -> None:
-        """Something that the high watermark depends on may have changed: a broker died, or time has passed."""
+        """Moves the high and the low watermark after a broker was fenced, a config changed, or time has passed."""
         if self._log is not None and self.leading is not None and self._log.high_watermark < self._log.log_end_offset:
             self._advance(self._log)
         if self.waiters.deletions:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def follow_disk(self, log: Log) -> None:
-        """The high watermark goes where the synced part of the log ends, until that is its end."""
+        """Starts a task that syncs the log and moves the high watermark until the whole log is synced."""
         if self._following is None and log.countable_offset < log.log_end_offset:
             self._following = asyncio.get_running_loop().create_task(
                 self._follow_disk(log), name=f"high watermark of {self.topic}-{self.index}"
@@ -277,7 +287,7 @@ class Partition:
             while log.countable_offset < log.log_end_offset:
                 await make_countable(log)
                 if not self.is_leader and self.image.replicas != (self.node_id,):
-                    return  # a follower waits by itself before it names what has come meanwhile
+                    return  # a follower's fetcher syncs the log itself before it names a new fetch offset
                 self._advance(log)
         except KafkaError as error:
             self.waiters.fail(error)  # the disk failed or the log was closed
@@ -285,42 +295,47 @@ class Partition:
             self._following = None
 
     async def committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Returns when the high watermark has passed everything below `offset`.
+        """Returns when the high watermark has reached `offset`.
 
-        Raises if that won't be: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR. Whoever
-        asks later than it appended names the epoch: led by another since, the log may hold other records there.
+        Raises KafkaError if the records can't be committed: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND or
+        KAFKA_STORAGE_ERROR. A caller that does not wait right after its append passes the append's leader epoch: after
+        an election the log may have other records at these offsets.
         """
         waiting = self.when_committed(offset, leader_epoch)
         if waiting is not None:
             await waiting
 
     def when_committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> asyncio.Future[None] | None:
-        """What `committed` waits for; None if there is nothing to wait for."""
+        """Returns the future that `committed` waits for; None if the records are committed."""
         log = self.log
         if leader_epoch not in (NO_LEADER_EPOCH, self.image.leader_epoch):
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader epoch is {self.image.leader_epoch} by now.")
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"The leader epoch changed from {leader_epoch} to {self.image.leader_epoch}: refresh the metadata.",
+            )
         if log.high_watermark >= offset:
             return None
         if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is node {self.image.leader}.")
+            raise self._not_leader()
         log.check_writable()
         return self.waiters.commit(offset)
 
-    # Followers of ours.
+    # Followers of this leader.
 
     def has_follower(self, replica_id: int) -> bool:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """A follower with its registered epoch has everything below `offset`. Call before reading: the answer
-        then tells the new mark.
+        """Records that a follower, with its registered broker epoch, has all records below `offset`.
+
+        Call this before the records are read: the answer then has the new high watermark.
         """
         leading, log, host = self.leading, self.log, self._host
         follower = leading.followers.get(replica_id) if leading is not None else None
         if leading is None or follower is None:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"Node {replica_id} holds no replica of this, as far as is known here.",
+                f"This node does not lead the partition, or its metadata lists no replica on node {replica_id}: retry.",
             )
         follower.broker_epoch = broker_epoch
         deleted = log_start != follower.log_start
@@ -336,9 +351,10 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
-        """Whether a follower in sync is at the end and knows it all; if so, it is caught up now (None: not asked now).
+        """Returns True if an in-sync follower has all records and offsets, and counts it as caught up at `now_ms`.
 
-        For sessions of thousands of partitions: most of them have nothing to say in most of the fetches.
+        With `now_ms` None nothing is counted. This makes a fetch session of thousands of partitions cheap: in most
+        fetches most partitions have no news.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:
@@ -358,10 +374,10 @@ class Partition:
         return True
 
     def check_laggards(self, now_ms: int) -> bool:
-        """Whether the in-sync set is to shrink."""
+        """Proposes to remove lagging followers from the in-sync set. Returns True if there are any."""
         leading = self.leading
         if leading is None or self.log.offline:
-            return False  # nobody can follow a disk that failed: those in sync are who is left to lead
+            return False  # no follower can fetch from a failed disk: the in-sync followers have to remain eligible
         self.recheck()
         leaving = leading.laggards(self.log.log_end_offset, now_ms, self._host.max_lag_ms)
         if leaving:
@@ -386,7 +402,8 @@ class Partition:
         if leading.is_under_min_isr(log.config.min_insync_replicas):
             self.waiters.fail(
                 KafkaError(
-                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{len(leading.isr)} in-sync replicas are left: retry."
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    f"Only {len(leading.isr)} in-sync replicas are left, fewer than min.insync.replicas: retry.",
                 )
             )
 
@@ -397,16 +414,16 @@ class Partition:
         return start if self.leading is None else self.leading.low_watermark(start, self._host.is_alive)
 
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
-        """Moves the log start. What to wait for until all living replicas have done so; None if they have."""
+        """Moves the log start. Returns a future of the same on all living replicas; None if they have done it."""
         log = self.leader_log()
         log.advance_log_start_offset(offset)
         if self.low_watermark() >= offset:
             return None
         future = self.waiters.deletion(offset)
-        self.waiters.answer_followers()  # they hear of the new log start now, not with the next record
+        self.waiters.answer_followers()  # sends the new log start now, not with the next record
         return future
 
 
 def _estimated_bytes(log: Log, records: int) -> int:
-    """What so many records are about; a poll that waits for more than the next ones goes by it."""
+    """Estimates the bytes of so many records by the log's average; parked fetches count up to their minimum with it."""
     return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

@@ -1,4 +1,4 @@
-"""What the partitions of a node share: its id, the brokers of the cluster, and where to report changes."""
+"""The state that all partitions of a node share: its id, the cluster's brokers, and callbacks to the controller."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from penstock.metadata.image import BrokerImage
 
 DEFAULT_MAX_LAG_MS = 30_000
-OPEN_SLICE_SECONDS = 0.005  # how long opening logs may hold the loop before it lets requests through
+OPEN_SLICE_SECONDS = 0.005  # for which the opening of logs may keep the event loop busy
 
 #: The class of partitions; a parameter, because `partition` imports this module.
 P = TypeVar("P")
 
 
 def now_ms() -> int:
-    """The loop's monotonic time, by which lag is measured."""
+    """Returns the event loop's monotonic time, with which lag is measured."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _report_nothing(*_: Any) -> None:
-    """Does nothing: the default where no controller listens."""
+    """Does nothing: the default for partitions without a controller."""
 
 
 @dataclass(slots=True)
 class PartitionHost(Generic[P]):
-    """The node as its partitions see it. `Partitions` makes the only one, and follows the image with `brokers`."""
+    """The node as its partitions see it. `Partitions` creates it, and sets `brokers` as the image changes."""
 
     node_id: int
     open_log: Callable[[P], Log]

@@ -1,12 +1,12 @@
-"""Requests that wait at one partition, and when they go on.
+"""Requests that wait at one partition, and the events that end their wait.
 
     a parked fetch of a consumer    when the high watermark moves
     a parked fetch of a follower    when records are appended
     a commit                        when the high watermark has passed an offset: acks=all, coordinators, markers
     a deletion                      when the logs of all living replicas start at an offset: DeleteRecords
 
-All go on in the pass of the loop that moved the offset. Without waiters a partition holds no collections: a node may
-have a hundred thousand of them.
+Waits end in the same pass of the event loop in which the offset moved. A partition without waiters has no collections:
+a node may have a hundred thousand partitions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _offset_of = itemgetter(0)
 
 class ParkedFetch(Protocol):
     def notify(self, appended_bytes: int) -> None:
-        """More can be read: about this many bytes."""
+        """Reports that about this many more bytes can be read."""
         ...
 
     def abandon(self) -> None:
-        """Answer now with what there is: the partition is going away, or the fetcher has to hear of a change."""
+        """Answers at once with the records that are there: the partition has left this node, or its state changed."""
         ...
 
 
@@ -67,12 +67,12 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def answer_followers(self) -> None:
-        """Answers parked fetches of followers at once: they hear of a change without a record."""
+        """Answers parked fetches of followers at once, to send them a change without a record, as a new log start."""
         for fetch in tuple(self.followers or ()):
             fetch.abandon()
 
     def answer_parked(self) -> None:
-        """Answers all parked fetches at once, with what there is."""
+        """Answers all parked fetches at once, with the records that are there."""
         for fetch in (*(self.consumers or ()), *(self.followers or ())):
             fetch.abandon()
 
@@ -85,7 +85,7 @@ class PartitionWaiters:
         if commits is None:
             commits = self.commits = deque()
         while commits and commits[0][1].done():
-            commits.popleft()  # cancelled: a high watermark that stands still must not gather them
+            commits.popleft()  # cancelled: they must not pile up while the high watermark does not move
         if not commits or commits[-1][0] <= offset:
             commits.append((offset, future))
         else:

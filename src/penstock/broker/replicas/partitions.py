@@ -1,8 +1,8 @@
-"""The partitions this node hosts, kept equal to the metadata image.
+"""The partitions that this node hosts, kept in step with the metadata image.
 
-The image is the only source: a partition appears here when an applied record puts this node among its replicas, and
-goes, with its log, when its topic does or when it was moved to other nodes. Logs are opened on first use or by a
-background pass in small slices, whichever comes first.
+The image is the only source: a partition is added when the image lists this node as one of its replicas. It is removed
+with its log when its topic is deleted or its replica is moved to another node. Logs are opened on first use, or by a
+background task in small slices, whichever comes first.
 """
 
 from __future__ import annotations
@@ -77,18 +77,24 @@ class Partitions:
         if partition is None:
             topic = self._image.topics_by_id.get(topic_id) if self._image else None
             if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id; it may have been deleted.")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id; it may be deleted: refresh the metadata."
+                )
             raise self._missing(topic, index)
         return partition
 
     @staticmethod
     def _missing(topic: TopicImage | None, index: int) -> KafkaError:
         if topic is not None and index in topic.partitions:
-            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "Another node hosts this partition.")
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This node knows no such topic or partition.")
+            return KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node has no replica of the partition: refresh the metadata."
+            )
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This node's metadata has no such topic or partition: create it."
+        )
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        """Follow the image: take on what appeared, drop what went, pass on changed configurations."""
+        """Adds, changes and removes partitions as in the new image, and applies changed configs."""
         self._image = new
         self.host.brokers = new.brokers
         changes = topic_changes(old or EMPTY_IMAGE, new)
@@ -96,25 +102,28 @@ class Partitions:
             for index in topic.partitions:
                 self._remove(topic, index)
         if old is not None and new.configs is not old.configs:
-            self._apply_configs(old, new)  # first: a smaller in-sync set has to be enough by the newest rule
+            self._apply_configs(old, new)  # first: a smaller in-sync set is checked against the new min.insync.replicas
         for topic in changes.created:
             self._host(topic, {}, started=old is not None)
         for before, topic in changes.changed:
             self._host(topic, before.partitions, started=old is not None)
         if old is not None and has_directories(new) and not has_directories(old):
-            self._tell_places()
+            self._report_directories()
         if self._unopened and self._opener is None:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
-        """Partitions that appear once the node has `started`, with the image of its registration, are new here."""
+        """Applies the changed partitions of a topic.
+
+        `started` is False for the image at the node's registration: only later partitions are new on this node.
+        """
         for index, image in topic.partitions.items():
             if before.get(index) is image:
                 continue
             known = self._by_name.get((topic.name, index))
             if self._node_id not in image.replicas:
                 if known is not None:
-                    self._remove(topic, index)  # its replicas are elsewhere now
+                    self._remove(topic, index)  # the replica was moved to another node
                 continue
             if known is not None:
                 known.follow_image(image)
@@ -132,17 +141,17 @@ class Partitions:
         partition.stop()
         self._logs.delete(topic.name, index)
 
-    def _tell_places(self) -> None:
-        """The metadata.version was raised to one with directories: the controller hears where the replicas are."""
+    def _report_directories(self) -> None:
+        """Reports the directory of every open log, after metadata.version was raised to one with directory ids."""
         for partition in self._by_name.values():
             if partition.is_open:
                 self.host.placed(partition, self._logs.dirs.of(partition.log).directory_id)
 
     def put_strays_aside(self) -> None:
-        """At start: logs of topics that the metadata no longer has are kept, renamed, for the operator to look at."""
+        """Renames logs that belong to no partition of this node. Called at start; the operator may inspect them."""
         for log in self._logs:
             if (log.topic, log.partition) not in self._by_name:
-                logger.warning("%s belongs to no partition of this node: kept as a stray directory", log.path)
+                logger.warning("%s belongs to no partition of this node and is renamed to a stray directory", log.path)
                 self._logs.set_stray(log.topic, log.partition)
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
@@ -155,15 +164,15 @@ class Partitions:
         for partition in self._by_name.values():
             if partition.is_open and (everywhere or partition.topic in topics):
                 partition.log.update_config(effective_log_config(new, partition.topic, self._settings))
-                partition.follow_disk(partition.log)  # what counted before fsync was promised is synced now
-                partition.recheck()  # fewer in-sync replicas may be enough now
+                partition.follow_disk(partition.log)  # if acknowledgements promise fsync now, older records are synced
+                partition.recheck()  # a lower min.insync.replicas may let the high watermark move
 
     def _open_log(self, partition: Partition) -> Log:
         assert self._image is not None
         config = effective_log_config(self._image, partition.topic, self._settings)
         log = self._logs.get(partition.topic, partition.index)
         if log is not None and log.topic_id not in (partition.topic_id, ZERO_UUID):
-            # The topic was deleted and made again while this directory was away.
+            # The topic was deleted and created again while this directory was offline.
             self._logs.set_stray(partition.topic, partition.index)
             log = None
         if log is None:
@@ -177,11 +186,12 @@ class Partitions:
         return log
 
     def _directory_of(self, partition: Partition) -> bytes | None:
-        """Where the controller has this replica; None if any directory will do.
+        """Returns the id of the directory that the metadata has for this replica; None if any directory will do.
 
-        No other directory stands in for one that failed. The id of one that could not be read at start is unknown:
-        while there is such a one, a replica that is in none of the others may be there. So may one whose directory the
-        controller was not told before the node stopped: it is told now that the replica can't lead.
+        A failed directory is not replaced by another one. The id of a directory that could not be read at start is
+        unknown: while there is such a directory, a replica that no other directory has may be in it. The same holds for
+        a replica without a directory in the metadata, because the node may have stopped before it reported the
+        directory: its directory is reported as lost, so that it can't lead.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):
@@ -193,11 +203,11 @@ class Partitions:
                 self.host.placed(partition, LOST_DIRECTORY)
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"Its log may be in {', '.join(offline)}, which can't be used: repair or replace that disk.",
+                f"The log of {partition} may be in {', '.join(offline)}, which is offline: repair or replace the disk.",
             )
         if not is_reserved(wanted):
             logger.warning(
-                "%s was in directory %s, which is none of log.dirs: it begins with an empty log in another one",
+                "%s was in directory %s, which is not in log.dirs: an empty log is created in another directory",
                 partition,
                 uuid_to_str(wanted),
             )
@@ -223,7 +233,7 @@ class Partitions:
             logger.error("%s is offline: %s", partition, error)
 
     def release_waiters(self) -> None:
-        """The node stops: parked fetches are answered with what there is."""
+        """Ends all waits at the partitions, because the node stops: parked fetches are answered."""
         for partition in self._by_name.values():
             partition.stop()
 
@@ -233,6 +243,6 @@ class Partitions:
             await asyncio.gather(self._opener, return_exceptions=True)
 
     async def settle(self) -> None:
-        """Every hosted partition's log is open."""
+        """Waits until the background task has opened all logs."""
         while self._opener is not None:
             await asyncio.shield(self._opener)

@@ -1,10 +1,10 @@
-"""Follows the partitions that one other node leads: one request in flight, answers taken over as they come.
+"""Follows partitions that one other node leads: sends one Fetch at a time and appends the records of its answer.
 
-The leader remembers what is fetched (a fetch session), so a request names only what has moved since the one before. A
-partition in trouble pauses and leaves the session meanwhile; the others go on. Memory is bounded by one answer.
+The leader keeps a fetch session, so a request names only partitions with a new position. After an error a partition
+pauses and leaves the session meanwhile; the others continue. Memory is bounded by the size of one answer.
 
-A poll may be parked at the leader for `replica.fetch.wait.max.ms`. Partitions that come to this fetcher meanwhile, as
-after a failover, don't wait for its end: the poll is left to itself and another session begins on the second lane.
+The leader may park a fetch for `replica.fetch.wait.max.ms`. Partitions that are added meanwhile, as after a failover,
+don't wait for its end: the fetcher abandons the parked fetch and begins another session on its second lane.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SLICE_SECONDS = 0.005  # how long taking over an answer may hold the loop
+SLICE_SECONDS = 0.005  # for which an answer's appends may keep the event loop busy
 
 
-def _forget(left: asyncio.Future[Any]) -> None:
-    """Nobody waits for it: how it ended is nobody's concern either."""
-    if not left.cancelled():
-        left.exception()
+def _ignore_result(abandoned: asyncio.Future[Any]) -> None:
+    """Reads the exception of an abandoned fetch, so that asyncio doesn't report it as never retrieved."""
+    if not abandoned.cancelled():
+        abandoned.exception()
 
 
 class ReplicaFetcher:
@@ -80,15 +80,15 @@ class ReplicaFetcher:
         self._session = ReplicaSession()
         self._lane = 0
         self._failures = 0
-        self._news = asyncio.Event()
+        self._partition_added = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._call: Call | None = None  # the poll in flight
-        self._left: asyncio.Future[Any] | None = None  # a poll that nobody waits for any more
+        self._call: Call | None = None  # the fetch in flight
+        self._abandoned: asyncio.Future[Any] | None = None  # an earlier fetch whose answer is ignored
 
     def __len__(self) -> int:
         return len(self._followed)
 
-    # --- what it follows
+    # --- followed partitions
 
     def add(self, partition: Partition) -> None:
         known = self._followed.get((partition.topic_id, partition.index))
@@ -102,9 +102,9 @@ class ReplicaFetcher:
         if partition.is_open:
             self._session.mention(entry.key)
         else:
-            self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would hold up the loop
-        self._news.set()
-        self._leave_poll()
+            self._pause(entry, 0.0)  # a few logs are opened in each round: thousands at once would block the loop
+        self._partition_added.set()
+        self._abandon_parked()
         if self._task is None:
             name = f"follow node {self.leader_id}, {self.number}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
@@ -121,25 +121,25 @@ class ReplicaFetcher:
 
     async def close(self) -> None:
         self._followed.clear()
-        ending = [each for each in (self._task, self._left) if each is not None]
+        ending = [each for each in (self._task, self._abandoned) if each is not None]
         for each in ending:
             each.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
-    # --- round after round
+    # --- rounds
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._round()
             except Exception:
-                logger.exception("following node %d failed: once more", self.leader_id)
+                logger.exception("the replica fetcher for leader %d failed and retries", self.leader_id)
                 self._session.begin()
                 await asyncio.sleep(self._settings.int("replica.fetch.backoff.ms") / 1000)
 
     async def _round(self) -> None:
         loop = asyncio.get_running_loop()
-        self._news.clear()
+        self._partition_added.clear()
         wake_at = self._resume(loop.time())
         await self._sync_tails()
         if len(self._paused) < len(self._followed):
@@ -151,7 +151,10 @@ class ReplicaFetcher:
             await self._sleep(None if wake_at is None else wake_at - loop.time())
 
     async def _sync_tails(self) -> None:
-        """Where fsync is promised the leader takes what a fetch names for synced, whoever brought it here."""
+        """Syncs logs whose acknowledgements promise fsync: the leader counts records below a fetch offset as synced.
+
+        The unsynced records may also be from before this fetcher, when this node led the partition.
+        """
         while tails := self._unsynced_tails():
             for entry in tails:
                 try:
@@ -168,11 +171,14 @@ class ReplicaFetcher:
                 if self._followed[key].has_unsynced_tail:
                     found.append(self._followed[key])
             except KafkaError:
-                continue  # the request will meet it, too
+                continue  # `_request` gets the same error and handles it
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Take back those whose pause is over, if their logs can be opened in a moment; when the next one's is."""
+        """Ends pauses that are over, as far as the logs can be opened in a short time.
+
+        Returns the end of the next pause; None without a paused partition.
+        """
         self._hold_back_throttled(now)
         if not self._paused:
             return None
@@ -183,7 +189,7 @@ class ReplicaFetcher:
                 if opened and clock() >= now + OPEN_SLICE_SECONDS:
                     continue
                 opened += 1
-                with suppress(KafkaError):  # the request will meet it, too
+                with suppress(KafkaError):  # `_request` gets the same error and handles it
                     _ = partition.log
             del self._paused[key]
             self._session.mention(key)
@@ -202,7 +208,7 @@ class ReplicaFetcher:
     async def _sleep(self, seconds: float | None) -> None:
         try:
             async with asyncio.timeout(None if seconds is None else max(0.001, seconds)):
-                await self._news.wait()
+                await self._partition_added.wait()
         except TimeoutError:
             pass
 
@@ -211,10 +217,10 @@ class ReplicaFetcher:
         self._paused[entry.key] = None
         self._session.leave(entry.key)
 
-    # --- asking
+    # --- requests
 
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
-        """The next one; None if nothing of it can be read here. It may be parked until somebody's pause is over."""
+        """Returns the next Fetch; None if all partitions are paused. It may be parked until the next pause ends."""
         settings, session = self._settings, self._session
         max_bytes = settings.int("replica.fetch.max.bytes")
         topics: dict[bytes, FetchTopic] = {}
@@ -244,18 +250,21 @@ class ReplicaFetcher:
         )
 
     def _give_up(self, entry: FollowedPartition, error: KafkaError) -> None:
-        """Our own disk: the partition comes back with another leader epoch, or after a restart."""
-        logger.error("%s is not followed any more: %s", entry.partition, error)
+        """Drops a partition after an error of this node's disk.
+
+        It is followed again with a new leader epoch, or after a restart.
+        """
+        logger.error("%s is no longer followed: %s", entry.partition, error)
         self._drop(entry)
 
     async def _ask(self, request: FetchRequest) -> FetchResponse | None:
-        """The answer; None if there is none, or partitions came that can't wait for it."""
+        """Sends a Fetch and returns the answer; None after an error, or if the fetch was abandoned."""
         self._counts.requests += 1
         timeout_ms = self._settings.int("replica.socket.timeout.ms")
         lane = f"replica-{self.number}-{self._lane}"
         try:
             call = self._call = self._peers.begin(self.leader_id, request, lane=lane, timeout_ms=timeout_ms)
-            self._leave_poll()  # somebody may have come while the request was made ready
+            self._abandon_parked()  # a partition may have been added while the request was built
             answer: FetchResponse | None = await call.answer()
         except KafkaError as error:
             await self._failed(error)
@@ -267,21 +276,24 @@ class ReplicaFetcher:
             self._session.begin()
             return None
         if answer.error_code:
-            await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch session."))
+            await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch."))
             return None
         self._failures = 0
         self._session.answered(answer.session_id)
         return answer
 
-    def _leave_poll(self, _: object = None) -> None:
-        """Partitions came that can't wait for it. One poll at a time is left so, else they would pile up."""
+    def _abandon_parked(self, _: object = None) -> None:
+        """Abandons the fetch in flight if partitions were added, which can't wait for its answer.
+
+        There is at most one abandoned fetch, so that they don't pile up at the leader.
+        """
         call = self._call
-        if call is None or call.future.done() or not self._news.is_set():
+        if call is None or call.future.done() or not self._partition_added.is_set():
             return
-        if self._left is None or self._left.done():
-            self._left = call.leave()
-            self._left.add_done_callback(_forget)
-            self._left.add_done_callback(self._leave_poll)
+        if self._abandoned is None or self._abandoned.done():
+            self._abandoned = call.leave()
+            self._abandoned.add_done_callback(_ignore_result)
+            self._abandoned.add_done_callback(self._abandon_parked)
 
     async def _failed(self, error: KafkaError) -> None:
         self._counts.errors += 1
@@ -291,12 +303,11 @@ class ReplicaFetcher:
         backoff_ms = self._settings.int("replica.fetch.backoff.ms")
         pause_ms = follower.pause_ms(follower.trouble(error.code), self._failures, backoff_ms)
         self._failures += 1
-        logger.log(
-            logging.INFO if self._failures == 1 else logging.DEBUG, "node %d is not followed: %s", self.leader_id, error
-        )
+        level = logging.INFO if self._failures == 1 else logging.DEBUG
+        logger.log(level, "the fetch from leader %d failed, retrying: %s", self.leader_id, error)
         await asyncio.sleep(pause_ms / 1000)
 
-    # --- taking over
+    # --- answers
 
     async def _take(self, answer: FetchResponse) -> None:
         loop = asyncio.get_running_loop()
@@ -311,8 +322,8 @@ class ReplicaFetcher:
                 except KafkaError as error:
                     self._broken(entry, error)
                     continue
-                except Exception:  # one partition's riddle: the others behind it go on
-                    logger.exception("%s: what the leader sent can't be taken over", entry.partition)
+                except Exception:  # fails this partition only; the others in the answer continue
+                    logger.exception("%s: the leader's answer could not be applied, retrying", entry.partition)
                     self._trouble(entry, Trouble.LATER)
                     continue
                 if loop.time() >= deadline:
@@ -325,7 +336,7 @@ class ReplicaFetcher:
         if follower.is_final(error.code):
             self._give_up(entry, error)
         else:
-            logger.error("%s: what the leader sent can't be taken over: %s", entry.partition, error)
+            logger.error("%s: the leader's records could not be appended, retrying: %s", entry.partition, error)
             self._trouble(entry, Trouble.LATER)
 
     async def _take_one(self, entry: FollowedPartition, data: PartitionData) -> None:
@@ -346,8 +357,8 @@ class ReplicaFetcher:
         size, moved = entry.append(data)
         if size:
             if self._session.id == NO_SESSION:
-                # A leader without room for a session fills its answers in the order of the question, and may stop
-                # before the end: who got something asks last. In a session the leader itself sees to that.
+                # Without a session the leader fills its answer in the order of the request and may stop before the
+                # end: a partition that got records moves to the end. In a session the leader rotates partitions.
                 self._followed[entry.key] = self._followed.pop(entry.key)
             if self._throttle.limited and self._throttle.concerns(entry.partition):
                 self._throttle.record(size)
@@ -370,7 +381,7 @@ class ReplicaFetcher:
             except KafkaError as error:
                 code = error.code
                 kind = Trouble.LATER
-        logger.debug("%s: %s from node %d", entry.partition, code.name, self.leader_id)
+        logger.debug("%s: leader %d answered %s", entry.partition, self.leader_id, code.name)
         self._trouble(entry, kind)
 
     def _trouble(self, entry: FollowedPartition, kind: Trouble) -> None:
@@ -380,7 +391,7 @@ class ReplicaFetcher:
         self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
 
     async def _reset(self, entry: FollowedPartition) -> None:
-        """Our end is not in the leader's log. Its bounds tell what to do."""
+        """Asks the leader for its log's bounds and moves the end of this replica's log into them."""
         end = await self._leader_offset(entry, LATEST)
         start = await self._leader_offset(entry, EARLIEST)
         if self._followed.get(entry.key) is not entry or not entry.follows(self.leader_id):
@@ -388,7 +399,7 @@ class ReplicaFetcher:
         if entry.reset(start, end):
             self._session.mention(entry.key)
         else:
-            self._trouble(entry, Trouble.SOON)  # it is there now, or the leader doesn't know our last epoch
+            self._trouble(entry, Trouble.SOON)  # the end is in the bounds now, or the leader lacks our last epoch
 
     async def _leader_offset(self, entry: FollowedPartition, timestamp: int) -> int:
         partition = entry.partition
@@ -406,5 +417,5 @@ class ReplicaFetcher:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise KafkaError(ErrorCode(found.error_code), "The leader doesn't tell where its log begins and ends.")
+            raise KafkaError(ErrorCode(found.error_code), "The leader refused to list its log's offsets.")
         return found.offset

@@ -1,4 +1,4 @@
-"""One partition's replication at a moment, for `penstock cluster status` and metrics."""
+"""Figures of one partition's replication, for `penstock cluster status` and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(partition: Partition) -> Figures:
-    """As this node sees it: of followers it knows something only while it leads. Raises if the log can't be opened."""
+    """Returns the figures of a partition, with its followers if this node leads. Raises KafkaError without a log."""
     log, leading, image = partition.log, partition.leading, partition.image
     followers = leading.followers if leading is not None else {}
     end, isr, now = log.log_end_offset, partition.isr, now_ms() if followers else 0

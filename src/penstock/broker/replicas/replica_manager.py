@@ -1,4 +1,4 @@
-"""Replication as this node takes part in it: fetchers for what others lead, in-sync sets of what it leads itself."""
+"""Runs replication on this node: fetchers for partitions that other nodes lead, lag checks for those that it leads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Key = tuple[bytes, int]  # topic id, partition
 
 
 class ReplicaManager:
-    """Made before anything is applied; `apply` comes after that of the partitions, `start` once there is a loop."""
+    """Create it before the first image; call `apply` after `Partitions.apply`, and `start` on the event loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ReplicaManager:
         assignments: DirectoryAssignments,
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`isr_changes` and `assignments` are what `partitions` reports to. They end with this manager."""
+        """`isr_changes` and `assignments` get the reports of `partitions`; `close` closes them, too."""
         self._node_id = node_id
         self._partitions = partitions
         self._peers = peers
@@ -62,13 +62,13 @@ class ReplicaManager:
         self._timer: asyncio.Task[None] | None = None
         self._fetchers_per_leader = settings.int("num.replica.fetchers")
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
         self._timer = asyncio.get_running_loop().create_task(self._watch_laggards(), name="lagging replicas")
 
     async def close(self) -> None:
-        """Nothing is followed any more, nobody is told of in-sync sets."""
+        """Stops all fetchers and the reports to the controller."""
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
@@ -79,14 +79,14 @@ class ReplicaManager:
         await self._assignments.close()
 
     async def _watch_laggards(self) -> None:
-        """A follower is noticed one and a half times the lag time after it was last caught up, at the latest."""
+        """Checks for lagging followers every half lag time: each is found within one and a half times the lag time."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._partitions.host.max_lag_ms / 2000)
             self.check_laggards(int(loop.time() * 1000))
 
     def check_laggards(self, now_ms: int) -> int:
-        """How many partitions are to lose somebody."""
+        """Checks all partitions for lagging followers and returns the number of in-sync sets that are to shrink."""
         return sum(partition.check_laggards(now_ms) for partition in self._partitions)
 
     # --- the image
@@ -109,7 +109,7 @@ class ReplicaManager:
         self._retire_idle()
 
     def _brokers_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """A fenced broker holds no high watermark back, nor the deletion of records."""
+        """Rechecks partitions: a fenced broker no longer holds back the high watermark or the low watermark."""
         if all(old.brokers.get(each) is broker for each, broker in new.brokers.items()):
             return
         for partition in self._partitions:
@@ -137,7 +137,7 @@ class ReplicaManager:
                 self._unfollow((topic.topic_id, index))
 
     def _follow(self, partition: Partition) -> None:
-        """Have it with the fetcher of its leader, and with no other."""
+        """Moves the partition to a fetcher of its leader; to none if this node leads or there is no leader."""
         key, leader = (partition.topic_id, partition.index), partition.image.leader
         wanted = None
         if leader not in (self._node_id, NO_LEADER):
@@ -179,7 +179,7 @@ class ReplicaManager:
     # --- figures
 
     def figures(self) -> Iterator[Figures]:
-        """Of every partition that this node leads and can read."""
+        """Yields the figures of every partition that this node leads and can read."""
         for partition in self._partitions:
             if partition.is_leader and partition.is_open:
                 try:

@@ -1,7 +1,7 @@
 """Replication throttles (KIP-73): a limit on the bytes per second of the replicas that topics name as throttled.
 
-A throttle counts the bytes of all these replicas together. Above the limit it stops those that are out of sync:
-catching up must not take the network from replicas that are in sync.
+A throttle counts the bytes of all these replicas together. Above the limit, out-of-sync replicas get no records: their
+catching up must not slow down the replicas in sync.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 
 
 class Throttle:
-    """The throttle of one side: of the bytes that this node sends as a leader, or fetches as a follower."""
+    """Limits one direction: the bytes that this node sends as a leader, or those that it fetches as a follower."""
 
     __slots__ = ("_limit", "_node_id", "_rate", "_settings")
 
@@ -49,7 +49,7 @@ class Throttle:
         self._current().record(size, now_ms())
 
     def excess_ms(self) -> int:
-        """How many milliseconds to send or fetch nothing more; 0 below the limit."""
+        """Returns for how many milliseconds to send or fetch no records; 0 below the limit."""
         return self._current().excess_ms(now_ms())
 
     def _current(self) -> Rate:

@@ -112,7 +112,7 @@ def test_a_taken_port_is_told_and_another_one_taken_unless_it_was_asked_for(
             with Client(broker.bootstrap) as client:
                 assert client.metadata([]).brokers
             broker.check()
-        with pytest.raises(Failure, match="the broker has ended"):
+        with pytest.raises(Failure, match="the broker process has ended"):
             broker.check()
 
 
@@ -121,7 +121,7 @@ def test_a_wrong_time_for_the_demo_is_a_usage_error(
 ) -> None:
     monkeypatch.setenv("RUN_SECONDS", "soon")
     assert main(["pipeline", "demo"]) == Exit.USAGE
-    assert capsys.readouterr().err == "penstock: RUN_SECONDS takes a number of seconds, not 'soon'\n"
+    assert capsys.readouterr().err == "penstock: RUN_SECONDS must be a number of seconds, not 'soon'\n"
 
 
 def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:

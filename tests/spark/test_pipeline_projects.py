@@ -37,7 +37,7 @@ def test_a_project_is_made_once(
     assert "choose another name" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main(["pipeline", "init", "file/shop"]) == Exit.STORAGE
-    assert "file/shop can't be made" in capsys.readouterr().err
+    assert "the directory file/shop can't be created" in capsys.readouterr().err
 
 
 def test_a_directory_without_a_project_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

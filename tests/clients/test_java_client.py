@@ -31,7 +31,7 @@ def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
         elif line.startswith("failed "):
             name, _, why = line[7:].partition(": ")
             found[name] = why
-    assert found, f"the program said nothing: {done.stderr}"
+    assert found, f"the program printed nothing: {done.stderr}"
     return found
 
 

@@ -1,4 +1,4 @@
-"""Transactions with the Java client, which speaks transaction version 2, and with Kafka's own tools."""
+"""Transactions with the Java client, which uses transaction version 2, and with Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
         elif line.startswith("failed "):
             name, _, why = line[7:].partition(": ")
             found[name] = why
-    assert found, f"the program said nothing: {done.stderr}"
+    assert found, f"the program printed nothing: {done.stderr}"
     return found
 
 

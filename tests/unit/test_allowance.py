@@ -13,7 +13,7 @@ class Held:
         return self.size
 
 
-def test_nothing_is_granted_beyond_the_limit_and_the_first_grant_counts_what_was_there() -> None:
+def test_grants_stay_within_the_limit_and_the_first_grant_counts_existing_state() -> None:
     held = Held(60)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -23,7 +23,7 @@ def test_nothing_is_granted_beyond_the_limit_and_the_first_grant_counts_what_was
     assert allowance.grant(-5, 1)
 
 
-def test_a_full_allowance_is_counted_again_but_not_for_every_refusal() -> None:
+def test_a_full_allowance_is_recounted_but_not_for_every_refusal() -> None:
     held = Held(100)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -34,7 +34,7 @@ def test_a_full_allowance_is_counted_again_but_not_for_every_refusal() -> None:
     assert held.counted == 2
 
 
-def test_what_came_from_elsewhere_is_found_by_the_next_count() -> None:
+def test_state_loaded_without_a_grant_is_found_by_the_next_count() -> None:
     held = Held()
     allowance = Allowance(100)
     allowance.counted_by(held)

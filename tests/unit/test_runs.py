@@ -1,4 +1,4 @@
-"""Files of runs: what pipelines write, and what is made of files that nobody should have written."""
+"""Files of runs: those that pipelines write, and invalid ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_what_a_query_said_last_is_there_for_others() -> None:
+def test_the_last_progress_of_a_query_can_be_read() -> None:
     with runs.Recording(runs.begin("demo", "clicks to a table")) as recording:
         recording.progressed("a", replace(QUERY, batch=2), "earlier")
         recording.progressed("a", QUERY, "batch 3")
@@ -42,7 +42,7 @@ def test_what_a_query_said_last_is_there_for_others() -> None:
     assert shown.state == "done"
 
 
-def test_clusters_and_topics_of_a_run_are_there_for_others() -> None:
+def test_clusters_and_topics_of_a_run_can_be_read() -> None:
     with runs.Recording(runs.begin("demo", "", ["one", "two"])) as recording:
         recording.progressed("a", replace(QUERY, topic_ids=("x", "y")), "")
         (shown,) = pipelines_here()
@@ -50,7 +50,7 @@ def test_clusters_and_topics_of_a_run_are_there_for_others() -> None:
     assert shown.queries[0].topic_ids == ("x", "y")
 
 
-def test_another_table_of_a_topic_has_a_name_of_its_own_also_when_the_first_has_ended() -> None:
+def test_a_second_table_of_a_topic_gets_another_name_even_if_the_first_run_has_ended() -> None:
     ended = replace(runs.begin("table-orders", "orders → /a"), state="done")
     runs.save(ended)
     assert runs.free_name("table-orders", "orders → /a") == "table-orders"
@@ -89,7 +89,7 @@ def test_queries_of_a_run_are_bounded() -> None:
         json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "state": {}}),
     ],
 )
-def test_a_file_that_is_no_run_is_passed_over(place: Path, content: str) -> None:
+def test_an_invalid_file_is_skipped(place: Path, content: str) -> None:
     (place / "bad.json").write_text(content.replace('"x"', '"bad"'))
     (place / "directory.json").mkdir()
     runs.save(runs.begin("good", ""))
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_run_is_passed_over(place: Path, content: str) -> None
 
 
 @pytest.mark.parametrize("wrong", [{}, {"lag": -1}, {"lag": "7"}, {"rows": None}, {"batch_ms": 2**70}, {"name": 5}])
-def test_figures_that_are_none_are_left_out(place: Path, wrong: dict[str, object]) -> None:
+def test_invalid_figures_are_left_out(place: Path, wrong: dict[str, object]) -> None:
     told = {**{name: getattr(QUERY, name) for name in QUERY.__slots__}, **wrong}
     told.update({} if wrong else {"rows_per_second": float("nan")})
     run = {"name": "x", "pid": os.getpid(), "spec": "", "began": "", "queries": {"a": told, "b": 7}}
@@ -109,7 +109,7 @@ def test_figures_that_are_none_are_left_out(place: Path, wrong: dict[str, object
     assert found.queries == {}
 
 
-def test_of_many_only_the_latest_are_shown_and_those_that_run_come_first(place: Path) -> None:
+def test_only_the_latest_runs_are_shown_running_ones_first(place: Path) -> None:
     for number in range(MAX_PIPELINES + 10):
         runs.save(runs.Run(f"run{number}", os.getpid(), "", "", "done"))
         os.utime(place / f"run{number}.json", (number, number))
@@ -120,7 +120,7 @@ def test_of_many_only_the_latest_are_shown_and_those_that_run_come_first(place: 
     assert len(shown) == MAX_PIPELINES
 
 
-def test_a_run_of_an_older_version_is_understood(place: Path) -> None:
+def test_a_file_of_an_older_version_is_read(place: Path) -> None:
     (place / "old.json").write_text(
         '{"name": "old", "pid": 1, "spec": "s", "began": "b", "state": "failed", "last": "l"}'
     )
@@ -129,13 +129,13 @@ def test_a_run_of_an_older_version_is_understood(place: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no pipeline, and reads until it is told to end."""
+    """A process that is not a pipeline and reads until its input ends."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
-def test_a_process_that_has_the_pid_of_a_killed_pipeline_is_left_alone(stranger: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_the_pid_of_a_killed_pipeline_is_not_stopped(stranger: subprocess.Popen[bytes]) -> None:
     here = runs.begin("table-orders", "")
     runs.save(replace(here, pid=stranger.pid))
     left = runs.load("table-orders")
@@ -146,7 +146,7 @@ def test_a_process_that_has_the_pid_of_a_killed_pipeline_is_left_alone(stranger:
     assert stranger.poll() is None
 
 
-def test_a_pipeline_that_runs_is_stopped(stranger: subprocess.Popen[bytes]) -> None:
+def test_a_running_pipeline_is_stopped(stranger: subprocess.Popen[bytes]) -> None:
     runs.save(replace(runs.begin("demo", ""), pid=stranger.pid, started=processes.started(stranger.pid)))
     assert main(["pipeline", "stop", "demo"]) == Exit.OK
     assert stranger.wait(timeout=60) == -signal.SIGTERM
@@ -164,7 +164,7 @@ def test_every_name_stays_inside_the_directory(place: Path, name: str) -> None:
     assert len(list(place.iterdir())) == 1
 
 
-def test_a_file_under_another_name_than_its_run_is_passed_over(place: Path) -> None:
+def test_a_file_with_another_name_than_its_run_is_skipped(place: Path) -> None:
     runs.save(runs.begin("orders", ""))
     (place / "orders.json").rename(place / "clicks.json")
     assert runs.load("clicks") is None

@@ -365,7 +365,7 @@ def run_forget(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """Removes the node from the partition, which drops its replica, and adds it back, which copies the replica anew."""
+    """Removes the node from the partition, which drops its replica, and adds it again, which copies the replica."""
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 

@@ -60,7 +60,7 @@ def as_json(value: Any, status: int = 200) -> Response:
 NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the metrics, /api/ lists the rest.")
 NOT_READY = text(503, "The broker is starting: try again in a moment.", ("Retry-After", "1"))
 TOO_MANY = text(503, "Too many connections are open here: try again later.", ("Retry-After", "5"))
-FAILED = text(500, "This page failed; the broker's log says why.")
+FAILED = text(500, "This page failed; the broker's log has the cause.")
 
 
 def parse_request(

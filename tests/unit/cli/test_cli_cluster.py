@@ -134,9 +134,9 @@ def test_the_lag_of_a_silent_replica_is_unknown() -> None:
     facts = three_nodes()
     asked_for = argparse.Namespace(partitions=True, problems=False)
     lags = [row["lag"] for row in cluster_status._table(facts, asked_for)[1]]
-    assert lags == ["unknown", "unknown", None], "of three replicas one told nothing; of one replica nobody lags"
+    assert lags == ["unknown", "unknown", None], "one of three replicas didn't answer; a single replica has no lag"
     facts.heard["t", 0] = {3: 6}
-    assert partition_rows(facts)[0]["lag"] == 4, "the leader has heard how far it is"
+    assert partition_rows(facts)[0]["lag"] == 4, "the leader knows the follower's end offset"
     nodes = cluster_status._table(facts, argparse.Namespace(partitions=False, problems=False))[1]
     assert [row["lag"] for row in nodes] == [2, 2, "unknown"]
 

@@ -101,7 +101,7 @@ REFUSED = {
         9,
         produced("unknown", batch(producer_id=5), transactional_id="x"),
     ),
-    "produce in a transaction that nobody began": (0, 9, produced("t", batch(producer_id=5), transactional_id="x")),
+    "produce in a transaction that was not begun": (0, 9, produced("t", batch(producer_id=5), transactional_id="x")),
     "fetch from an unknown topic": (
         1,
         11,

@@ -157,7 +157,7 @@ def test_a_broker_killed_during_registration_registers_again_with_the_same_incar
         await third.stop()
         fourth = node_on(disk, 4)
         await fourth.start()
-        assert fourth.broker_epoch > third.broker_epoch, "heard, so the next life has a name of its own"
+        assert fourth.broker_epoch > third.broker_epoch, "the answer arrived, so the next incarnation has a new id"
         await fourth.stop()
 
     run(scenario)

@@ -97,9 +97,13 @@ class AsyncClient:
 
     async def close(self) -> None:
         while self._opening:  # another connection may be requested meanwhile
-            for opening in self._opening.values():
+            openings = list(self._opening.values())
+            if all(opening.done() for opening in openings):
+                await asyncio.sleep(0)  # their callbacks run; since Python 3.12 gather would not wait for them
+                continue
+            for opening in openings:
                 opening.cancel()
-            await asyncio.gather(*self._opening.values(), return_exceptions=True)
+            await asyncio.gather(*openings, return_exceptions=True)
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:

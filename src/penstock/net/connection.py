@@ -47,7 +47,7 @@ JOIN_MAX_BYTES = 16 * 1024
 OUT_MAX_BUFFERS = 64
 _pack_size = SIZE.pack
 _unpack_size = SIZE.unpack_from
-_EAGER_TASKS = sys.version_info >= (3, 12)
+EAGER_TASKS = sys.version_info >= (3, 12)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -396,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
         future: asyncio.Future[Any]
         if isinstance(source, asyncio.Future):
             future = source
-        elif _EAGER_TASKS:
+        elif EAGER_TASKS:
             future = asyncio.Task(source, loop=loop, eager_start=True)  # type: ignore[call-arg, unused-ignore]
         else:
             self._server.turns.charge(TASK_COST)

@@ -20,6 +20,7 @@ def main(bootstrap: str, checkpoint: str, master: str, *settings: str) -> None:
         .option("subscribe", "in")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(PER_BATCH))
+        .option("failOnDataLoss", spark.conf.get("spark.penstock.test.failOnDataLoss", "true"))
         .load()
         .selectExpr("CAST(partition AS STRING) AS key", "value")
         .writeStream.format("penstock")

@@ -87,7 +87,7 @@ def test_an_api_that_is_not_served_on_the_listener_closes_the_connection_and_is_
 ) -> None:
     answer = send(frame(key, version, b""))
     assert isinstance(answer, Close)
-    assert "is not served here" in answer.reason
+    assert "is not served on this" in answer.reason
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])

@@ -1,8 +1,8 @@
-"""From a frame to a handler and back: header, route, decode, handle, encode.
+"""Serves a request frame: parses the header, finds the handler, decodes the body, and encodes the response.
 
-A frame that can't be understood closes its connection with a logged reason and nothing else; an exception in a
-handler is logged with its stack and answered with UNKNOWN_SERVER_ERROR in the shape of that API. A handler returns its
-response, which takes no task and no future, or a `Later`; the dispatcher returns a reply or a `Later` in turn.
+A frame that can't be decoded closes its connection with a logged reason. An exception of a handler is logged with its
+stack trace and answered with UNKNOWN_SERVER_ERROR in the API's error response. A handler returns its response, without
+a task or future, or a `Later`; the dispatcher likewise returns a reply or a `Later`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, lengt
 CORRELATION = struct.Struct(">i")
 FLEXIBLE_REQUEST_HEADER = 2
 FLEXIBLE_RESPONSE_HEADER = 1
-#: Tagged fields of a request header: Kafka defines none, and no client sends more than a few.
+#: Maximum number of tagged fields in a request header: Kafka defines none, and no client sends more than a few.
 MAX_HEADER_TAGS = 100
 
 
@@ -59,7 +59,7 @@ class Route(NamedTuple):
 
 
 class Dispatcher:
-    """For the listeners of one role: a controller's listener serves other APIs than a client's."""
+    """Serves the listeners of one role: a controller's listener serves other APIs than a broker's."""
 
     def __init__(self, broker: Broker, role: Role = "BROKER") -> None:
         self._broker = broker
@@ -72,7 +72,7 @@ class Dispatcher:
         try:
             api_key, version, correlation_id, name_length = FIXED_HEADER.unpack_from(frame)
         except struct.error:
-            return Close("a frame is shorter than a request header")
+            return Close("a request frame is shorter than its header")
         route = self._routes.get(api_key << 16 | version)
         if route is None:
             route = self._find_route(api_key, version)
@@ -111,11 +111,11 @@ class Dispatcher:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            response = await large.refusal(ctx, request, *self._told(ctx, error))
+            response = await large.refusal(ctx, request, *self._code_and_message(ctx, error))
         if response is None or isinstance(response, Close | Encoded):
             return response
         box = [response, request]
-        del response, request  # the thread is the last to hold them: letting go of so many takes long, too
+        del response, request  # so that the thread frees them: to free so many objects takes long, too
         return await large.aside(_written, route, box)
 
     def _handle(self, route: Route, ctx: RequestContext, request: Any) -> Any:
@@ -154,7 +154,7 @@ class Dispatcher:
         return self._encode(route, ctx, response)
 
     def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
-        """Under a request quota: the time that a handler holds the loop counts, the time that it waits doesn't."""
+        """Calls the handler under a request quota: the time on the event loop counts, the time of waits doesn't."""
         quotas = self._broker.quotas
         began = quotas.nanoseconds()
         response = route.handle(self._broker, ctx, request)
@@ -177,17 +177,18 @@ class Dispatcher:
         return parts
 
     def _failed(self, route: Route, ctx: RequestContext, request: Any, error: Exception) -> Reply:
-        code, message = self._told(ctx, error)
+        code, message = self._code_and_message(ctx, error)
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
-    def _told(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
+    def _code_and_message(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
+        """Returns the error code and message for the client; logs an error that is no KafkaError."""
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(error, KafkaError):
             code, message = error.code, error.message
         else:
             name = APIS[ctx.api_key].name
             self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
-        without_frames(error)  # it may be kept by a future that one of them holds
+        without_frames(error)  # a future in one of the frames may hold the error: a reference cycle
         return code, message
 
     def _find_route(self, api_key: int, version: int) -> Route | None:
@@ -217,7 +218,7 @@ class Dispatcher:
 
             return [CORRELATION.pack(correlation_id), *writer(response_class(API_VERSIONS), 0)(unsupported_version())]
         name = APIS[api_key].name if api_key in APIS else f"API key {api_key}"
-        return Close(f"{name} v{version} is not served here")
+        return Close(f"{name} v{version} is not served on this {self._role.lower()} listener")
 
 
 def _written(route: Route, box: list[Any]) -> Encoded:
@@ -246,7 +247,7 @@ def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
-    """Nothing in a header's tagged fields is for us."""
+    """Returns the position after the header's tagged fields, which are ignored."""
     if position < len(frame) and frame[position] == 0:
         return position + 1
     try:
@@ -258,7 +259,7 @@ def _skip_tags(frame: memoryview, position: int) -> int:
             size, position = read_uvarint(frame, position)
             position += size
     except IndexError:
-        raise DecodeError("the header's tagged fields end before they should") from None
+        raise DecodeError("the frame ends inside the header's tagged fields") from None
     if position > len(frame):
         raise DecodeError("a tagged field of the header is longer than the frame")
     return position

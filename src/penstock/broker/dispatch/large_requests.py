@@ -1,9 +1,9 @@
-"""Requests with more elements than one pass of the loop has time for.
+"""Serves requests with too many elements for one pass of the event loop.
 
-They are legal: a tool may ask for the configs of a hundred thousand topics. Decoding and encoding them, which needs
-nothing of the broker, runs in a thread, a few at a time. What is asked element by element is cut into pieces, and a
-piece is handled in a pass of its own. What changes many things together is refused, with Kafka's codes where Kafka has
-the limit.
+Such requests are legal: a tool may ask for the configs of a hundred thousand topics. They are decoded and encoded in a
+thread, a few requests at a time. A request whose elements are independent is split into pieces, and each piece is
+handled in its own pass. A request that changes many elements together is refused, with Kafka's error code if Kafka has
+such a limit.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Array elements and tags of a request that is decoded, handled and encoded at once.
+#: A request with at most this many array elements and tags is decoded, handled and encoded at once.
 SMALL_ELEMENTS = 5_000
-#: Elements of a request that is served at all; one with more closes its connection.
+#: A request with more elements than this closes its connection.
 REQUEST_MAX_ELEMENTS = 200_000
-#: Elements of the deepest arrays that one piece of a request has.
+#: Maximum number of elements of the deepest arrays in one piece of a request.
 PIECE_ELEMENTS = 500
-#: Requests of this kind that are decoded or encoded at the same time.
+#: Number of large requests that are decoded or encoded at the same time.
 IN_THREADS = 2
 
-#: Fewer where an element costs more: topics with 1,000 partitions. The handler of Fetch goes on in slices.
+#: Lower limits than SMALL_ELEMENTS, for APIs whose elements take longer. Fetch's handler serves larger requests in
+#: slices itself.
 SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000, OFFSET_COMMIT: 2_000, TXN_OFFSET_COMMIT: 2_000}
 #: Served element by element: Produce, Metadata, OffsetCommit, OffsetFetch, FindCoordinator, DescribeGroups,
 #: DeleteRecords, OffsetForLeaderEpoch, TxnOffsetCommit, DeleteGroups, DescribeProducers, DescribeTransactions,
@@ -65,17 +66,21 @@ class LargeRequests:
         self._slots = asyncio.Semaphore(IN_THREADS)
 
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
-        """Pure work that takes long; its objects belong to this request alone."""
+        """Runs a pure function in a thread; only this request may use its arguments."""
         async with self._slots:
             with self._broker.slices.uncollected():
                 return await self._broker.logs.environment.disk.run(function, *args)
 
     async def answer(self, ctx: RequestContext, request: Any, handle: Handle) -> Any:
-        """The response; KafkaError if the request is refused as a whole."""
+        """Returns the response. Raises KafkaError if the request has too many elements for its API."""
         code = REFUSED.get(ctx.api_key)
         largest = LARGEST_BY_API.get(ctx.api_key, LARGEST)
         if code is not None and await self.aside(_is_too_large, request, largest):
-            raise KafkaError(code, f"One request may have {largest} elements, {WIDEST} at the top: send several.")
+            raise KafkaError(
+                code,
+                f"The request has more than {largest} elements, or more than {WIDEST} at the top level: split it into "
+                "several requests.",
+            )
         if ctx.api_key not in IN_PIECES:
             return await settled(handle(ctx, request))
         response: Any = None
@@ -98,7 +103,7 @@ class LargeRequests:
 def _pieces(ctx: RequestContext, request: Any) -> list[Any]:
     if ctx.api_key == METADATA:
         request.topics = list({(topic.topic_id, topic.name): topic for topic in request.topics}.values())
-        request.allow_auto_topic_creation = False  # as many are refused to CreateTopics, too
+        request.allow_auto_topic_creation = False  # CreateTopics refuses so many topics, too
     return list(cut(request, ctx.api_version, PIECE_ELEMENTS))
 
 
@@ -111,11 +116,11 @@ def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Str
     join(response, answer, ctx.api_key, request_type, ctx.api_version)
     response.throttle_time_ms = max(response.throttle_time_ms, answer.throttle_time_ms)
     if ctx.api_key == PRODUCE:
-        told = {node.node_id for node in response.node_endpoints}
-        response.node_endpoints += [node for node in answer.node_endpoints if node.node_id not in told]
+        listed = {node.node_id for node in response.node_endpoints}
+        response.node_endpoints += [node for node in answer.node_endpoints if node.node_id not in listed]
 
 
 async def _piece(ctx: RequestContext, piece: Any, handle: Handle, ends: float) -> Any:
-    if ctx.api_key == PRODUCE:  # its pieces wait one after the other, and all together as long as it says
+    if ctx.api_key == PRODUCE:  # its pieces wait one by one, and together no longer than the request's timeout
         piece.timeout_ms = max(0, int((ends - asyncio.get_running_loop().time()) * 1000))
     return await settled(handle(ctx, piece))

@@ -1,4 +1,4 @@
-"""What a handler knows about a request besides its body."""
+"""The context of a request, which a handler gets with the request's body: header fields, connection, and time."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RequestConnection(Protocol):
     state: dict[str, Any]
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for so long."""
+        """Handles no further request of this connection for so many seconds."""
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Has the callback called when the connection closes."""
+        """Calls the callback when the connection closes."""
         ...
 
 
@@ -40,12 +40,12 @@ class RequestContext:
     client_id: str | None
     connection: RequestConnection
     now_ms: int
-    #: The request has more elements than are decoded, handled and encoded in one go.
+    #: True if the request has too many elements to be decoded, handled and encoded in one pass of the event loop.
     large: bool = False
 
     @property
     def principal(self) -> str:
-        """Kafka's form, `User:name`."""
+        """The client's principal in Kafka's form, `User:name`."""
         return self.connection.principal or ANONYMOUS
 
     @property

@@ -1,4 +1,4 @@
-"""A response that is already bytes: kept from an earlier request, or too large to be encoded on the loop."""
+"""Responses that are already bytes: cached from an earlier request, or encoded in a thread because they are large."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.protocol.codec import encode
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
 
-#: Items of an answer that is encoded at once; with more it is encoded in a thread.
+#: A response with more items than this is encoded in a thread.
 SMALL_ITEMS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The body at the version that was asked for, without the header."""
+    """The response's body, encoded in the request's version, without the header."""
 
     body: bytes
     throttle_time_ms: int = 0
 
 
 def encoded_aside(disk: Disk, response: Any, version: int) -> Awaitable[Encoded]:
-    """Encodes the response in a thread of the disk's; nothing else may hold the response."""
+    """Encodes the response in one of the disk's threads. The caller must not keep a reference to the response."""
     return disk.run(lambda: Encoded(encode(response, version)))

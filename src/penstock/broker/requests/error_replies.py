@@ -1,9 +1,9 @@
-"""An error in the shape of any API's response, worked out from the declarations of request and response.
+"""Builds the error response of any API from the schemas of its request and response.
 
-Kafka's responses put their error codes at the narrowest scope: by partition, topic, resource or group where the
-request names several, at the top elsewhere. Here the array of a request and the array of its response that reports on
-it are paired, so that `error_response` names every partition that was asked for, and `split`, `merge` and `overwrite`
-let a fault hit some of them only.
+Kafka's responses have their error codes at the narrowest scope: for each partition, topic, resource or group if the
+request names several, at the top level otherwise. This module pairs an array of the request with the array of the
+response that has its results. So `error_response` reports the error for every requested partition, and `split`, `merge`
+and `overwrite` let a fault rule hit only some of them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from penstock.protocol.schema import Field, Struct
 
 TOPIC_NAMES = ("name", "topic", "topic_name")
 PARTITION_NUMBERS = ("partition_index", "partition", "index", "partition_id")
-IDENTITY_KINDS = (
-    "string",
-    "uuid",
-)  # a text or id that request and response share under one name is what the item is about
+#: Kinds of fields that identify an item if request and response have a field of the same name.
+IDENTITY_KINDS = ("string", "uuid")
 NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name", "rack_id")
 IDENTITY_NUMBERS = ("resource_type", "producer_id")
-# Numbers that mean nothing beside an error, and for which the declared default is a real value.
+# Numbers that are set to -1 beside an error, because their declared default is a valid value.
 UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
-ALTER_REPLICA_LOG_DIRS = 34  # asks by directory, answers by topic
-# Their items are an afterthought to an error of the whole request.
+ALTER_REPLICA_LOG_DIRS = 34  # its request groups partitions by directory, its response by topic
+# An error of the whole request is reported at the top level only, not for each item.
 TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs
-# Only the fetch as a whole can have these.
+# Errors of a Fetch as a whole, never of a partition.
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
 class Target(NamedTuple):
-    """What an item of a request is about; None where it doesn't say."""
+    """The topic and partition of a request's item; a field is None if the item doesn't name it."""
 
     topic: str | None
     topic_id: bytes | None
@@ -47,9 +45,9 @@ Matches = Callable[[Target], bool]
 def error_response(
     api_key: int, version: int, request: Any, code: ErrorCode, message: str | None = None
 ) -> Struct | Close:
-    """The response that says `code` of everything in the request; CLOSE where the API has no place to say it.
+    """Returns the response with `code` for every item of the request; CLOSE if the response has no error code.
 
-    A producer that wants no answer learns of an error in the same way: by its connection's end.
+    CLOSE also for a Produce with acks=0, which gets no response: a closed connection shows the producer the error.
     """
     if api_key == PRODUCE and request.acks == 0:
         return CLOSE
@@ -70,12 +68,12 @@ def error_response(
 
 
 def targets(request: Any, version: int) -> list[Target]:
-    """Every topic, or partition of one, that the request names. A null list, which stands for all, names none."""
+    """Returns all topics and partitions that the request names; none for a null list, which stands for all topics."""
     return list(_targets(request, version, Target(None, None, None)))
 
 
 def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
-    """The request without what matches, and with only that; None for one that is left with nothing."""
+    """Splits the request in two: without the matching items, and with only those. A part without items is None."""
     kept, hit = _split(request, version, matches, Target(None, None, None))
     return kept, hit
 
@@ -100,7 +98,7 @@ def merge(response: Any, extra: Any, version: int) -> Any:
 
 
 def overwrite(response: Any, version: int, code: ErrorCode, matches: Matches) -> bool:
-    """Puts the error on every item of a served response that matches, and empties it. Whether there was one."""
+    """Replaces every matching item of a response by an error. Returns True if there was one."""
     return _overwrite(response, version, code, matches, Target(None, None, None))
 
 
@@ -127,7 +125,7 @@ def _struct_arrays(struct_type: type[Struct], version: int) -> Iterator[Field]:
 
 
 def _reports(struct_type: Any, version: int) -> bool:
-    """Whether an item of this type, or one below it, has an error code."""
+    """True if an item of this type, or an item nested in it, has an error code."""
     return _error_field(struct_type, version) is not None or any(
         _reports(field.item, version) for field in _struct_arrays(struct_type, version)
     )
@@ -154,7 +152,7 @@ def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) ->
 
 
 def _report(response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """The response's item for one item of the request: who it is, and the error at its deepest level."""
+    """Returns the response's item for one item of the request: its identity, and the error at the deepest level."""
     item = response_type()
     if not isinstance(asked, Struct):  # a bare name or number
         _name(item, asked)
@@ -229,7 +227,7 @@ def _narrow(item: Any, outer: Target) -> Target:
 
 
 def _item_target(field: Field, item: Any, outer: Target) -> Target:
-    """An item may be a struct, a bare topic name (DeleteTopics before v6) or a bare partition number."""
+    """Returns the target of an item: a struct, a bare topic name (DeleteTopics before v6) or a partition number."""
     if isinstance(item, Struct):
         return _narrow(item, outer)
     if isinstance(item, str) and "topic" in field.name:

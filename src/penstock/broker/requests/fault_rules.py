@@ -1,14 +1,14 @@
-"""Fault rules: the next requests of an API, topic or partition fail, wait, lose their reply or their connection.
+"""Fault rules let requests of an API, topic or partition fail, wait, lose their reply or lose their connection.
 
     faults.add(api="Produce", topic="orders", partition=0, times=3, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    faults.add(api="Fetch", delay=0.2)                       until it is removed
-    faults.add(api="Produce", lose_reply=True, times=1)      the records are written, the client never hears of it
+    faults.add(api="Fetch", delay=0.2)                       until the rule is removed
+    faults.add(api="Produce", lose_reply=True, times=1)      the records are written, the client gets no reply
 
-What a rule does, in this order: `delay` seconds before anything else; `close` ends the connection and nothing is
-done; `error` is answered for what the rule matches, which is not carried out, while the rest of the request is;
-`lose_reply` carries the request out and then leaves the connection silent until the client gives it up, or, with
-`close`, closes it instead. The first rule that matches and has hits left is the one that counts. Rules are added from
-any thread; the dispatcher asks only while there are some.
+The effects of a rule, in this order: `delay` waits so many seconds first. `close` closes the connection without
+handling the request. `error` is the answer for the matching items, which are not handled; the rest of the request is.
+`lose_reply` handles the request and then keeps the connection silent until the client closes it; with `close` as well,
+the connection is closed instead. The first matching rule with hits left applies. Any thread may add rules; the
+dispatcher calls `apply` only while there are rules.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultRule", "Faults", "error_response"]
 
-# Reads whose answer is a view of many topics: they are served, then the error is put on what matches. A fetch must be,
-# because its session has to know the partition for the client to find it again.
+# These requests are handled, then the matching items of the response are replaced by the error. A fetch has to be
+# handled, because its session must have the partition for later fetches.
 SERVED_THEN_OVERWRITTEN = frozenset({FETCH, METADATA})
 FULL_FETCH_EPOCHS = (0, -1)
 
-BY_FAULT_RULE = Close("a fault rule says so")
+BY_FAULT_RULE = Close("a fault rule closed it")
 
 
 @dataclass(slots=True, eq=False)
 class FaultRule:
-    """One rule. `hits` counts the requests it touched; `remove()` ends it."""
+    """One rule. `hits` counts the requests that it was applied to; `remove` ends it."""
 
     faults: Faults
     api_key: int | None
@@ -77,7 +77,7 @@ class FaultRule:
 
 class Faults:
     def __init__(self) -> None:
-        self.rules: tuple[FaultRule, ...] = ()  # replaced whole: another thread may be reading it
+        self.rules: tuple[FaultRule, ...] = ()  # never changed in place: another thread may iterate over it
         self._silent: dict[asyncio.Future[None], None] = {}
 
     def add(
@@ -93,15 +93,15 @@ class Faults:
         lose_reply: bool = False,
         close: bool = False,
     ) -> FaultRule:
-        """Adds a rule for the next `times` requests that match all that is given (None: until removed)."""
+        """Adds a rule for the next `times` requests that match all given conditions; without `times`, until removed."""
         if error is None and not delay and not lose_reply and not close:
             raise ValueError("a fault rule needs an effect: error, delay, lose_reply or close")
         if partition is not None and topic is None:
-            raise ValueError("a fault rule for a partition needs its topic")
+            raise ValueError("a fault rule for a partition needs a topic, too: pass topic=")
         if times is not None and type(times) is not int:
             raise TypeError(f"times is {times!r}: write a whole number")
         if times is not None and times < 1:
-            raise ValueError("times is how many requests a rule hits: at least 1")
+            raise ValueError(f"times is {times}: a fault rule applies to at least 1 request, write 1 or more")
         key, code = _api_key(api), _error_code(error)
         rule = FaultRule(self, key, topic, partition, client_id, times, code, float(delay), lose_reply, close)
         self.rules = (*(each for each in self.rules if not each.spent), rule)
@@ -111,7 +111,7 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Ends the silence of lost replies, so that their connections can close. On the node's loop."""
+        """Ends all requests with a lost reply, so that their connections can close. Call it on the node's loop."""
         for waiting in self._silent:
             if not waiting.done():
                 waiting.set_result(None)
@@ -123,9 +123,9 @@ class Faults:
         handle: Callable[[RequestContext, Any], Any],
         topic_name: Callable[[bytes], str | None],
     ) -> Any:
-        """What the dispatcher calls in place of the handler while there are rules. None: no reply; a Close: hang up.
+        """Applies the first matching rule around `handle` and returns the response; None is no reply.
 
-        `topic_name` looks a topic id up: rules have names.
+        `topic_name` returns the name of a topic id, because rules have names.
         """
 
         async def serve(part: Any) -> Any:
@@ -179,7 +179,7 @@ class Faults:
         return await self._stay_silent(ctx)
 
     async def _stay_silent(self, ctx: RequestContext) -> None:
-        """One request at a time: this one gets no answer, and its connection no further request, until it is gone."""
+        """Waits until the connection closes or `release` is called. Its later requests wait behind this one."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._silent[waiting] = None
         ctx.connection.on_close(lambda: None if waiting.done() else waiting.set_result(None))
@@ -202,7 +202,7 @@ async def _with_error(
 
     if ctx.api_key in SERVED_THEN_OVERWRITTEN:
         if ctx.api_key == FETCH:
-            request.max_wait_ms = 0  # an error is not waited for
+            request.max_wait_ms = 0  # an error is returned at once
         response = _decoded(ctx, await serve(request))
         if not overwrite(response, ctx.api_version, code, matches) and rule.topic is None:
             return error_response(ctx.api_key, ctx.api_version, request, code)
@@ -218,14 +218,14 @@ async def _with_error(
 
 
 def _decoded(ctx: RequestContext, response: Any) -> Any:
-    """Some handlers keep answers as bytes."""
+    """Decodes a response that the handler returned as bytes."""
     if isinstance(response, Encoded):
         return decode(response_class(ctx.api_key), ctx.api_version, response.body)
     return response
 
 
 def _needs_full_fetch(rule: FaultRule, ctx: RequestContext, request: Any) -> bool:
-    """An incremental fetch names no partitions. The client is made to name them all, once, so that the rule can see."""
+    """True for an incremental fetch, which does not name its partitions: the client has to send a full fetch first."""
     if ctx.api_key != FETCH or ctx.api_version < 7 or (rule.topic is None and rule.error is None):
         return False
     return request.session_epoch not in FULL_FETCH_EPOCHS

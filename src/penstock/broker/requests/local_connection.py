@@ -1,4 +1,4 @@
-"""The connection of a request that came over none: from this node itself, or inside an envelope."""
+"""Stands in for the connection of a request that this node itself made, or that came inside an envelope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LocalConnection:
     __slots__ = ("listener", "peer_host", "peer_port", "principal", "state")
 
     def __init__(self, listener: str, principal: str | None = None, client_host: str = LOOPBACK) -> None:
-        """`listener` is the name of the listener that the request would have come over."""
+        """`listener` names the listener whose rules apply to the request."""
         self.listener = Listener(listener)
         self.peer_host = client_host
         self.peer_port = 0
@@ -26,7 +26,7 @@ class LocalConnection:
         self.state: dict[str, Any] = {}
 
     def mute_for(self, seconds: float) -> None:
-        """Does nothing: quotas of clients don't concern a node's own requests."""
+        """Does nothing: client quotas don't apply to a node's own requests."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Does nothing: it never closes."""
+        """Does nothing: a local connection never closes."""

@@ -1,7 +1,7 @@
-"""Requests with very many elements, cut into pieces that are handled one after the other, and their answers joined.
+"""Splits a request with very many elements into pieces that are handled one by one, and joins their responses.
 
-It goes by the arrays that request and response have in common, as error replies do: a piece names some of the topics,
-and of a topic that is cut some of the partitions.
+Like `error_replies`, it pairs the arrays of request and response: a piece has some of the topics, and a topic that is
+split has some of its partitions in each piece.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from penstock.protocol.schema import Field, Struct
 
 
 def cut(request: Any, version: int, size: int) -> Iterator[Any]:
-    """Requests that ask together for what this one does, each for at most `size` elements of the deepest arrays."""
+    """Splits the request into requests with at most `size` elements of the deepest arrays each."""
     for piece, _ in _cut(request, version, size):
         yield piece
 
 
 def join(response: Any, piece: Any, api_key: int, request_type: type[Struct], version: int) -> Any:
-    """Adds the answer to the next piece."""
+    """Adds the next piece's response to `response` and returns it."""
     _join(response, piece, request_type, response_class(api_key), version)
     return response
 
 
 def size(request: Any) -> tuple[int, int]:
-    """The length of the longest array at the top, and how many elements there are in all arrays together."""
+    """Returns the length of the longest top-level array, and the number of elements of all arrays."""
     arrays = [getattr(request, field.name) or () for field in type(request).FIELDS if field.kind == "array"]
     return max(map(len, arrays), default=0), _elements(request)
 
@@ -48,7 +48,7 @@ def _array(struct_type: type[Struct], version: int) -> Field | None:
 
 
 def _cut(struct: Any, version: int, size: int) -> Iterator[tuple[Any, int]]:
-    """Pieces of a struct with the number of elements in each."""
+    """Yields the pieces of a struct, each with its number of elements."""
     field = _array(type(struct), version)
     items = None if field is None else getattr(struct, field.name)
     if field is None or not items:
@@ -80,6 +80,6 @@ def _join(mine: Any, theirs: Any, request_type: Any, response_type: Any, version
     items, more = getattr(mine, name), getattr(theirs, name)
     asked = paired.request.item
     if items and more and isinstance(asked, type) and identity(items[-1]) == identity(more[0]):
-        _join(items[-1], more[0], asked, paired.response.item, version)  # an item that was cut in two
+        _join(items[-1], more[0], asked, paired.response.item, version)  # an item that was split
         more = more[1:]
     items += more

@@ -1,12 +1,13 @@
-"""Work with more elements than one pass of the loop has time for: slices of all such requests take turns.
+"""Serves large requests in slices, so that other requests are served between two slices.
 
-A slice is done in one go, and between two slices everybody else is served. A pass of the loop has one slice, however
-many large requests there are. Slices are counted, not timed: the simulator repeats them exactly.
+A pass of the event loop has one slice, however many large requests there are: they take turns. The size of a slice is a
+number of elements, not a time, so that the simulator repeats it exactly.
 
-Python's collector of cycles looks at every object now and then, and stops everything for that: 50 ms for the objects of
-a hundred thousand elements, of which none is in a cycle. It pauses for every step of such a request, for its work in
-threads and until its next slice, but not while the request waits for anything else. Garbage must not pile up while
-large requests follow each other without a gap, so the pause ends when there are `PAUSE_MAX_OBJECTS`.
+Python's garbage collector visits every object now and then and stops the process meanwhile: for 50 ms with the objects
+of a hundred thousand elements, none of which is in a cycle. So it is disabled during every step of a large request,
+during the request's work in threads, and until its next slice, but not while the request waits for other events.
+Garbage must not pile up while large requests follow each other without a gap, so the collector is enabled again at
+`PAUSE_MAX_OBJECTS` objects.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Partitions of one slice: 2 ms of a Fetch, 15 ms of a Produce.
+#: Partitions in one slice: they take 2 ms in a Fetch, 15 ms in a Produce.
 SLICE_PARTITIONS = 500
-#: Objects made and not freed since the collector's last look, from which on it looks at them whatever is served.
+#: Objects created and not freed since the last collection, above which the collector runs even during a large request.
 PAUSE_MAX_OBJECTS = 1_000_000
 
 
@@ -35,13 +36,13 @@ class Slices:
         self._collects = False
 
     async def turn(self) -> None:
-        """Returns when the caller may do its next slice: requests come in the order in which they asked."""
+        """Returns when the caller may run its next slice; callers get their turns in the order of their calls."""
         with self.uncollected():
             async with self._lock:
                 await asyncio.sleep(0)
 
     async def serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that serves a large request: the collector pauses for its steps."""
+        """Runs a coroutine that serves a large request, with the collector disabled during its steps."""
         return await self._steps(coroutine)
 
     @types.coroutine
@@ -55,16 +56,16 @@ class Slices:
                     result: T = done.value
                     return result
                 finally:
-                    thrown = None  # an error that this frame holds, and whose traceback has this frame, is a cycle
+                    thrown = None  # else this frame and the error's traceback would be a reference cycle
             try:
-                with self.uncollected() if awaited is None else nullcontext():  # None: others have their turn
+                with self.uncollected() if awaited is None else nullcontext():  # None: sleep(0), the next step follows
                     value = yield awaited
             except BaseException as error:
                 thrown = error
 
     @contextmanager
     def uncollected(self) -> Iterator[None]:
-        """While this is done, garbage in cycles waits."""
+        """Disables the garbage collector for cycles inside the `with` block."""
         self._begin()
         try:
             yield
@@ -87,5 +88,5 @@ class Slices:
 
 
 def starts(count: int) -> range:
-    """Where the slices of so many partitions start."""
+    """Returns the start indexes of the slices of so many partitions."""
     return range(0, count, SLICE_PARTITIONS)

@@ -1,8 +1,8 @@
-"""Handlers that go through an array of the request: an element is a step, and a pass of the loop has so many.
+"""Runs handlers that are generators: a handler yields after each element of the request's array.
 
 A request may legally name a hundred thousand topics. A handler that is written as `Steps` yields None after each
-element, or something to wait for; a short one is answered at once, a long one lets everybody else have a turn after
-every `STEPS_PER_PASS` elements. Steps are counted, not timed: the simulator repeats them exactly.
+element, or an awaitable to wait for. A short request is answered at once; in a long one, other requests are served
+after every `STEPS_PER_PASS` elements. Steps are counted, not timed, so that the simulator repeats them exactly.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from penstock.net.later import Later
 
 R = TypeVar("R")
-#: `yield` ends a step; `result = yield awaitable` waits for it.
+#: `yield` ends a step; `result = yield awaitable` waits for the awaitable's result.
 Steps = Generator[Awaitable[Any] | None, Any, R]
 
 STEPS_PER_PASS = 200
 
 
 def run_steps(steps: Steps[R]) -> R | Later[R]:
-    """The result, or a `Later` if there are too many steps for one pass or one has to wait."""
+    """Returns the result, or a `Later` of it if there are too many steps for one pass or a step has to wait."""
     try:
         for _ in range(STEPS_PER_PASS):
             awaited = next(steps)

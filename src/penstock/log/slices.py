@@ -23,10 +23,11 @@ CHECKED_AT_ONCE = 256 * 1024
 class LogSlice:
     """Whole batches, except that `max_bytes` may cut the last one short, as in Kafka."""
 
-    __slots__ = ("_log", "position", "segment", "size")
+    __slots__ = ("_log", "_truncations", "position", "segment", "size")
 
     def __init__(self, log: Log, segment: Segment | None, position: int, size: int) -> None:
         self._log = log
+        self._truncations = log.truncations
         self.segment = segment
         self.position = position
         self.size = size
@@ -62,6 +63,7 @@ class LogSlice:
             return b""
         if segment.needs_check(self.position, self.position + self.size):
             return None
+        self._check_not_truncated()
         try:
             return segment.file.pread_cached(self.size, self.position)
         except OSError as error:
@@ -91,6 +93,7 @@ class LogSlice:
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
         """Verifies bytes that were on disk before this process. Returns the bytes before the first damaged batch."""
+        self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
         if not segment.needs_check(self.position, self.position + self.size):
@@ -100,6 +103,14 @@ class LogSlice:
             raise self._corrupt(segment, self.position, "a batch does not match its checksum")
         segment.mark_checked(self.position, self.position + good)
         return data if good == len(data) else memoryview(data)[:good]
+
+    def _check_not_truncated(self) -> None:
+        """Raises KafkaError if the log was truncated since the slice was located: its bytes may be of other batches."""
+        if self._log.truncations != self._truncations:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "The partition's log was truncated while it was read: look up its leader again.",
+            )
 
     def _corrupt(self, segment: Segment, position: int, reason: str) -> KafkaError:
         self._log.report_corruption(f"{segment.file.path} at byte {position}: {reason}")

@@ -64,3 +64,32 @@ def test_the_bytes_of_a_cold_fetch_are_released_however_it_ends(end: str) -> Non
         assert unsent.used == 0
 
     asyncio.run(scenario())
+
+
+class ParkedColdFetching(ColdFetching):
+    """A fetch that finds nothing at first, and later one slice that is not in memory."""
+
+    __slots__ = ("passes",)
+    passes: int
+
+    def pass_over(self, some: Any, total: int = 0) -> tuple[list[PartitionRead], int, bool]:
+        self.passes += 1
+        return super().pass_over(some) if self.passes > 1 else ([PartitionRead(cast(Any, None))], 0, False)
+
+
+def test_a_parked_fetch_that_is_woken_and_abandoned_is_answered_once() -> None:
+    async def scenario() -> None:
+        fetching = ParkedColdFetching(cast(Any, SimpleNamespace()), [], min_bytes=1, max_bytes=SIZE, isolation=0)
+        fetching.passes = 0
+        fetching.outcome = asyncio.get_running_loop().create_future()
+        answers: list[list[Any]] = []
+        answer = asyncio.ensure_future(settled(fetching.run(60_000, lambda reads, chunks: answers.append(chunks))))
+        await asyncio.sleep(0)
+        fetching.notify(SIZE)
+        fetching.abandon()
+        await asyncio.sleep(0)
+        fetching.outcome.set_result(bytes(SIZE))
+        await answer
+        assert (fetching.passes, answers) == (2, [[bytes(SIZE)]])
+
+    asyncio.run(scenario())

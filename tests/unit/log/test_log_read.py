@@ -225,6 +225,24 @@ def test_checksums_of_much_that_was_on_disk_are_looked_at_in_a_thread(monkeypatc
     assert len(in_threads) == 1, "what was checked is not checked again"
 
 
+@pytest.mark.parametrize("appends_after_truncation", [0, 30])
+def test_a_read_during_a_truncation_is_refused_and_reports_no_damage(appends_after_truncation: int) -> None:
+    logs = manager()
+    log = new_log(LogConfig(), logs)
+    for _ in range(10):
+        produce(log, value=bytes(100))
+    located = log.read(1, 1 << 20, upper_bound=10)
+    log.truncate_to(3)
+    for _ in range(appends_after_truncation):
+        produce(log, value=bytes(77))
+    for read in (located.read_cached, located.read_now, lambda: asyncio.run(located.read())):
+        with pytest.raises(KafkaError) as error:
+            read()
+        assert error.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not logs.corruptions
+    assert spans(log.read(1, 1 << 20, upper_bound=3).read_now()) == [(1, 1), (2, 2)]
+
+
 def test_a_length_that_points_nowhere_is_damage_too() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F

@@ -196,7 +196,7 @@ class Fetching:
 
     def abandon(self) -> None:
         """Ends the wait: makes the second pass and answers with the records that are there."""
-        future = self._future
+        future, self._future = self._future, None  # once: a read in a thread answers later, a wake-up may still come
         if future is None or future.done():
             return
         self._unpark()

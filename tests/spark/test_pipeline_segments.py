@@ -322,7 +322,7 @@ def test_a_damaged_file_is_one_sentence_that_names_it(broker: Broker, tmp_path: 
 
     for harmed, why in (
         (good[:-1] + bytes([good[-1] ^ 1]), "the checksum of the batch at offset"),
-        (good[:-1], "it is cut off, or what should be a batch in it is none"),
+        (good[:-1], "it is cut off, or has bytes that are not a batch"),
         (good[:20000] + b"\xff" * 100 + good[20100:], "damaged"),
         (good + b"\0" * 100, "damaged"),
         (b"", "it has 0 bytes"),
@@ -333,13 +333,13 @@ def test_a_damaged_file_is_one_sentence_that_names_it(broker: Broker, tmp_path: 
     assert "can't be read: " in sentence()
     log.write_bytes(good)
     described.write_text("{}")
-    assert "does not say what the file beside it has" in sentence()
+    assert "does not describe its .log file" in sentence()
     described.write_text("half a")
-    assert "it is no JSON" in sentence()
+    assert "it is not JSON" in sentence()
     other = json.loads(words)
     other["sha256"] = "0" * 64
     described.write_text(json.dumps(other))
-    assert "its digest is not the one beside it" in sentence()
+    assert "its digest differs from the digest in its .json file" in sentence()
     described.write_bytes(words)
     assert archived(tmp_path, "harmed") == live(broker, "harmed")
 
@@ -352,12 +352,12 @@ def test_what_retention_took_before_it_was_archived_is_told(broker: Broker, tmp_
     with broker.client() as client:
         client.delete_records({("hasty", 0): 150})
     with pytest.raises(
-        SourceError, match="hasty-0 begins at 150, and its archive ends at 100: what was between is gone"
+        SourceError, match="hasty-0 begins at 150, but its archive ends at 100; the records between were deleted"
     ):
         archive(broker, "hasty", tmp_path, everything=True)
     [late] = archive(broker, "hasty", tmp_path, everything=True, failOnDataLoss="false")
     assert (late.first, late.end) == (150, 300)
-    with pytest.raises(SourceError, match="has nothing from offset 100 to 149: set failOnDataLoss=false"):
+    with pytest.raises(SourceError, match="lacks the offsets 100 to 149: set failOnDataLoss=false"):
         archived(tmp_path, "hasty")
     assert [part.start for part in whole(found_in(tmp_path, "hasty"), lossy=True)[0]] == [0, 150]
 
@@ -369,7 +369,7 @@ def test_another_topic_of_the_same_name_is_not_mixed_in(broker: Broker, tmp_path
     with broker.client() as client:
         client.delete_topics(["again"])
     broker.create_topic("again", 1)
-    with pytest.raises(SourceError, match="is the archive of another topic that was named again"):
+    with pytest.raises(SourceError, match="has the archive of a deleted topic that was also named again"):
         archive(broker, "again", tmp_path, everything=True)
 
 
@@ -380,7 +380,7 @@ def test_another_topic_of_the_same_name_is_not_mixed_in(broker: Broker, tmp_path
 def test_addresses_are_those_that_can_be_reached(uri: str, known: bool) -> None:
     assert Place(uri).known is known
     if not known:
-        with pytest.raises(SourceError, match="is no address for an archive of segments: file://, s3a://"):
+        with pytest.raises(SourceError, match="is not an address for an archive of segments: use file://, s3a://"):
             Place(uri).open()
 
 

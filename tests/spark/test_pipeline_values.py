@@ -122,7 +122,7 @@ def test_a_record_without_a_value_deletes_what_its_key_made_where_fields_are_the
 
 
 def test_a_field_to_upsert_by_that_no_value_has_is_one_sentence_unless_no_value_could_have_it(spark: Any) -> None:
-    with pytest.raises(SourceError, match="Values have no field nothing to upsert by: they have id, n"):
+    with pytest.raises(SourceError, match="Values have no field nothing to upsert by: choose from id, n"):
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])

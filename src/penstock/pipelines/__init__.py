@@ -1,6 +1,7 @@
-"""Ready-made pipelines: each is a function that builds a Spark query and leaves the running of it to Spark.
+"""Ready-made pipelines: each is a function that builds a Spark query, which Spark runs.
 
-Invariants: what Spark can do (checkpoints, retries, shuffles, state) is never done here; a pipeline that is started
-again goes on where it was and doubles nothing. Whatever the user got wrong is one sentence (SourceError).
-`penstock pipeline …` calls them, and users can, with a session of their own. Needs the extra `penstock[spark]`.
+Invariants: checkpoints, retries, shuffles and state are left to Spark; a pipeline that is started again continues where
+it stopped and writes no record twice; a user's error is reported in one sentence (SourceError).
+`penstock pipeline …` calls these functions; users can call them with their own session. Needs the extra
+`penstock[spark]`.
 """

@@ -1,8 +1,9 @@
-"""Records kept for longer than their topic keeps them, and both read as one.
+"""Archives keep records for longer than their topic; a reader sees archive and topic as one.
 
-Two kinds, wherever Spark can write. Records: Parquet files of whole records, by partition, which a stream writes and
-any tool reads. Segments: the log's own bytes, written once each (`segment_archive`). Both hold what is committed, and a
-reader goes on in the topic right after them: no record twice, none left out, or an error if retention was faster.
+There are two kinds, at any address that Spark can write to. An archive of records is Parquet files of whole records by
+partition, which a stream writes and any tool reads. An archive of segments is the log's own bytes, each written once
+(`segment_archive`). Both hold committed records only. A reader continues in the topic right after the archive: it reads
+each record once, and raises an error if retention deleted records before they were archived.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 def start_archive(
     spark: Any, topic: Topic, path: str, *, checkpoint: str | None = None, pace: Pace | None = None
 ) -> Any:
-    """Of records, as Parquet files."""
+    """Starts a query that archives records as Parquet files."""
     pace = pace or Pace()
     records = read_stream(spark, topic, **_COMMITTED, **pace.limits).select(*COLUMNS)
     writer = records.writeStream.format("parquet").queryName(f"archive {topic.name} to {path}")
@@ -33,7 +34,7 @@ def start_archive(
 
 
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
-    """One DataFrame: the archive, of either kind, and what the topic has after it."""
+    """Returns a DataFrame of the archive, of either kind, and of the topic's records after it."""
     found = _segments(spark, topic.name, path)
     if found is None:
         archived, ends = _records(spark, path)
@@ -48,7 +49,7 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
 
 
 def read_archive(spark: Any, name: str, path: str) -> Any:
-    """The archive alone, of either kind: each partition's records by one task, in order."""
+    """Returns a DataFrame of the archive alone, of either kind; one task reads each partition's records in order."""
     found = _segments(spark, name, path)
     if found is None:
         archived, _ = _records(spark, path)

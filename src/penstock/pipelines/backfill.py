@@ -1,7 +1,7 @@
-"""A table back into a topic: all of it, as it was at a time, or with what was recorded up to a time.
+"""Writes a table back to a topic: all of it, an earlier version of it, or the records up to a time.
 
-Rows of tables that `table` wrote become the records that they were: key, value, timestamp, and the order that they had
-in their partition. Of other tables a column is the key, and the rest becomes a JSON value.
+Rows of tables that `table` wrote become the records that they were: key, value, timestamp, and their order in the
+partition. For other tables a column is the key, and the other columns become a JSON value.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ class BackfillJob:
     path: str
     topic: Topic
     format: str = "delta"
-    """Or parquet, or archive: what `archive` wrote, of either kind."""
+    """delta, parquet, or archive; archive is either kind that `archive` writes."""
     archived: str | None = None
-    """The topic that an archive is of; the target's name if None."""
+    """The name of the archived topic; the target's name if None."""
     key: str | None = None
-    """A column; `_key` if the table has it."""
+    """The column with the keys; by default `_key`, if the table has it."""
     until: str | None = None
-    """Only records with a timestamp up to this one (of `_timestamp`)."""
+    """Only records with a `_timestamp` up to this time."""
     as_of: str | None = None
-    """A Delta table's version, or the time at which it was as it is wanted."""
+    """The version of a Delta table, or a time, whose state is written."""
     where: str | None = None
     same_partitions: bool = False
     partitions: int | None = None
-    """Of the topic if it is made; else as many as the records need with `same_partitions`, or the broker's number."""
+    """Partitions of a topic that is created. None: those of the records with `same_partitions`, else num.partitions."""
     exactly_once: bool = True
 
 
 class Backfill:
-    """A job that is ready to run: what is wrong with it has been told."""
+    """A job that has been checked and is ready to run."""
 
     def __init__(self, spark: Any, job: BackfillJob) -> None:
-        """Raises SourceError."""
+        """Checks the job and creates the topic. Raises SourceError."""
         self._job = job
         self._records = records(_table(spark, job), job)
-        self._create_topic()  # behind that: no topic is made for what can't be done
+        self._create_topic()  # after the checks above, so that a job that can't run creates no topic
         self._before = self._last = _end_of(job.topic)
 
     def _create_topic(self) -> None:
-        """If it is not there: with the partitions that are asked for, or that the records need."""
+        """Creates the topic if it does not exist. Raises SourceError if it has another number of partitions."""
         job = self._job
         if exists(job.topic):
             there = partitions_of(job.topic)
             if job.partitions not in (None, there):
                 raise SourceError(
                     f"{job.topic.name!r} has {counted_partitions(there)} already, not {job.partitions}: name "
-                    "another topic, or leave the number out."
+                    "another topic, or omit the number."
                 )
         else:
             wanted = job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS)
             create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
-        """As many as the highest partition of a record needs."""
+        """Returns the number of partitions that the records need."""
         from pyspark.sql import functions as f
 
         [row] = self._records.agg(f.max("partition")).collect()
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """How many records there are to write. Tables know, unless only some of their rows are wanted."""
+        """Counts the records to write. This reads no data, unless only some rows of the table are wanted."""
         return int(self._records.count())
 
     def written(self) -> int:
-        """So far, as the topic has it: with what others write to it, and the marks that transactions end with."""
-        with suppress(SourceError):  # the job itself says that the broker has gone
+        """Returns the offsets written so far, which include other producers' records and transaction markers."""
+        with suppress(SourceError):  # the job itself reports an unreachable broker
             self._last = _end_of(self._job.topic)
         return self._last - self._before
 
     def run(self) -> int:
-        """How many records were written. Raises SourceError."""
+        """Writes the records and returns their number. Raises SourceError."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -95,7 +95,7 @@ class Backfill:
 
 
 def backfill(spark: Any, job: BackfillJob) -> int:
-    """How many records were written. Raises SourceError."""
+    """Runs a job and returns the number of records written. Raises SourceError."""
     return Backfill(spark, job).run()
 
 
@@ -106,14 +106,14 @@ def _end_of(topic: Topic) -> int:
 def _table(spark: Any, job: BackfillJob) -> Any:
     if job.format == "archive":
         if job.as_of is not None:
-            raise SourceError("An archive is what it was when it was written: leave --as-of out, or use --until.")
+            raise SourceError("An archive has no earlier versions: omit --as-of, or use --until.")
         if job.key is not None:
-            raise SourceError("Records of an archive have their keys: leave --key out.")
+            raise SourceError("Records of an archive already have keys: omit --key.")
         return read_archive(spark, job.archived or job.topic.name, job.path)
     reader = spark.read.format(job.format)
     if job.as_of is not None:
         if job.format != "delta":
-            raise SourceError("Only Delta tables remember what they were: leave --as-of out, or use --until.")
+            raise SourceError("Only Delta tables have earlier versions: omit --as-of, or use --until.")
         reader = reader.option("versionAsOf" if job.as_of.isdigit() else "timestampAsOf", job.as_of)
     elif job.format == "parquet":
         reader = reader.option("mergeSchema", "true")
@@ -121,7 +121,7 @@ def _table(spark: Any, job: BackfillJob) -> Any:
 
 
 def records(table: Any, job: BackfillJob) -> Any:
-    """A table's rows as records, each key's in order."""
+    """Returns a table's rows as records, in order for each key. Raises SourceError."""
     from pyspark.sql import functions as f
 
     if job.format == "archive":
@@ -129,10 +129,13 @@ def records(table: Any, job: BackfillJob) -> Any:
     there = set(table.columns)
     key = job.key or ("_key" if "_key" in there else None)
     if key is not None and key not in there:
-        raise SourceError(f"The table has no column {key!r} for keys: it has {', '.join(table.columns)}.")
+        raise SourceError(f"The table has no column {key!r} for keys: choose from {', '.join(table.columns)}.")
     for wanted, why in (("_timestamp", job.until), ("_partition", job.same_partitions)):
         if why and wanted not in there:
-            raise SourceError(f"The table has no column {wanted!r}: `penstock pipeline table` writes tables with it.")
+            raise SourceError(
+                f"The table has no column {wanted!r}, which only tables of `penstock pipeline table` have: "
+                "omit the option that needs it."
+            )
     if job.until is not None:
         table = table.where(f.col("_timestamp") <= f.to_timestamp(f.lit(job.until)))
     if job.where is not None:
@@ -152,7 +155,7 @@ def records(table: Any, job: BackfillJob) -> Any:
 
 
 def _archived(table: Any, job: BackfillJob) -> Any:
-    """Records as they were."""
+    """Returns the records of an archive in the sink's columns."""
     from pyspark.sql import functions as f
 
     if job.until is not None:
@@ -171,8 +174,8 @@ def _value(table: Any) -> Any:
     if own == ["value"]:
         return f.coalesce(f.col("value").cast("string"), *bad)
     if not own:
-        raise SourceError("The table has no columns to make values of.")
-    # A record without a value became a row without fields.
+        raise SourceError("The table has no columns for values: choose another key column.")
+    # A record with a null value became a row in which all fields are null.
     empty = f.lit(True)
     for name in own:
         empty &= f.col(f"`{name}`").isNull()
@@ -183,7 +186,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """A type with the names that fields had before they were columns."""
+    """Returns a type in which columns have the names of their JSON fields again."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

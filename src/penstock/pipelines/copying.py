@@ -1,7 +1,7 @@
-"""Topics copied to topics: with other partitions or other keys, or from another cluster as they are.
+"""Copies a topic to another topic: with other partitions or keys, or unchanged from another cluster.
 
-Order: a source partition is read by one task, in order, and a key's records are in one partition; so whoever keeps the
-keys keeps each key's order. With a new key, a batch's records are brought together by it and sorted by time first.
+One task reads a source partition in order, and the records of a key are in one partition; so a copy with the same keys
+keeps the order of each key. With new keys, the records of a batch are first grouped by key and sorted by time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.pipelines.topics import Topic, counted_partitions, create_like, pa
 from penstock.spark.errors import SourceError
 from penstock.spark.ranges import Offsets
 
-#: The header by which a mirrored record says where it was.
+#: The header of a mirrored record that has its offset at the source.
 SOURCE_OFFSET = "mirror.offset"
 
 
@@ -25,9 +25,9 @@ class CopyJob:
     target: Topic
     checkpoint: str
     partitions: int | None = None
-    """Of the target, if it is to be made; the source's if None."""
+    """Partitions of a target that is created; None: as many as the source has."""
     key: str | None = None
-    """A SQL expression over key, value, topic, partition, offset, timestamp; key and value are strings in it."""
+    """An SQL expression for the new key, over key and value (as strings), topic, partition, offset and timestamp."""
     exactly_once: bool = True
     pace: Pace = field(default_factory=Pace)
 
@@ -36,19 +36,19 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
     if (job.source.bootstrap, job.source.name) == (job.target.bootstrap, job.target.name):
         raise SourceError("A topic can't be copied into itself: give the target another name.")
     wanted = job.partitions or partitions_of(job.source)
-    records = _rekeyed(_records(spark, job), job.key)  # before a topic is made for what can't be done
+    records = _rekeyed(_records(spark, job), job.key)  # checks the job before the target is created
     if not create_like(job.target, wanted) and job.partitions is not None:
         there = partitions_of(job.target)
         if there != wanted:
             raise SourceError(
                 f"{job.target.name!r} has {counted_partitions(there)} already, not {wanted}: give the target "
-                "another name, or leave the number out."
+                "another name, or omit the number."
             )
     return _start(job, records, "repartition")
 
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:
-    """Partition for partition; each record's offset at the source goes along in a header."""
+    """Starts a query that copies each partition to the same partition, with the source offset in a header."""
     count = partitions_of(job.source)
     create_like(job.target, count)
     there = partitions_of(job.target)
@@ -66,7 +66,7 @@ def start_mirror(spark: Any, job: CopyJob) -> Any:
 
 
 def translate(spark: Any, mirrored: Topic, committed: Mapping[int, int]) -> Offsets:
-    """Where a group goes on in the mirrored topic, from where it was in each partition of the source."""
+    """Returns the offsets in the mirrored topic that correspond to a group's committed offsets in the source."""
     from pyspark.sql import functions as f
 
     headers = f.filter("headers", lambda each: each["key"] == SOURCE_OFFSET)
@@ -89,7 +89,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
         return records.select(*columns)
     from pyspark.sql import functions as f
 
-    # Key and value are bytes in a record, and text in what users write about them.
+    # Key and value are bytes in a record, and strings in the user's expression.
     text = records.select(
         f.col("key").cast("string").alias("key"),
         f.col("value").cast("string").alias("value"),
@@ -106,7 +106,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """One task's part of a batch, sorted: Spark doesn't sort streams."""
+    """Sorts a task's part of a batch by time, because Spark does not sort streams."""
     import pyarrow as pa
 
     found = list(batches)

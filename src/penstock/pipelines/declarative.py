@@ -1,7 +1,7 @@
-"""Spark's declarative pipelines: a project to begin with, and running one with its events as they come.
+"""Creates projects of Spark's declarative pipelines, and runs them with their events printed as they happen.
 
-A project is Spark's own: `spark-pipeline.yml` and Python or SQL files with tables, views and flows. What is added is
-the session: a Java, the data source, a catalog in the project's directory, and an end to retries.
+A project has Spark's own format: `spark-pipeline.yml` and Python or SQL files with tables, views and flows. Penstock
+adds the session: a Java, the data source, a catalog in the project's directory, and no endless retries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.disk.api import DIRECTORY_MODE
 from penstock.spark.errors import SourceError, not_importable
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
-#: A flow that fails would be tried again without end; its reason is of more use.
+#: Spark retries a failed flow without end by default; reporting its error is more useful.
 CONFIGURATION = {
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -31,7 +31,7 @@ libraries:
       include: transformations/**
 """
 STREAM = '''\
-"""A topic as a streaming table, and what it adds up to."""
+"""A topic as a streaming table, and its records counted by key."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ spark: SparkSession
 
 @dp.table
 def events() -> DataFrame:
-    """Every record of the topic, once."""
+    """Has every record of the topic once."""
     records = (
         spark.readStream.format("penstock")
         .option("kafka.bootstrap.servers", "{bootstrap}")
@@ -64,7 +64,7 @@ def events_by_key() -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Which tables a run brings up to date: all, if none is named."""
+    """The tables that a run updates; all if none is named."""
 
     tables: Sequence[str] = ()
     full: Sequence[str] = ()
@@ -72,7 +72,7 @@ class Refresh:
 
 
 def create_project(place: Path, *, bootstrap: str, topic: str) -> list[Path]:
-    """The files that were made. Raises FileExistsError."""
+    """Writes a new project and returns its files. Raises FileExistsError."""
     place = place.absolute()
     place.mkdir(parents=True)
     (place / "transformations").mkdir()
@@ -86,7 +86,7 @@ def create_project(place: Path, *, bootstrap: str, topic: str) -> list[Path]:
 
 
 def find_spec(given: str | None) -> Path:
-    """The project's file: given, or a directory with one, or the nearest one from here upward."""
+    """Returns the project's file: the given file, the file in the given directory, or the nearest file upward."""
     place = Path(given or ".").absolute()
     if place.is_file():
         return place
@@ -109,11 +109,11 @@ def _load(spec: Path) -> Any:
     try:
         return load_pipeline_spec(spec)
     except Exception as problem:
-        raise SourceError(f"{spec} is not right: {str(problem).splitlines()[0]}") from problem
+        raise SourceError(f"{spec} is not a valid project file: {str(problem).splitlines()[0]}") from problem
 
 
 def settings(spec: Path) -> dict[str, str]:
-    """Spark's properties for a project's session: Connect, and a catalog beside the project's file."""
+    """Returns Spark properties for a project's session: Spark Connect, and a catalog beside the project's file."""
     place = spec.parent / "storage"
     return {
         "spark.api.mode": "connect",
@@ -129,7 +129,7 @@ def settings(spec: Path) -> dict[str, str]:
 def run_project(
     spark: Any, spec: Path, on_event: Callable[[str], None], *, refresh: Refresh, dry: bool = False
 ) -> None:
-    """Registers a project's definitions and runs them. Raises SourceError with the reason of what failed."""
+    """Registers a project's definitions and runs them. Raises SourceError with the reason if a flow fails."""
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
@@ -166,7 +166,7 @@ def _make_storage(storage: str) -> None:
 
 
 def _why(told: Sequence[str], problem: BaseException) -> str:
-    """The flow's own reason is in an event before the run's end, or in the exception."""
+    """Returns the reason of a flow's failure, from the last events of the run or from the exception."""
     from penstock.pipelines.running import reason
 
     for text in (*reversed(told), str(problem)):

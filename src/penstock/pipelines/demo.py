@@ -1,4 +1,4 @@
-"""Events to show the product with, the table that Spark makes of them, and whether one holds exactly the other."""
+"""The demo: produces events, keeps a table of them, and checks that the table has exactly the produced events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TOPIC = "clicks"
 SCHEMA = "id BIGINT, user STRING, page STRING, ms INT"
 PAGES = ("/", "/search", "/product", "/cart", "/checkout", "/help")
 USERS = 500
-#: Pages by how often they are looked at.
+#: Pages, and how often each is visited.
 WEIGHTS = (30, 24, 28, 10, 5, 3)
 
 
 def events(seed: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Clicks of users, without end: the same for the same seed."""
+    """Yields clicks of users without end, the same for the same seed."""
     chance = random.Random(seed)  # noqa: S311 (made-up visitors)
     number = 0
     while True:
@@ -33,7 +33,7 @@ def events(seed: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 class Generator:
-    """Produces in a thread of its own, `rate` events a second, and knows what has been acknowledged."""
+    """Produces `rate` events a second in a thread of its own, and counts the acknowledged ones."""
 
     def __init__(self, bootstrap: str, rate: int, seed: int = 7) -> None:
         self.produced: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Generator:
         self._thread.start()
 
     def stop(self) -> None:
-        """Everything that was sent has been acknowledged when it returns; raises what went wrong."""
+        """Stops, and returns once all sent events are acknowledged. Raises the error of the thread, if any."""
         self._stopping.set()
         self._thread.join()
         if self.problem is not None:
@@ -77,16 +77,16 @@ class Generator:
 
 
 def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
-    """Clicks as a Parquet table: no jar is needed for it."""
+    """Returns the job that writes clicks to a Parquet table, which needs no jar."""
     pace = Pace(follow=follow, every="2 seconds")
     return TableJob(Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=pace)
 
 
 def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
-    """The dashboard: nothing before the first batch is there.
+    """Returns the rows of the dashboard; none before the first batch.
 
-    It is asked for every few seconds on whatever machine: sets of a few hundred users cost less than Spark's estimate
-    of their number, whose buffers take seconds to compile.
+    It runs every few seconds, also on slow machines. Exact sets of a few hundred users cost less than Spark's
+    approximate count, whose buffers take seconds to compile.
     """
     from pyspark.sql import functions as f
 
@@ -95,7 +95,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
 
 
 def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
-    """What `differences` wants to know of the table."""
+    """Returns the table's rows by page, as `differences` needs them."""
     from pyspark.sql import functions as f
 
     return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))
@@ -114,7 +114,7 @@ def _by_page(spark: Any, path: str, *columns: Any) -> list[dict[str, Any]]:
 
 
 def differences(found: list[dict[str, Any]], produced: Counter[str], spent_ms: Counter[str]) -> list[str]:
-    """What the table has otherwise than what was produced; empty if it holds exactly that."""
+    """Returns the differences between the table and the produced events; empty if there are none."""
     told = []
     rows = {row["page"]: row for row in found}
     for page in sorted(set(rows) | set(produced), key=str):

@@ -1,9 +1,9 @@
-"""Field names of JSON values as column names, and back. Pure.
+"""Maps field names of JSON values to column names, and back. Pure.
 
-A table's columns are more than a value's fields, differ in more than case, and have no spaces or dots. So a character
-that no column name may have becomes `%` and its two hexadecimal digits, as in an address (`a b` is column `a%20b`), and
-a field that is named like a column of the record's own has its underscore written so (`_key` is `%5Fkey`), as has one
-that is named like those that Delta adds while it merges (`_row_id_`, all begin and end with an underscore).
+A table has columns besides the value's fields, and a column's name has no spaces or dots. So a character that a column
+name may not have becomes `%` and its two hexadecimal digits, as in a URL (`a b` is column `a%20b`). A field with the
+name of one of the record's own columns has its underscore escaped (`_key` is `%5Fkey`); so has a field with a name like
+those that Delta adds while it merges (`_row_id_`: they begin and end with an underscore).
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from urllib.parse import unquote
 from penstock.pipelines.topics import PLACES
 
 BAD = "_bad"
-"""The column that holds a value which the others don't hold in full."""
+"""The column with the whole value, if the other columns do not hold all of it."""
 OWN = ("_key", *PLACES, BAD, "_bad_value", "_bad_reason", "_gone")
 """Columns that are not fields of the value."""
 
-#: The name of the field whose name is empty: every other `%` is followed by digits.
+#: The column of the field with the empty name; in other columns, digits follow a `%`.
 _EMPTY = "%"
-#: What Delta refuses in names, what separates names of nested fields, what quotes them, and what is written with `%`.
+#: Characters that Delta refuses in names, the separator of nested fields, the quote, and the escape character itself.
 _UNSAFE = re.compile(r"[\x00-\x20\x7f,;{}()=.`%]")
-#: What Delta calls columns of its own.
+#: Names that Delta gives to columns of its own.
 _DELTAS = re.compile(r"_.*_")
 
 
 def column_of(field: str, *, top: bool) -> str:
-    """`top`: it is a field of the value itself, which must not be named like a column of the record's own."""
+    """Returns the column of a field. `top`: a field of the value itself, not of a nested object.
+
+    The column of a top field must not have the name of one of the record's own columns.
+    """
     if not field:
         return _EMPTY
     safe = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", field)
@@ -40,7 +43,7 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Which column holds a field. One that was not named here, such as `a.b`, holds the field of its own name."""
+    """Returns the column of each field. A column that `column_of` did not name, such as `a.b`, has the same name."""
     found = {}
     for column in columns:
         field = field_of(column)
@@ -50,7 +53,7 @@ def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
 
 
 def folded(name: str) -> str:
-    """Equal for names that Spark takes for the same: it compares letters by their upper and then lower case."""
+    """Returns a form that is equal for names that Spark does not distinguish: it ignores case, by Java's rules."""
     return name.upper().casefold().replace("i\u0307", "i")
 
 

@@ -1,7 +1,7 @@
-"""JSON values as rows of a table's columns. Pure.
+"""Converts JSON values to rows of a table's columns. Pure.
 
-A row has every field of its value, or has the whole value as text in `_bad`, beside those fields that fit. A null field
-and a field that is not there are the same.
+A row has all fields of its value; or the fields that fit, and the whole value as text in `_bad`. A null field and a
+missing field are the same.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Row = dict[str, Any]
 
 
 class _NoObjectError(Exception):
-    """The text is no JSON object that can be kept in columns."""
+    """The text is not a JSON object that columns can hold."""
 
 
 def text_of(value: bytes) -> str:
-    """A value as it is kept in `_bad`: bytes that are no UTF-8 are written as `\\xNN`."""
+    """Returns a value as `_bad` has it: bytes that are not UTF-8 are written as `\\xNN`."""
     return value.decode("utf-8", errors="backslashreplace")
 
 
 def seen_in(values: Iterable[bytes]) -> Seen:
-    """What all objects among some values have between them."""
+    """Returns the fields and types of all objects among the values."""
     seen = Seen()
     for value in values:
         try:
@@ -58,7 +58,7 @@ def seen_in(values: Iterable[bytes]) -> Seen:
 
 
 class Rows:
-    """Makes rows of values. For one thread at a time. The table is partitioned by columns that are `fixed`."""
+    """Makes rows of values, in one thread at a time. The table is partitioned by the columns in `fixed`."""
 
     def __init__(self, columns: Struct, fixed: frozenset[str] = frozenset()) -> None:
         self._lost = False
@@ -74,7 +74,7 @@ class Rows:
             found[BAD] = text_of(value)
         return found
 
-    # A converter returns what a column holds of a value, and notes if that is not all of it.
+    # A converter returns the part of a value that a column can hold, and calls `_lose` if that is not all of it.
 
     def _lose(self) -> None:
         self._lost = True
@@ -95,7 +95,7 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`convert` returns None for what the column can't hold."""
+        """Wraps `convert`, which returns None for a value that the column can't hold."""
 
         def converted(value: Any) -> Any:
             if value is None:
@@ -145,7 +145,7 @@ class Rows:
         return converted
 
 
-# --- single values; None: it can't be held
+# --- single values; None if the column can't hold the value
 
 
 def _nothing(value: Any) -> None:
@@ -182,7 +182,7 @@ def _date(value: Any) -> date | None:
 
 
 def _timestamp(value: Any) -> datetime | None:
-    """Only where the text names its zone, and has no more than microseconds."""
+    """Parses a timestamp; None unless the text names its zone and has at most microseconds."""
     try:
         found = datetime.fromisoformat(value) if type(value) is str else None
     except ValueError:
@@ -196,17 +196,17 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """A text in a column that a table is partitioned by: it names a directory there, and nothing names none."""
+    """Returns a text for a partition column, where it becomes the name of a directory; None if it can't."""
     if type(value) is not str or value in ("", _NO_VALUE):
         return None
     return value if len(_ESCAPED.sub("%00", value).encode()) <= MOST_DIRECTORY else None
 
 
-#: Of the 255 bytes that a directory's name may have, what is left for the value beside the column's name.
+#: Bytes left for the value in the 255 bytes of a directory's name, which also has the column's name.
 MOST_DIRECTORY = 200
-#: The directory of null, for Spark and Delta.
+#: The name that Spark and Delta give to the directory of null.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-#: What Spark writes in names of directories as `%` and two digits.
+#: Characters that Spark escapes in names of directories as `%` and two digits.
 _ESCAPED = re.compile(r"""[\x00-\x20\x7f"#%'*/:=?\\{}\[\]^<>|]""")
 
 _SCALARS: dict[Scalar, Callable[[Any], Any]] = {
@@ -223,12 +223,12 @@ _SCALARS: dict[Scalar, Callable[[Any], Any]] = {
 
 
 def _object(value: bytes) -> dict[str, Any]:
-    """Raises _NoObjectError. Numbers with a point or an exponent are decimals, so that none is rounded."""
+    """Parses a JSON object. Numbers with a point or an exponent become decimals, unrounded. Raises _NoObjectError."""
     try:
         text = value.decode()
         found = _DECODER.decode(text)
         if "\\u" in text:
-            json.dumps(found, ensure_ascii=False, default=str).encode()  # half of a surrogate pair is no text
+            json.dumps(found, ensure_ascii=False, default=str).encode()  # raises for half of a surrogate pair
     except (ValueError, ArithmeticError, RecursionError):
         raise _NoObjectError from None
     if type(found) is not dict:
@@ -239,12 +239,12 @@ def _object(value: bytes) -> dict[str, Any]:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("the object has a name twice")
     return found
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=_pairs)

@@ -1,16 +1,17 @@
-"""Types of columns that grow with the JSON values of a topic: what was seen, and what columns become of it. Pure.
+"""Finds the types of columns for JSON values: counts the types in the values, and grows the columns to fit. Pure.
 
 The rules, which docs/pipelines.md states for users:
 
-- A null says nothing. A column comes with the first value that has a type; of several kinds, the most frequent wins.
-- Objects are structs, field by field; arrays have one type of elements. Both grow inside, at any depth.
-- An integer of 64 bits is BIGINT. Other numbers are DOUBLE where that holds each of them exactly, else DECIMAL(38,18).
-- A column keeps its type, but smaller integers become BIGINT, and BIGINT and smaller decimals DECIMAL(38,18), when a
-  number comes that needs it and the table can do it.
-- A field whose name differs from a column only in case, one more field than `MOST_FIELDS` in an object, and one deeper
-  than `MOST_DEPTH` get no column.
+- A null has no type. A field gets a column with its first value that has a type; of several types, the most frequent
+  wins.
+- Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
+- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if it holds all of them exactly, else DECIMAL(38,18).
+- A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
+  DECIMAL(38,18), if a number needs it and the table supports it.
+- No column is made for a field whose name differs from a column only in case, for fields of an object above
+  `MOST_FIELDS`, and for fields deeper than `MOST_DEPTH`.
 
-What no column holds is kept with its whole value in `_bad`: `json_rows` sees to that.
+`json_rows` keeps a value that the columns do not hold completely in `_bad`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_DEPTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """By Spark's name, such as bigint or string."""
+    """A type without parameters, by Spark's name, such as bigint or string."""
 
     name: str
 
@@ -52,7 +53,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A type of a table that somebody else made: it holds no JSON value. As Spark's JSON."""
+    """A type that holds no JSON value, in a table that Penstock did not make; as Spark's JSON."""
 
     json: str
 
@@ -61,12 +62,12 @@ Type = Scalar | DecimalOf | ListOf | Struct | Other
 
 BOOLEAN, STRING, BIGINT, DOUBLE = Scalar("boolean"), Scalar("string"), Scalar("bigint"), Scalar("double")
 FLOAT, DATE, TIMESTAMP = Scalar("float"), Scalar("date"), Scalar("timestamp")
-#: Twenty digits before the point, as many as a BIGINT may need to be widened to it, and eighteen behind.
+#: Twenty digits before the point, which a widened BIGINT needs, and eighteen after it.
 DECIMAL = DecimalOf(38, 18)
 INTEGERS = {Scalar("tinyint"): 2**7, Scalar("smallint"): 2**15, Scalar("int"): 2**31, BIGINT: 2**63}
-"""What each holds less than, and its negative."""
+"""Exclusive upper bound of each integer type; its negative is the inclusive lower bound."""
 
-#: Every integer below has a DOUBLE of its own.
+#: A DOUBLE holds every integer below this exactly.
 SMALL = 2**53
 
 Number = int | Decimal
@@ -76,7 +77,7 @@ Number = int | Decimal
 
 
 def is_double(value: Number) -> bool:
-    """Whether a DOUBLE, written with as few digits as tell it from others, is this number."""
+    """True if the DOUBLE of this number, in its shortest notation, is the same number."""
     try:
         nearest = float(value)
     except OverflowError:
@@ -85,9 +86,9 @@ def is_double(value: Number) -> bool:
 
 
 def digits_of(value: Number) -> tuple[int, int]:
-    """How many digits a number has before and behind its point, without zeros that say nothing."""
+    """Returns the number of digits before and after the point, without leading and trailing zeros."""
     _, digits, exponent = Decimal(value).as_tuple()
-    assert isinstance(exponent, int), "JSON has no number that is none"
+    assert isinstance(exponent, int), "JSON has no NaN and no infinity"
     count = len(digits)
     while count and digits[count - 1] == 0:
         count, exponent = count - 1, exponent + 1
@@ -104,7 +105,7 @@ def _holds(kind: DecimalOf, whole: int, fraction: int) -> bool:
 
 
 def as_integer(value: Number) -> int | None:
-    """The number as a BIGINT, if it is one: 2.0 is 2."""
+    """Returns the number as a BIGINT if it is integral and in range (2.0 is 2), else None."""
     if isinstance(value, Decimal):
         if not is_decimal(value, DecimalOf(19, 0)):
             return None
@@ -112,12 +113,12 @@ def as_integer(value: Number) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-# --- what was seen
+# --- counting types in values
 
 
 @dataclass(slots=True)
 class Seen:
-    """How often each kind of value was seen in one place. Adding up is associative and commutative."""
+    """Counts of each kind of value at one place of the values. Merging is associative and commutative."""
 
     booleans: int = 0
     strings: int = 0
@@ -133,7 +134,7 @@ class Seen:
     """The least and greatest of `longs`, and 0."""
     whole: int = 0
     fraction: int = 0
-    """The most digits of one of `decimals` before and behind its point."""
+    """The most digits of a number in `decimals` before and after its point."""
     lists: int = 0
     objects: int = 0
     element: Seen | None = None
@@ -180,7 +181,7 @@ class Seen:
             self.whole, self.fraction = max(self.whole, whole), max(self.fraction, fraction)
 
     def _add_small(self, value: int) -> None:
-        """Every type of numbers holds it."""
+        """Counts an integer that every numeric type holds."""
         self.integers += 1
         self.longs += 1
         self.doubles += 1
@@ -195,7 +196,7 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Keeps the first names in order: those that come first among all come first among some."""
+        """Keeps only the first names in sorted order, so that merging in any order keeps the same names."""
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
 
@@ -212,7 +213,7 @@ class Seen:
         self._bound()
 
     def to_json(self) -> dict[str, Any]:
-        """Only what is not as it was made."""
+        """Returns the counters that differ from their defaults."""
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_BOUNDS)}
         found["element"] = self.element.to_json() if self.element is not None else None
         found["fields"] = {name: seen.to_json() for name, seen in self.fields.items()}
@@ -231,12 +232,14 @@ _COUNTS = ("booleans", "strings", "numbers", "integers", "longs", "doubles", "de
 _BOUNDS = ("low", "high", "whole", "fraction")
 
 
-# --- what columns become
+# --- growing columns
 
 
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
-    """A table's columns after some values. Those that are `fixed` keep their types, and are no objects and no arrays if
-    they are new: a table is partitioned by them."""
+    """Returns a table's columns after the values in `seen`.
+
+    The table is partitioned by the columns in `fixed`: they keep their types, and new ones are not structs or arrays.
+    """
     columns = _grown_struct(known, seen, widens, 0, fixed).columns
     there = {column for column, _ in known.columns}
     return Struct(tuple((column, _one(kind) if column in fixed - there else kind) for column, kind in columns))
@@ -281,7 +284,7 @@ def _grown(known: Type, seen: Seen, widens: bool, depth: int) -> Type:
 
 
 def _new(seen: Seen, depth: int) -> Type | None:
-    """The type of a column that is not there yet; None if nothing that was seen has one."""
+    """Returns the type of a new column; None if no value has a type."""
     if depth > MOST_DEPTH:
         return None
     kinds: list[tuple[int, Type | None]] = [
@@ -312,7 +315,7 @@ def _new_number(seen: Seen) -> Type:
 
 
 def widened(before: Struct, after: Struct, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Type]]:
-    """Columns that are in both with other types, by their path; elements of arrays are called `element`."""
+    """Yields the columns whose type differs, by path, with the new type; elements of arrays are called `element`."""
     old = dict(before.columns)
     for column, kind in after.columns:
         if column in old:

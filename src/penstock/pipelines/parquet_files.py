@@ -1,11 +1,11 @@
-"""Small Parquet files of a table become large ones, and readers don't notice.
+"""Merges small Parquet files of a table into large ones; readers see the same rows throughout.
 
-Which files a table has is what the log of Spark's file sink says (`_spark_metadata`): readers that are Spark go by it.
-Every tenth batch that log has a file with all entries so far (`9.compact`, `19.compact`, …). Data files that the newest
-of those names are put together, and then that one file is replaced, which is atomic. Only while no query writes to the
-table: it would go on from what it read of the log before.
+The log of Spark's file sink (`_spark_metadata`) lists the files of a table, and Spark reads only the files in it. Every
+tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). The data files that the newest
+of these lists are merged, and then it is replaced, which is atomic. No query may write to the table meanwhile: it would
+continue from the log that it read before.
 
-A plan is kept beside the data while this goes on, so that after a crash either the old or the new files are removed.
+A plan is kept beside the data meanwhile, so that after a crash either the old or the new files are removed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PLAN = "_penstock_compaction.json"
 ASIDE = "_compacting-"
 VERSION = "v1"
 COMPACT = ".compact"
-#: Smaller files are put together, into files of about the second size.
+#: Files below the first size are merged into files of about the second size.
 SMALL_BYTES = 64 * 1024 * 1024
 TARGET_BYTES = 128 * 1024 * 1024
 
 Entry = dict[str, Any]
-"""A file in the log: path, size, and what else Spark writes there."""
+"""An entry of the log: a file's path, its size, and Spark's other fields."""
 
 
 def compact(spark: Any, path: str, *, least: int) -> int:
-    """How many files were put together: none if there are fewer small ones than that."""
+    """Merges small files if there are at least `least`; returns the number of merged files."""
     files = Files(spark, path)
     _recover(files)
     files.tidy()
@@ -59,7 +59,7 @@ def compact(spark: Any, path: str, *, least: int) -> int:
 def parse(text: str) -> list[Entry]:
     version, *lines = text.splitlines()
     if version != VERSION:
-        raise ValueError(f"The log of the table's files is of a version {version} that is not known here.")
+        raise ValueError(f"The log of the table's files has the unknown version {version}: a newer Spark wrote it.")
     return [json.loads(line) for line in lines if line]
 
 
@@ -68,7 +68,7 @@ def render(entries: list[Entry]) -> str:
 
 
 def small_groups(entries: list[Entry]) -> list[list[Entry]]:
-    """Small files that lie in one directory, where there are several."""
+    """Returns the groups of small files in one directory; a file that is alone in its directory is left out."""
     found: dict[str, list[Entry]] = defaultdict(list)
     for each in entries:
         if each["size"] < SMALL_BYTES and not each["isDir"]:
@@ -83,13 +83,13 @@ def _directory(entry: Entry) -> str:
 def _merge(spark: Any, group: list[Entry], target: str) -> None:
     count = -(-sum(each["size"] for each in group) // TARGET_BYTES)
     paths = [spark._jvm.org.apache.hadoop.fs.Path(spark._jvm.java.net.URI(each["path"])).toString() for each in group]
-    # Files only: their directories, which say what a table is partitioned by, are no columns then.
+    # Files are read by name, so that the partition values in the names of directories do not become columns.
     rows = spark.read.option("mergeSchema", "true").parquet(*paths)
     rows.coalesce(max(1, count)).write.mode("overwrite").parquet(target)
 
 
 def _recover(files: Files) -> None:
-    """Ends what was begun: the log says whether the new files count or the old ones."""
+    """Completes an interrupted merge: removes the old files or the new files, whichever the log does not list."""
     if not files.exists(PLAN):
         return
     plan = json.loads(files.read(PLAN))
@@ -101,7 +101,7 @@ def _recover(files: Files) -> None:
 
 
 class Files:
-    """The table's directory, through Hadoop: wherever Spark can write."""
+    """The table's directory, accessed through Hadoop at any address that Spark can write to."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self._jvm = spark._jvm
@@ -118,7 +118,7 @@ class Files:
         return str(self._path(name).toUri().toString())
 
     def newest_log(self) -> str | None:
-        """The newest file of the log that has all entries up to it."""
+        """Returns the newest file of the log that lists all entries before it."""
         if not self._system.exists(self._path(LOG)):
             return None
         names = [str(each.getPath().getName()) for each in self._system.listStatus(self._path(LOG))]
@@ -144,7 +144,7 @@ class Files:
             stream.close()
 
     def replace(self, name: str, text: str) -> None:
-        """Readers see what was there, or this."""
+        """Replaces a file atomically: readers see the old text or the new one."""
         place, _, last = name.rpartition("/")
         aside = f"{place}/.{last}.{uuid4().hex}.tmp"
         self.write(aside, text)
@@ -155,7 +155,7 @@ class Files:
         context.rename(self._path(aside), self._path(name), how)
 
     def described(self, place: str, directory: str) -> list[Entry]:
-        """Entries for the files of a place as they will be in a directory."""
+        """Returns log entries for the files at `place`, with their paths after the move to `directory`."""
         return [
             {
                 "path": f"{directory}/{each.getPath().getName()}",
@@ -179,7 +179,7 @@ class Files:
                     raise OSError(f"{each.getPath()} can't be moved to {address}")
 
     def tidy(self) -> None:
-        """What was being made, now or by a run that was killed."""
+        """Removes temporary files of this run, or of a run that was killed."""
         found = self._system.listStatus(self._root) if self._system.exists(self._root) else []
         for each in found:
             if str(each.getPath().getName()).startswith(ASIDE):

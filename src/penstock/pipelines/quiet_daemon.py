@@ -1,7 +1,7 @@
-"""Spark's daemon of Python workers, without a traceback for what is no error of theirs.
+"""Runs Spark's daemon of Python workers without tracebacks of closed connections.
 
-Where one task of a stage fails, or a limit has enough, Spark hangs up on the others in the middle of a sentence. A
-worker tells that with a traceback, on the terminal of whoever has asked for one sentence.
+When a task of a stage fails, or a limit has enough rows, Spark closes the connections of the other tasks. Their workers
+print a traceback to the user's terminal, though these are not errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark import daemon
 
 
 class Quiet:
-    """What the daemon uses of `traceback`."""
+    """Replaces module `traceback` for the daemon, with the one function that it uses."""
 
     format_exc = staticmethod(traceback.format_exc)
 

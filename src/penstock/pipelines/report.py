@@ -1,7 +1,7 @@
-"""What is in topics: sizes, keys, skew, fields, duplicates and gaps, found by Spark in three passes over their records.
+"""Examines topics: Spark finds sizes, keys, skew, fields, duplicates and gaps in three passes over their records.
 
-Estimates where exact answers would need a shuffle of every key: distinct keys within a few percent. Gaps are offsets
-between the first and the last that hold no record: compaction and transactions leave them, so they are only told.
+Distinct keys are estimated within a few percent, because an exact number would need a shuffle of all keys. Gaps are
+offsets between the first and the last without a record. They are no error: compaction and transactions leave gaps.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from penstock.pipelines.topics import Topic, partitions_of, read_batch, read_ends
 
-#: Keys and fields that are named in a report.
+#: Keys and fields that a report lists.
 MOST = 20
-#: Values that fields are looked for in.
+#: Values in which fields are searched.
 SAMPLE = 1000
-#: How often every record is read, for who wants to know how far a report is.
+#: Passes over all records, for the display of progress.
 PASSES = 3
-#: Of one task: a large partition has many, so that all cores have some and progress is seen.
+#: Records per task: a large partition becomes many tasks, so that all cores are used and progress is visible.
 TASK_RECORDS = 500_000
 
 
@@ -45,9 +45,9 @@ class TopicReport:
     partitions: tuple[PartitionReport, ...]
     top_keys: tuple[tuple[str, int], ...]
     duplicates: int
-    """Records that have another one's key and value, beyond the first of each."""
+    """Records with the same key and value as an earlier record."""
     fields: str
-    """Of JSON values; empty if they are none."""
+    """Fields of JSON values; empty if the values are not JSON objects."""
 
     @property
     def records(self) -> int:
@@ -59,7 +59,7 @@ class TopicReport:
 
     @property
     def skew(self) -> float:
-        """The biggest partition against the mean: 1 is even."""
+        """Records of the largest partition divided by the mean; 1 is even."""
         if not self.records:
             return 1.0
         return max(each.records for each in self.partitions) * len(self.partitions) / self.records

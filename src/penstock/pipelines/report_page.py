@@ -1,4 +1,4 @@
-"""A report as one HTML page with its plots in it: nothing is loaded from elsewhere. Pure."""
+"""Renders a report as one HTML page that contains its plots and loads nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def bars_of(values: Sequence[tuple[str, int]], unit: str) -> str:
-    """A bar for each value, as inline SVG."""
+    """Returns a bar chart of the values as inline SVG."""
     most = max((value for _, value in values), default=0) or 1
     lines = []
     for index, (label, value) in enumerate(values):

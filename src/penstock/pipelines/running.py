@@ -1,4 +1,4 @@
-"""How long a pipeline runs and what ends it: until it has caught up, or until it is stopped, or until it fails."""
+"""Runs a pipeline until it has caught up, is stopped, or fails."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from penstock.spark.errors import SourceError
 if TYPE_CHECKING:
     from penstock.spark.progress import QueryState
 
-#: How often a waiting command looks up: Ctrl-C and progress have to get through.
+#: Seconds between the checks of a waiting command for Ctrl-C and progress.
 LOOK_EVERY_S = 0.5
-#: A Python worker has ten seconds to start, which no setting changes; on a machine that is busy, that may not do.
+#: Spark's message if a Python worker has not started in ten seconds. No setting changes this, and a busy machine may
+#: need longer.
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 10
-#: What stands around a sentence of Spark's: its name for the error before it, its place in the query after it.
+#: Parts around the sentence in Spark's messages: the name of the error before, the place in the query after.
 _AROUND = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$")
-#: What Java and Py4J put before it.
+#: Prefixes that Java and Py4J add to a message.
 _THROWN = re.compile(r"^(?:: |Caused by: )*(?:[a-zA-Z_$][\w$]*\.)+\w*(?:Exception|Error): ")
 _TRACEBACK = "Traceback (most recent call last):"
 _NO_REASON = ("=== ", "at ", "Traceback", "File ", "An error occurred while calling")
@@ -28,10 +29,10 @@ _NO_REASON = ("=== ", "at ", "Traceback", "File ", "An error occurred while call
 @dataclass(frozen=True, slots=True)
 class Pace:
     follow: bool = False
-    """Goes on with what arrives, instead of ending when it has caught up with what was there."""
+    """True: keep running for new records. False: end at the offsets that were the newest at the start."""
     every: str = "1 second"
     max_offsets: int | None = None
-    """In one batch."""
+    """Most offsets in one batch."""
 
     @property
     def trigger(self) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Pace:
 
 
 def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
-    """Starts a query and waits for its end; starts it again only where Spark itself was too impatient."""
+    """Starts a query and waits for its end; starts it again only if a Python worker started too slowly for Spark."""
     for attempt in range(ATTEMPTS):
         try:
             wait(start(), until=until)
@@ -54,9 +55,9 @@ def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) 
 
 
 def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Returns when the query has ended, or has been stopped because `until` said so. Raises SourceError if it failed.
+    """Waits until the query ends, or stops it once `until` returns True. Raises SourceError if the query failed.
 
-    Spark doesn't start a failed query again: what stopped it is what the user reads.
+    Spark does not restart a failed query: the error has its reason.
     """
     try:
         while not query.awaitTermination(LOOK_EVERY_S):
@@ -71,7 +72,7 @@ def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
 
 
 def reason(problem: BaseException) -> str:
-    """Our own sentence, if there is one in Spark's account of what happened; else its first lines' sense."""
+    """Returns the message of a SourceError inside of Spark's error text; without one, the first lines that matter."""
     from penstock.spark.progress import sentence_in
 
     text = str(problem)
@@ -90,14 +91,14 @@ def reason(problem: BaseException) -> str:
 
 
 def _raised(text: str) -> str:
-    """What the last of Python's tracebacks in a text ends with: an exception, with its name."""
+    """Returns the exception, with its name, at the end of the last Python traceback in a text."""
     after = text.rpartition(_TRACEBACK)[2].splitlines()
     ends = [line.strip() for line in after if line.strip() and not line.startswith((" ", "\t"))]
     return ends[0] if ends else ""
 
 
 def line(state: QueryState) -> str:
-    """How far a query is, and how long it still takes at the pace of its last batch."""
+    """Returns a query's progress and its remaining time at the rate of the last batch."""
     if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
         return str(state)
     return f"{state}, {duration(state.lag / state.rows_per_second)} to go"

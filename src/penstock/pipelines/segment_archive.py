@@ -1,8 +1,9 @@
-"""Sealed segments of a topic into an archive: one task for each partition, each piece once.
+"""Archives the sealed segments of a topic: one task for each partition, each piece once.
 
-Where a task can read the partition's directory, a piece is a segment file as it is; elsewhere its bytes come over the
-wire, cut where they are as many as a segment has. Taken is what is committed, and what is sealed; or old enough that
-retention might take it before it is. A reader of both (`archive.read_with_archive`) goes on in the topic behind it.
+If a task can read the partition's directory, a piece is a segment file, byte for byte; otherwise its bytes are fetched
+from the broker and cut at the size of a segment. Only committed records are archived, and only sealed segments, or
+records so old that retention might delete them before their segment is sealed. A reader of both
+(`archive.read_with_archive`) continues in the topic after the archive.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from penstock.spark.tasks import after_loss, directory_of, wire_reader
 @dataclass(frozen=True, slots=True)
 class Limits:
     segment_bytes: int
-    """Over the wire, where a piece is cut."""
+    """Size at which a fetched piece is cut."""
     due_before_ms: int
-    """What has a record that is older is taken, sealed or not."""
+    """Batches that begin with an older record are archived, sealed or not."""
     everything: bool
-    """Whatever is committed."""
+    """Archive all committed records, sealed or not."""
 
     def takes(self, oldest_ms: int | None) -> bool:
-        """What is not sealed, and whose first batch, if it has any, is of that time."""
+        """True if an unsealed piece is archived; `oldest_ms` is the time of its first batch, None without one."""
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 
 
@@ -54,7 +55,7 @@ class PartitionJob:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Batches as they lie in the log, one after the other."""
+    """Consecutive batches, as they are in the log."""
 
     batches: Sequence[Batch]
     hidden: Sequence[int]
@@ -62,14 +63,14 @@ class Chunk:
     start: int
     after: int
     sealed: bool = False
-    """A segment ends here."""
+    """A segment ends after this chunk."""
     on_wire: bool = False
     unwanted: bool = False
-    """This and all behind it is for a later run."""
+    """This chunk and all after it are left to a later run."""
 
 
 def archive_segments(spark: Any, topic: Topic, path: str, *, everything: bool = False) -> list[Written]:
-    """What was written this time. Raises SourceError."""
+    """Archives the segments of a topic, and returns the pieces that this call wrote. Raises SourceError."""
     place = place_for(spark, path)
     jobs = plan(topic, place, everything=everything, now_ms=time.time_ns() // 1_000_000)
     return [each for found in spread(spark, jobs, archive_partition) for each in found]
@@ -93,7 +94,7 @@ def plan(topic: Topic, place: Place, *, everything: bool, now_ms: int) -> list[P
     for key in wanted:
         start, begun = _start(known, key, first[key], last[key], planner)
         if start < last[key]:
-            # What was deleted before there was an archive is nobody's loss.
+            # Records that were deleted before the archive existed do not count as data loss.
             lenient = options if begun else replace(options, fail_on_data_loss=False)
             jobs.append(PartitionJob(ReadTask(*key, start, last[key], hints.get(key)), lenient, place, limits))
     return jobs
@@ -102,34 +103,35 @@ def plan(topic: Topic, place: Place, *, everything: bool, now_ms: int) -> list[P
 def _same_topic(known: Catalog | None, topic_id: str, place: Place) -> None:
     if known is not None and known.topic_id != topic_id:
         raise SourceError(
-            f"{place.uri} is the archive of another topic that was named {known.topic}: that one was deleted, so "
-            "archive this one elsewhere."
+            f"{place.uri} has the archive of a deleted topic that was also named {known.topic}: archive the new topic "
+            "at another address."
         )
 
 
 def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, planner: Planner) -> tuple[int, bool]:
-    """Where to go on, and whether anything of the partition is there already."""
+    """Returns the offset to continue at, and whether the archive has records of the partition. Raises SourceError."""
     end = known.end(key[1]) if known is not None else None
     if end is None:
         return first, False
     name = f"{key[0]}-{key[1]}"
     if last < end:
         raise SourceError(
-            f"{name} ends at {last}, and its archive at {end}: the topic has lost records, or is another."
+            f"{name} ends at {last}, but its archive at {end}: the topic lost records, or is another topic. Archive it "
+            "at another address."
         )
     if first > end:
-        planner.data_loss(f"{name} begins at {first}, and its archive ends at {end}: what was between is gone")
+        planner.data_loss(f"{name} begins at {first}, but its archive ends at {end}; the records between were deleted")
     return max(first, end), True
 
 
 def _limits(client: Client, name: str, everything: bool, now_ms: int) -> Limits:
     keys = ("segment.bytes", "segment.ms", "retention.ms")
-    with in_one_sentence(f"The configs of {name!r} could not be had"):
+    with in_one_sentence(f"The configs of topic {name!r} could not be read"):
         found = client.describe_configs(ResourceType.TOPIC, name, keys=keys)
     values = {each.name: int(each.value) for each in found if each.value is not None}
     ages = [values.get("segment.ms", 7 * 86_400_000)]
     if values.get("retention.ms", -1) >= 0:
-        ages.append(values["retention.ms"] // 2)  # twice in that time there is a chance to take it
+        ages.append(values["retention.ms"] // 2)  # half, so that a run can archive records before they expire
     return Limits(values.get("segment.bytes", 1 << 30), now_ms - min(ages), everything)
 
 
@@ -147,7 +149,7 @@ def archive_partition(job: PartitionJob) -> list[Written]:
     spool = spool_from(at)
     try:
         for chunk in _chunks(job):
-            if chunk.start > at:  # what was between is gone, and the user can live with it
+            if chunk.start > at:  # the records between were deleted, and failOnDataLoss=false allows it
                 if spool.bytes:
                     written.append(spool.publish(job.place, at))
                 spool.close()
@@ -170,7 +172,7 @@ def archive_partition(job: PartitionJob) -> list[Written]:
 
 
 def _chunks(job: PartitionJob) -> Iterator[Chunk]:
-    """From files as far as they go, then from the broker."""
+    """Yields chunks from files as far as possible, then from the broker."""
     position = job.task.start
     for chunk in _from_files(job):
         if chunk.unwanted:
@@ -195,7 +197,7 @@ def _from_files(job: PartitionJob) -> Iterator[Chunk]:
                 aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= portion.last]
                 try:
                     chunk = _chunk(portion.view, position, task.end, aborted)
-                except KafkaError:  # damage: it is for the broker to say so
+                except KafkaError:  # corrupt file: the fetch from the broker reports the error
                     return
                 if not sealed and chunk.batches and not job.limits.takes(chunk.batches[0][0].max_timestamp):
                     yield replace(chunk, unwanted=True)
@@ -226,7 +228,7 @@ def _from_wire(job: PartitionJob, position: int) -> Iterator[Chunk]:
 
 
 def _chunk(view: memoryview, start: int, end: int, aborted: Sequence[Any], *, on_wire: bool = False) -> Chunk:
-    """What of these bytes is between two offsets. Raises KafkaError if it is damaged."""
+    """Returns the batches in `view` between two offsets. Raises KafkaError if a batch is corrupt."""
     visible, *_ = visible_batches(view, start, aborted=aborted)
     seen = {header.base_offset for header, _ in visible}
     batches = [

@@ -1,4 +1,4 @@
-"""Archived segments as rows, decoded by the source's own decoder: one task for each piece."""
+"""Reads archived segments as rows, with the source's own decoder; one task reads each piece."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SCHEMA = (
     "headers array<struct<key: string, value: binary>>"
 )
 READ_BYTES = 8 * 1024 * 1024
-#: No batch is larger: a length above this is damage.
+#: The largest possible batch; a greater length means a corrupt file.
 MAX_BATCH_BYTES = 1 << 30
 
 Stretch = tuple[int, Sequence[Part]]
-"""A partition, and parts of it that are read one after the other."""
+"""A partition, and the parts of it that one task reads in order."""
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
-    """A DataFrame of the records, a task for each stretch."""
+    """Returns a DataFrame of the records, with a task for each stretch."""
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -39,18 +39,18 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 
 
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
-    """Everything by partition. Raises SourceError if something between is missing, unless that is known."""
+    """Returns all parts by partition. Raises SourceError if offsets between them are missing, unless `lossy`."""
     for partition, parts in found.parts.items():
         for end, start in [] if lossy else gaps_in(parts):
             raise SourceError(
-                f"The archive of {found.topic}-{partition} has nothing from offset {end} to {start - 1}: set "
-                "failOnDataLoss=false to read what is there."
+                f"The archive of {found.topic}-{partition} lacks the offsets {end} to {start - 1}: set "
+                "failOnDataLoss=false to skip them."
             )
     return found.parts
 
 
 def read_stretch(place: Place, topic: str, partition: int, parts: Sequence[Part]) -> Iterator[Any]:
-    """Arrow batches. Raises SourceError if a file is not what it was."""
+    """Yields the records as Arrow batches. Raises SourceError if a file has changed since it was archived."""
     import pyarrow as pa
 
     from penstock.spark.decode import decode_batches
@@ -66,13 +66,13 @@ def read_stretch(place: Place, topic: str, partition: int, parts: Sequence[Part]
                 for decoded in decode_batches(batches, start=task.start, end=task.end, headers=True):
                     columns = columns_of(task, decoded, schema)
                     yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-        except KafkaError as error:  # what a producer sent that way, and the broker took
+        except KafkaError as error:  # a producer sent invalid records, and the broker accepted them
             name = f"{directory_of(topic, partition)}/{part.piece.stem}.log"
             raise _damaged(store, name, sentence_of(error)) from None
 
 
 def arrow_schema() -> Any:
-    """What `SCHEMA` is to Arrow."""
+    """Returns `SCHEMA` as an Arrow schema."""
     import pyarrow as pa
 
     from penstock.spark.decode import HEADERS_TYPE
@@ -92,7 +92,7 @@ def arrow_schema() -> Any:
 
 
 def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[list[Batch]]:
-    """The data batches of a piece that were committed, some megabytes at a time."""
+    """Yields the committed data batches of a piece, some megabytes at a time. Raises SourceError."""
     described = manifest(store, topic, partition, part.piece)
     hidden = set(described["hidden"])
     name = f"{directory_of(topic, partition)}/{part.piece.stem}.log"
@@ -113,15 +113,15 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
                         found.append((header, batch))
                 yield found
         except KafkaError:
-            raise _damaged(store, name, "it is cut off, or what should be a batch in it is none") from None
+            raise _damaged(store, name, "it is cut off, or has bytes that are not a batch") from None
     if size != described["bytes"]:
-        raise _damaged(store, name, f"it has {size} bytes, and had {described['bytes']}")
+        raise _damaged(store, name, f"it has {size} bytes instead of {described['bytes']}")
     if digest.hexdigest() != described["sha256"]:
-        raise _damaged(store, name, "its digest is not the one beside it")
+        raise _damaged(store, name, "its digest differs from the digest in its .json file")
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Whole batches; what is left over at the end comes as it is."""
+    """Yields whole batches, and at last the bytes after them, if any."""
     rest = b""
     wanted = READ_BYTES
     while data := file.read(wanted):
@@ -131,7 +131,7 @@ def _portions(file: Any) -> Iterator[bytes]:
             yield data[:used]
         rest = data[used:]
         wanted = READ_BYTES
-        if len(rest) >= HEADER_SIZE:  # one that is larger than a portion: all of it, next time
+        if len(rest) >= HEADER_SIZE:  # a batch that is larger than a portion: the next read takes all of it
             length = int.from_bytes(rest[8:12], "big") + LOG_OVERHEAD
             wanted = max(READ_BYTES, min(length, MAX_BATCH_BYTES) - len(rest))
     if rest:

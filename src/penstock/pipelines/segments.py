@@ -1,14 +1,14 @@
-"""A topic's segments in an archive, byte for byte, and which of them count.
+"""The format of an archive of segments, which holds a topic's log byte for byte.
 
-An archive is a directory or an object store's address. It has, for a topic named orders:
+An archive is a directory or an object store's address. For a topic named orders it has:
 
-    orders.json                  the topic's id and how many partitions it had
-    orders-0/<first>-<end>-<digest>.log     batches as they lay in the log, offsets from first to before end
-    orders-0/<first>-<end>-<digest>.json    its size, digest, and which of its batches belong to aborted transactions
+    orders.json                  the topic's id and number of partitions
+    orders-0/<first>-<end>-<digest>.log     batches as they were in the log, offsets from first to before end
+    orders-0/<first>-<end>-<digest>.json    its size, digest, and the batches that belong to aborted transactions
 
-A `.log` counts once its `.json` is there, which is written after it. Both are named by what is in them, so whoever is
-killed and started again, or runs twice at once, writes the same again; where two pieces overlap, readers take each
-offset once. Nothing is ever changed or removed.
+A `.log` is valid once its `.json` exists, which is written after it. Both are named after their content, so a job that
+is killed and started again, or that runs twice at the same time, writes the same files again; if two pieces overlap,
+readers use each offset once. Files are never changed or removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.spark.errors import SourceError
 
 _STEM = re.compile(r"(\d{20})-(\d{20})-[0-9a-f]{16}")
 _COPY_BYTES = 8 * 1024 * 1024
-#: A piece waits in memory until it is larger, and in a file then.
+#: A piece is kept in memory up to this size, and above it in a temporary file.
 _SPOOL_BYTES = 32 * 1024 * 1024
 
 Batch = tuple[BatchHeader, memoryview]
@@ -39,12 +39,12 @@ class Piece:
     first: int
     end: int
     stem: str
-    """Of its files' names, without the partition's directory."""
+    """The common part of the names of its two files, without the partition's directory and the suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of a piece, what no piece before it has."""
+    """The offsets of a piece that no earlier piece has."""
 
     piece: Piece
     start: int
@@ -59,7 +59,7 @@ class Written:
     records: int
 
 
-# --- what is there --------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def directory_of(topic: str, partition: int) -> str:
@@ -67,14 +67,14 @@ def directory_of(topic: str, partition: int) -> str:
 
 
 def pieces_named(names: Iterable[str]) -> list[Piece]:
-    """Of the files of a partition, those that count."""
+    """Returns the pieces of a partition for which both files exist."""
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     found = [(matched, stem) for stem in stems if (matched := _STEM.fullmatch(stem))]
     return sorted(Piece(int(matched[1]), int(matched[2]), stem) for matched, stem in found)
 
 
 def parts_of(pieces: Iterable[Piece]) -> list[Part]:
-    """What to read of which, so that every offset comes once, in order."""
+    """Returns the parts of pieces to read, so that every offset is read once and in order."""
     found: list[Part] = []
     at = -1
     for piece in sorted(pieces, key=lambda each: (each.first, -each.end)):
@@ -85,34 +85,34 @@ def parts_of(pieces: Iterable[Piece]) -> list[Part]:
 
 
 def gaps_in(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Offsets from … to before … that no piece has."""
+    """Returns the ranges of offsets (start, exclusive end) that no piece has."""
     edges = [(before.piece.end, after.start) for before, after in pairwise(parts)]
     return [(end, start) for end, start in edges if end < start]
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What an archive has of a topic."""
+    """The contents of an archive for a topic."""
 
     topic: str
     topic_id: str
     parts: dict[int, list[Part]]
 
     def end(self, partition: int) -> int | None:
-        """The offset behind what is archived; None if nothing is."""
+        """Returns the offset after the last archived one; None if the partition has none."""
         parts = self.parts.get(partition)
         return parts[-1].piece.end if parts else None
 
 
 def catalog(store: Store, topic: str) -> Catalog | None:
-    """None if the archive has nothing of the topic."""
+    """Reads the contents of an archive; None if the topic is not in it. Raises SourceError."""
     if not store.has(f"{topic}.json"):
         return None
     described = _json(store, f"{topic}.json")
     try:
         count, topic_id = int(described["partitions"]), str(described["topic_id"])
     except (KeyError, TypeError, ValueError):
-        raise SourceError(f"{store.uri}/{topic}.json is damaged: it does not say which topic this is.") from None
+        raise SourceError(f"{store.uri}/{topic}.json is damaged: it has no topic id.") from None
     listed = {index: store.names(directory_of(topic, index)) for index in range(count)}
     return Catalog(topic, topic_id, {index: parts_of(pieces_named(names)) for index, names in listed.items()})
 
@@ -127,7 +127,7 @@ def manifest(store: Store, topic: str, partition: int, piece: Piece) -> dict[str
     name = f"{directory_of(topic, partition)}/{piece.stem}.json"
     found = _json(store, name)
     if not {"bytes", "sha256", "hidden"} <= found.keys():
-        raise SourceError(f"{store.uri}/{name} is damaged: it does not say what the file beside it has.")
+        raise SourceError(f"{store.uri}/{name} is damaged: it does not describe its .log file.")
     return found
 
 
@@ -137,7 +137,7 @@ def _json(store: Store, name: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SourceError(f"{store.uri}/{name} is damaged: it is no JSON.")
+        raise SourceError(f"{store.uri}/{name} is damaged: it is not JSON.")
     return found
 
 
@@ -145,7 +145,7 @@ def _json(store: Store, name: str) -> dict[str, Any]:
 
 
 class Spool:
-    """A piece that is being gathered: its end, and so its name, are known when it is whole."""
+    """A piece that is being collected. Its end offset, and so its name, is known only when it is complete."""
 
     def __init__(self, topic: str, partition: int, first: int) -> None:
         self._topic = topic
@@ -158,7 +158,7 @@ class Spool:
         self.first = first
         self.bytes = 0
         self.oldest_ms: int | None = None
-        """The time of its first batch."""
+        """The timestamp of its first batch."""
 
     def take(self, batches: Iterable[Batch], hidden: Sequence[int]) -> None:
         left_out = set(hidden)

@@ -1,4 +1,4 @@
-"""Work that is no query, done by Spark's tasks: one for each item, wherever there is room."""
+"""Runs a function on Spark's executors, with one task for each item."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-#: Where a session can't tell, being somewhere else.
+#: Used if the session is remote and does not give its number of cores.
 MANY = 8
 
 
 def cores_of(spark: Any) -> int:
-    """How many tasks run at once."""
+    """Returns the number of tasks that run at the same time."""
     context = getattr(spark, "_sc", None)
     return MANY if context is None else max(1, int(context.defaultParallelism))
 
 
 def spread(spark: Any, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-    """What `work` makes of each item, in their order. Items, work and results go between processes."""
+    """Returns the results of `work` in the order of the items. Items, work and results have to be picklable."""
     if not items:
         return []
 
@@ -35,4 +35,4 @@ def spread(spark: Any, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
     numbers = spark.range(0, len(items), 1, len(items))
     rows = numbers.mapInArrow(run, "at bigint, found binary").collect()
     found = {row["at"]: row["found"] for row in rows}
-    return [pickle.loads(found[at]) for at in range(len(items))]  # noqa: S301 (what our own tasks made)
+    return [pickle.loads(found[at]) for at in range(len(items))]  # noqa: S301 (our own tasks pickled it)

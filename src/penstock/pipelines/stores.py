@@ -1,8 +1,8 @@
-"""Where archives are: a directory, or an object store's address as Spark has it (s3a://, gs://, hdfs://, abfss://).
+"""Opens archives: a directory, or an object store's address as Spark writes it (s3a://, gs://, hdfs://, abfss://).
 
-Tasks read and write there themselves, through Arrow's file systems: bytes don't pass the driver or Java. What was being
-written when a task died doesn't count: in a directory it has another name until it is whole, and in an object store
-nothing counts that nobody names (see `segments`).
+Tasks read and write directly, through Arrow's file systems: bytes don't pass through the driver or Java. A file that a
+task was writing when it died is ignored: in a directory it has a temporary name until it is complete, and in an object
+store a piece is valid only once its `.json` exists (see `segments`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _S3 = {
     "fs.s3a.endpoint.region": "region",
 }
 _PLAIN_HTTP = "fs.s3a.connection.ssl.enabled"
-#: Names of one file system here and there.
+#: Arrow's scheme for each of Spark's.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs", "abfs": "abfs", "abfss": "abfss", "s3": "s3"}
 
 
@@ -35,11 +35,11 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*):(?://)?(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address and how to get there; goes along to tasks."""
+    """An address and the settings to access it; it is sent to tasks."""
 
     uri: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Hadoop's, as far as they are understood here."""
+    """The Hadoop settings that are supported here."""
 
     @property
     def _split(self) -> tuple[str, str]:
@@ -48,17 +48,17 @@ class Place:
 
     @property
     def known(self) -> bool:
-        """Whether it is an address of a kind that can be reached from here; Spark may know others."""
+        """True if this module supports the scheme of the address; Spark may support others."""
         return self._split[0] in ("file", *_SCHEMES)
 
     def open(self) -> Store:
-        """Raises SourceError."""
+        """Returns the store at this address. Raises SourceError."""
         import pyarrow as pa
 
         scheme, path = self._split
         if not self.known:
             kinds = ", ".join(f"{each}://" for each in ("file", "s3a", "gs", "hdfs", "abfss"))
-            raise SourceError(f"{self.uri} is no address for an archive of segments: {kinds} are, or a directory.")
+            raise SourceError(f"{self.uri} is not an address for an archive of segments: use {kinds} or a directory.")
         try:
             if scheme == "file":
                 return Store(self.uri, _local(), "/" + path.strip("/"))
@@ -73,7 +73,7 @@ class Place:
 
 
 def place_for(spark: Any, uri: str) -> Place:
-    """With what the session's Hadoop settings say of object stores. Tasks have directories of their own to be in."""
+    """Returns the place with the session's Hadoop settings. A path becomes absolute: tasks run in other directories."""
     context = getattr(spark, "_sc", None)
     if not _ADDRESS.fullmatch(uri):
         return Place(os.path.abspath(uri))
@@ -112,7 +112,7 @@ class Store:
         return bool(self._system.type_name == "local")
 
     def names(self, directory: str) -> dict[str, int]:
-        """Files in a directory, with their sizes; none where there is no such directory."""
+        """Returns the files of a directory with their sizes; none if the directory does not exist."""
         from pyarrow.fs import FileSelector
 
         with self._problems(directory, "listed"):
@@ -134,7 +134,7 @@ class Store:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """What is written has the name, whole, when the block ends; and not if it fails, in a directory."""
+        """Opens a file that gets its name when the block ends. If the block fails, a directory has no such file."""
         path = f"{self._root}/{name}"
         if not self._is_local:
             with self._problems(name, "written"):
@@ -167,7 +167,7 @@ class Store:
 
 
 def _sync_directory(path: str) -> None:
-    """A name is kept when its directory is."""
+    """Syncs a directory, so that the names of new files in it survive a crash."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""A topic as a table that is kept current.
+"""Keeps a table up to date with a topic.
 
-`append`: a row for each record. `upsert`: a row for each key, the newest; a record without a value deletes its row.
-Rows have the value's fields as columns, `_key`, and where the record was: `_topic`, `_partition`, `_offset`,
-`_timestamp`. A batch that Spark repeats after a crash is written once: Delta remembers the last batch of each query,
-and Parquet files count when Spark's own log names them.
+`append` writes a row for each record. `upsert` keeps the newest row for each key; a record with a null value deletes
+it. Rows have the value's fields as columns, `_key`, and the origin of the record: `_topic`, `_partition`, `_offset`,
+`_timestamp`. A batch that Spark repeats after a crash is written once: Delta stores the last batch of each query, and
+Parquet files are valid once Spark's own log lists them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.spark.errors import SourceError
 FORMATS = ("delta", "parquet")
 MODES = ("append", "upsert")
 DELTA_LOG = "_delta_log"
-#: A query that writes Parquet has to stop for a compaction, and so does it this much less often.
+#: Factor by which Parquet tables are compacted less often, because their query has to stop for it.
 STANDSTILL = 10
-#: Values that new fields are looked for in, when a Parquet table's query starts.
+#: Values that are searched for new fields when a Parquet table's query starts.
 SAMPLE = 1000
 
 
@@ -39,14 +39,14 @@ class TableJob:
     format: str = "delta"
     mode: str = "append"
     keys: tuple[str, ...] = ()
-    """What `upsert` goes by; the record's key if empty."""
+    """Fields of the value that are the key of `upsert`; the record's key if empty."""
     partition_by: tuple[str, ...] = ()
     value_format: str = "json"
     value_schema: str | None = None
     checkpoint: str | None = None
-    """Beside the table unless given."""
+    """The checkpoint's directory; beside the table by default."""
     optimize_every: int = 20
-    """Batches after which small files are put together, and of a Parquet table, how many there have to be; 0: never."""
+    """Batches between merges of small files, and the least number of small files for a Parquet table; 0: never."""
     pace: Pace = field(default_factory=Pace)
 
     @property
@@ -57,29 +57,29 @@ class TableJob:
         if self.format not in FORMATS or self.mode not in MODES:
             raise SourceError(f"A table's format is {' or '.join(FORMATS)}, and its mode {' or '.join(MODES)}.")
         if self.mode == "upsert" and self.format != "delta":
-            raise SourceError("Rows of Parquet files can't be replaced: use a Delta table for upserts.")
+            raise SourceError("Parquet tables can't replace rows: use a Delta table for upserts.")
         decoding = [name for name in self.topic.options if name.lower().startswith("value.")]
         if self.finds_columns and decoding:
             raise SourceError(
-                f"Option {decoding[0]} needs --value-schema: without one, columns are found in the values, and what "
-                "does not fit them is in the column _bad."
+                f"Option {decoding[0]} needs --value-schema: without a schema, columns are inferred from the values, "
+                "and values that do not fit are in the column _bad."
             )
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """What `partition_by` names, as columns of the table."""
+        """Returns the table's columns of the fields in `partition_by`."""
         if not self.finds_columns:
             return self.partition_by
         return tuple(name if name in OWN else column_of(name, top=True) for name in self.partition_by)
 
     @property
     def finds_columns(self) -> bool:
-        """Whether the table's columns are those that its JSON values turn out to have."""
+        """True if the table's columns are inferred from its JSON values."""
         return self.value_format == "json" and self.value_schema is None
 
 
 def start_table(spark: Any, job: TableJob) -> Any:
-    """The running query. Raises SourceError for what can be known to be wrong."""
+    """Checks the job, starts its query and returns it. Raises SourceError."""
     job.check()
     check_place(spark, job)
     options = dict(job.pace.limits)
@@ -102,30 +102,30 @@ def start_table(spark: Any, job: TableJob) -> Any:
 
 
 def _found_columns(spark: Any, job: TableJob) -> Struct:
-    """The columns that a Parquet table has, and those that its first and newest values have besides."""
+    """Returns the columns of a Parquet table, and new columns for its topic's first and newest values."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
     try:
         there = spark.read.option("mergeSchema", "true").parquet(job.path).schema
-    except AnalysisException:  # none yet
+    except AnalysisException:  # there is no table yet
         there = StructType([])
-    # What a table is partitioned by has the type that directories' names look like.
+    # Spark infers the types of partition columns from the names of directories.
     known = StructType([field for field in there.fields if field.name not in job.partition_columns])
     found = columns_of(read_ends(spark, job.topic, SAMPLE), known, job.partition_columns)
     if not found.columns:
-        raise SourceError(f"Topic {job.topic.name} holds no JSON object to find columns in: give --value-schema.")
+        raise SourceError(f"Topic {job.topic.name} has no JSON objects to infer columns from: give --value-schema.")
     return found
 
 
 def check_place(spark: Any, job: TableJob) -> None:
-    """Raises SourceError if a table of the other kind is there: a checkpoint beside it says how far that one is."""
+    """Raises SourceError if the path has a table of the other format, whose checkpoint would be continued."""
     from pyspark.errors import AnalysisException
 
     other, mark = ("parquet", PARQUET_LOG) if job.format == "delta" else ("delta", DELTA_LOG)
     try:
         marks = spark.read.format("binaryFile").load(f"{job.path.rstrip('/')}/{mark}")
-        marks.schema  # noqa: B018, asking for it is what looks, through Spark Connect too
+        marks.schema  # noqa: B018 (reading the schema checks the path, also through Spark Connect)
     except AnalysisException:
         return
     raise SourceError(
@@ -134,10 +134,10 @@ def check_place(spark: Any, job: TableJob) -> None:
 
 
 def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Runs the query, and puts a Parquet table's small files together when it has ended, or every so many batches.
+    """Runs the query, and merges a Parquet table's small files when it has ended, or every so many batches.
 
-    A Delta table is looked after by the query itself. A query that writes Parquet has to stand still meanwhile, so one
-    that follows is stopped and goes on from its checkpoint.
+    The query of a Delta table merges files itself. A query that writes Parquet must not run meanwhile, so a query with
+    `follow` is stopped, and continues from its checkpoint.
     """
     if job.format != "parquet" or not job.optimize_every or getattr(spark, "_jvm", None) is None:
         run(lambda: start_table(spark, job), until=until)
@@ -151,7 +151,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Of a query's batches since it began."""
+    """Counts a query's batches since its start."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -164,7 +164,7 @@ class _Count:
         return self._query
 
     def is_due(self) -> bool:
-        """Whether it is to stop: for good, or for a while."""
+        """True if the query has to stop: for good, or for a merge of files."""
         if self._until():
             return True
         done = self._query.lastProgress if self._job.pace.follow else None
@@ -176,7 +176,7 @@ class _Count:
 
 
 def _understood(schema: str, value_format: str) -> str:
-    """The schema; raises SourceError if it is none. Spark would say so of a longer one that it made of it."""
+    """Returns the schema. Raises SourceError if it is invalid; Spark's own message would quote a longer schema."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -187,7 +187,7 @@ def _understood(schema: str, value_format: str) -> str:
             from penstock.pipelines.running import reason
 
             raise SourceError(
-                f"{schema!r} is no schema such as 'id BIGINT, name STRING': {reason(problem)}"
+                f"{schema!r} is not a schema such as 'id BIGINT, name STRING': {reason(problem)}"
             ) from problem
     return schema
 
@@ -195,7 +195,7 @@ def _understood(schema: str, value_format: str) -> str:
 def _batch_writer(job: TableJob) -> Callable[[Any, int], None]:
     def write(batch: Any, batch_id: int) -> None:
         spark = batch.sparkSession
-        batch.persist()  # its columns are looked for first, and records are read from brokers once
+        batch.persist()  # two passes, for columns and rows, read records from the brokers once
         try:
             if batch.isEmpty():
                 return
@@ -228,7 +228,7 @@ def _write(spark: Any, job: TableJob, records: Any, batch_id: int) -> None:
 
 
 def _widen(spark: Any, path: str, changes: list[tuple[tuple[str, ...], Type]]) -> None:
-    """Columns get a wider type, in the table's log alone: no file is written again."""
+    """Widens the types of columns in the table's log; no data file is rewritten."""
     from delta.tables import DeltaTable
 
     if not changes:
@@ -247,7 +247,7 @@ def _columns(spark: Any, path: str) -> Any:
 
 
 def _append(spark: Any, job: TableJob, batch: Any, batch_id: int) -> None:
-    # The query's own id, which a new checkpoint has anew: the path alone would make a fresh query's first batches old.
+    # A new checkpoint has a new query id. By the path alone, Delta would skip the first batches of a new query.
     writer = batch.write.format("delta").mode("append").option("mergeSchema", "true")
     writer = writer.option("txnAppId", query_id(spark, job.checkpoint_location)).option("txnVersion", batch_id)
     (writer.partitionBy(*job.partition_columns) if job.partition_columns else writer).save(job.path)
@@ -260,7 +260,7 @@ def query_id(spark: Any, checkpoint: str) -> str:
 
 
 def compact(spark: Any, path: str) -> None:
-    """Small files of a Delta table become big ones; readers don't notice."""
+    """Merges small files of a Delta table into large ones; readers see the same rows throughout."""
     from delta.tables import DeltaTable
 
     DeltaTable.forPath(spark, path).optimize().executeCompaction()

@@ -1,4 +1,4 @@
-"""Topics as the pipelines name them: where they are, and how their records become rows."""
+"""Topics of pipelines: their addresses and options, and reading them as DataFrames."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client
     from penstock.spark.options import SourceOptions
 
-#: What a record is besides its value; in tables with an underscore, for values have columns of their own.
+#: The fields of a record other than its value. Tables name them with an underscore, apart from the value's fields.
 PLACE = ("topic", "partition", "offset", "timestamp")
 PLACES = tuple(f"_{name}" for name in PLACE)
 
 
 def client_part(options: Mapping[str, str]) -> dict[str, str]:
-    """The `kafka.*` of these options, without the prefix."""
+    """Returns the `kafka.*` options without the prefix."""
     lowered = {name.lower(): value for name, value in options.items()}
     return {name.removeprefix("kafka."): value for name, value in lowered.items() if name.startswith("kafka.")}
 
@@ -29,10 +29,10 @@ class Topic:
     options: Mapping[str, str] = field(default_factory=dict)
     """More options of `format("penstock")`, such as kafka.* and startingOffsets."""
     cluster_id: str = ""
-    """Where it has been looked up."""
+    """Set once the topic has been looked up."""
 
     def connect(self) -> Client:
-        """A client of its own, with the `kafka.*` options that the source and the sink get. Raises SourceError."""
+        """Connects a client with the `kafka.*` options that the source and the sink get. Raises SourceError."""
         from penstock.spark.brokers import connect
 
         return connect(self.client_options)
@@ -48,7 +48,7 @@ class Topic:
 
 
 def read_stream(spark: Any, topic: Topic, **more: str) -> Any:
-    """From the earliest record on, unless told otherwise."""
+    """Returns a streaming DataFrame; it starts at the earliest record unless an option says otherwise."""
     options = {"startingOffsets": "earliest", **topic.reader_options(**more)}
     if any(name.startswith(("startingTimestamp", "startingOffsetsByTimestamp")) for name in options):
         options.pop("startingOffsets")
@@ -60,8 +60,10 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 
 
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
-    """About so many of the first records, and so many of the newest: asked for by offset, for a limit would cut their
-    readers off."""
+    """Returns about `count` of the first records and `count` of the newest.
+
+    They are selected by offset: a LIMIT would end the reading tasks with an error in the log.
+    """
     there = bounds(topic)
     each = -(-count // len(there))
     starts = {str(index): first for index, (first, _) in there.items()}
@@ -77,14 +79,14 @@ def read_ends(spark: Any, topic: Topic, count: int) -> Any:
             plain,
             startingOffsets=json.dumps({topic.name: first}),
             endingOffsets=json.dumps({topic.name: last}),
-            failOnDataLoss="false",  # retention may take some meanwhile, and others will do
+            failOnDataLoss="false",  # retention may delete some meanwhile; fewer records are enough
         )
 
     return between(starts, early).unionByName(between(late, ends))
 
 
 def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) -> bool:
-    """Makes the topic if it is not there; False if it was."""
+    """Creates the topic; returns False if it exists already. Raises SourceError."""
     from penstock.protocol.errors import ErrorCode, KafkaError
     from penstock.spark.errors import in_one_sentence
 
@@ -99,12 +101,12 @@ def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) 
 
 
 def bounds(topic: Topic) -> dict[int, tuple[int, int]]:
-    """Of each partition the first offset and the one behind the last. Raises SourceError."""
+    """Returns the first offset and the end offset of each partition. Raises SourceError."""
     from penstock.protocol.vocabulary import EARLIEST, LATEST
     from penstock.spark.errors import in_one_sentence
 
     wanted = [(topic.name, index) for index in range(partitions_of(topic))]
-    with in_one_sentence(f"The offsets of {topic.name!r} could not be had"), topic.connect() as client:
+    with in_one_sentence(f"The offsets of topic {topic.name!r} could not be listed"), topic.connect() as client:
         first = client.list_offsets(dict.fromkeys(wanted, EARLIEST))
         last = client.list_offsets(dict.fromkeys(wanted, LATEST))
     return {key[1]: (first[key].offset, last[key].offset) for key in wanted}
@@ -116,13 +118,15 @@ def counted_partitions(count: int) -> str:
 
 
 def partitions_of(topic: Topic) -> int:
-    """How many; raises SourceError if the topic is not there."""
+    """Returns the number of partitions. Raises SourceError if the topic does not exist."""
     from penstock.spark.errors import SourceError
 
     count = _partitions(topic)
     if not count:
         name = topic.name
-        raise SourceError(f"There is no topic {name!r} at {topic.bootstrap}: `penstock topic create {name}` makes it.")
+        raise SourceError(
+            f"There is no topic {name!r} at {topic.bootstrap}: create it with `penstock topic create {name}`."
+        )
     return count
 
 
@@ -133,6 +137,6 @@ def exists(topic: Topic) -> bool:
 def _partitions(topic: Topic) -> int:
     from penstock.spark.errors import in_one_sentence
 
-    with in_one_sentence("The topic can't be looked up"), topic.connect() as client:
+    with in_one_sentence(f"Topic {topic.name!r} could not be looked up"), topic.connect() as client:
         [found] = client.metadata([topic.name]).topics
     return 0 if found.error_code else len(found.partitions)

@@ -1,9 +1,9 @@
-"""Records as rows of a table, and as changes of a table that has a row for each key.
+"""Turns records into rows of a table, and into changes of a table that has one row per key.
 
-A key is the record's, or some of the value's fields. The newest record of a key is its row. A record without a value
-deletes: the row of its key, or, where fields are the key, every row that an earlier record with its key has made. A
-record without a key, or whose value has none of the fields, is a row of its own: nothing replaces it. So is one whose
-value is in `_bad` and may have a key that its columns do not hold.
+The key is the record's key, or some fields of its value. The newest record of a key is its row. A record with a null
+value deletes the row of its key; if fields are the key, it deletes every row of earlier records with its record key. A
+record without a key, or whose value has none of the fields, is a row of its own that no record replaces. So is a record
+whose value is in `_bad` and may have a key that its columns do not hold.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.pipelines.topics import PLACE, PLACES
 from penstock.spark.errors import SourceError
 
 KEY, GONE = "_key", "_gone"
-#: Where a record was: what a row without a key is found by again, when its batch is repeated.
+#: The origin of a record, by which a row without a key is found when its batch is repeated.
 _HERE = ("_topic", "_partition", "_offset")
-#: Columns for a moment. No field's column has a space in its name.
+#: Temporary columns. The column of a field never has a space in its name.
 _ROW, _LONE, _UNTIL = "the row", "a lone row", "deleted until"
 
 
 def rows(records: Any, *more: Any) -> Any:
-    """Records as rows of a table; `more` are columns of the records to add."""
+    """Returns records as rows of a table; `more` are further columns of the records. Raises SourceError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -32,7 +32,10 @@ def rows(records: Any, *more: Any) -> Any:
     fields = [field.name for field in found.fields] if isinstance(found, StructType) else []
     clash = sorted({KEY, *PLACES} & set(fields))
     if clash:
-        raise SourceError(f"Values have fields named {', '.join(clash)}, which a table has for records' places.")
+        raise SourceError(
+            f"The value schema has fields named {', '.join(clash)}, which are columns of every table: omit or rename "
+            "them."
+        )
     values = [f.col(f"value.`{name}`").alias(name) for name in fields] or [f.col("value")]
     bad = [f.col(name).alias(f"_{name}") for name in ("bad_value", "bad_reason") if name in records.columns]
     places = [f.col(name).alias(f"_{name}") for name in PLACE]
@@ -42,24 +45,24 @@ def rows(records: Any, *more: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class Changes:
     kept: Any
-    """Rows to insert, or to replace those of the same key."""
+    """Rows to insert; each replaces the row of the same key."""
     same: str
-    """Which row of the table (`old`) one of `kept` or `ended` (`new`) replaces."""
+    """The SQL condition by which a row of `kept` or `ended` (`new`) replaces a row of the table (`old`)."""
     ended: Any
-    """Keys whose newest record has been deleted."""
+    """Keys whose newest record has a null value."""
     deleted: Any | None
-    """Record keys, with the offset up to which their records are deleted; None where keys are those of records."""
+    """Record keys, with the offset up to which their rows are deleted; None if records' keys are the table's keys."""
 
 
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
-    """Of a batch of rows with a column `_gone`. Raises SourceError."""
+    """Returns the changes for a batch of rows with a column `_gone`. Raises SourceError."""
     from pyspark.sql import functions as f
 
     keys = _Keys(table.schema, _key_columns(table, fields) if fields else [KEY], BAD in table.columns and bool(fields))
     named = [f.col(f"`{name}`") for name in keys.names]
     has_key = f.expr(keys.are_there())
     lone = f.when(~has_key, f.struct(*_HERE)).alias(_LONE)
-    # A key's records are in one partition, in order; fields of values may come by any partition.
+    # The records of a record key are in one partition, in order; equal fields of values may be in any partition.
     order = ("_timestamp", "_partition", "_offset") if fields else ("_offset",)
     newest = f.max_by(f.struct(*(f.col(f"`{name}`") for name in table.columns)), f.struct(*order)).alias(_ROW)
     rows_of = table.where(~f.col(GONE)) if fields else table.where(has_key | ~f.col(GONE))
@@ -81,7 +84,7 @@ def changes_of(table: Any, fields: Sequence[str]) -> Changes:
 
 
 class _Keys:
-    """Columns that a row is found by, in SQL."""
+    """The key columns of a table, and SQL conditions over them."""
 
     def __init__(self, schema: Any, names: Sequence[str], may_be_bad: bool) -> None:
         from pyspark.sql.types import ArrayType, StructType
@@ -91,7 +94,7 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Whether a row has its key. One in `_bad` has it for sure if columns hold all of it, objects left aside."""
+        """Returns the condition that a row has its key. With `_bad`, all key columns have to be set and not nested."""
         some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
         if not self._may_be_bad:
             return f"({some})"
@@ -103,7 +106,10 @@ class _Keys:
 
 
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
-    """Those of the fields. None where no value of the batch could have them: then every row is one of its own."""
+    """Returns the columns of the key fields; none if no value of the batch can have them. Raises SourceError.
+
+    Without key columns, every row is a row of its own.
+    """
     from pyspark.sql import functions as f
 
     keys = [column_of(name, top=True) for name in fields]
@@ -114,11 +120,11 @@ def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
     if whole.isEmpty():
         return []
     there = ", ".join(name for name in table.columns if not name.startswith("_"))
-    raise SourceError(f"Values have no field {', '.join(missing)} to upsert by: they have {there or 'none'}.")
+    raise SourceError(f"Values have no field {', '.join(missing)} to upsert by: choose from {there or 'none'}.")
 
 
 def _holds(spark: Any, path: str, schema: Any) -> bool:
-    """Whether a table is there with these columns, and all fields of their objects."""
+    """True if the table exists and has all columns and nested fields of `schema`."""
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, path):
@@ -128,7 +134,7 @@ def _holds(spark: Any, path: str, schema: Any) -> bool:
 
 
 def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition_by: Sequence[str]) -> None:
-    """A batch into a Delta table. To do it twice changes nothing."""
+    """Merges a batch into a Delta table. It is idempotent."""
     from delta.tables import DeltaTable
     from pyspark.sql import functions as f
 
@@ -138,7 +144,7 @@ def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition
     table = rows(records, gone.alias(GONE)).persist()
     try:
         changes = changes_of(table, fields)
-        if not _holds(spark, path, changes.kept.schema):  # a merge compares keys before it adds columns
+        if not _holds(spark, path, changes.kept.schema):  # columns are added first: a merge compares keys before that
             writer = changes.kept.limit(0).write.format("delta").mode("append").option("mergeSchema", "true")
             (writer.partitionBy(*partition_by) if partition_by else writer).save(path)
         target = DeltaTable.forPath(spark, path).alias("old")

@@ -1,8 +1,8 @@
-"""JSON values as columns of a table, with Spark: `json_types` decides on the columns, `json_rows` makes the rows.
+"""Converts JSON values to columns of a table with Spark: `json_types` chooses the columns, `json_rows` makes the rows.
 
-Spark fixes the columns of a query when it starts. A Delta table that is to grow with its topic gets plain values and
-looks, batch by batch, at those that its columns don't hold in full. A Parquet table, which Spark's own sink writes, has
-the columns that its first and newest values ask for when its query starts.
+Spark fixes the columns of a query when it starts. The query of a Delta table that grows with its topic has plain
+values, and adds columns in each batch for values that its columns don't hold completely. A Parquet table, which Spark's
+own sink writes, gets the columns of the topic's first and newest values when its query starts.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """A batch as rows of columns that may have grown for it."""
+    """A batch as rows, and the columns, which may have grown for it."""
 
     records: Any
-    """With a struct `value`, null where a record has none. Kept by Spark until `unpersist`."""
+    """Rows with a struct `value`, null for a null value. Spark caches them until `unpersist`."""
     before: Struct
     after: Struct
 
 
 def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
-    """A batch of plain JSON values; `known` is the StructType of the table's columns, None if there is no table."""
+    """Converts a batch of plain JSON values; `known` is the StructType of the table, None if there is no table."""
     from pyspark.sql import functions as f
 
     before = struct_of(known) if known is not None else Struct()
@@ -47,19 +47,19 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
-    """A new table has the columns that it is partitioned by, also if no value has them yet."""
+    """Adds the columns that a new table is partitioned by, also if no value has them yet."""
     there = {folded(name) for name, _ in columns.columns}
     missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
 
 
 def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
-    """The columns of a StructType, and what else some plain JSON values ask for."""
+    """Returns the columns of a StructType, grown to fit plain JSON values."""
     return grown(struct_of(known), _seen(records.select("value")), widens=False, fixed=frozenset(fixed))
 
 
 def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
-    """Plain JSON values as structs of these columns and `_bad`. Also for streams."""
+    """Converts plain JSON values to structs of these columns and `_bad`; also for streams."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])
@@ -84,7 +84,7 @@ def _converter(columns: Struct, found: Any, fixed: frozenset[str]) -> Callable[[
 
 
 def _seen(values: Any) -> Seen:
-    """In all values of a DataFrame with one column of bytes. Tasks look, and tell only what they have seen."""
+    """Counts the types in all values of a DataFrame with one column of bytes; tasks return only their counts."""
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -98,11 +98,11 @@ def _seen(values: Any) -> Seen:
     return seen
 
 
-# --- types, as Spark has them
+# --- conversion to and from Spark's types
 
 
 def struct_of(schema: Any) -> Struct:
-    """The columns of a table that are fields of values."""
+    """Returns the columns of a table that are fields of values."""
     own = {folded(name) for name in OWN}
     return Struct(tuple((each.name, _type_of(each.dataType)) for each in schema.fields if folded(each.name) not in own))
 

@@ -1,8 +1,8 @@
-"""Replicas compared by Spark's tasks, for clusters that one process would read for too long.
+"""Compares replicas in Spark tasks, for clusters that are too large for one process.
 
-What is compared and how is the client's own (`penstock.client.comparison`): first every partition is looked at, then
-its ranges are shared out, some to a task, and here what tasks found is put together. The result is that of
-`penstock cluster verify` without Spark, to the digest.
+The comparison is the client's own (`penstock.client.comparison`): a first job outlines every partition, a second one
+compares its ranges, several in a task, and this module combines the results. They are the same as those of `penstock
+cluster verify` without Spark, including the digests.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock.client.sync import Client
 from penstock.pipelines.spread import cores_of, spread
 from penstock.protocol.errors import KafkaError
 
-#: Tasks for each core: the last ones to end should not be long.
+#: Tasks for each core: with many short tasks, all cores end at about the same time.
 TASKS_PER_CORE = 4
-#: Ranges of one task at most: what is lost when an executor is.
+#: Most ranges of one task: this much work is lost with an executor.
 MOST_RANGES = 100
-#: Partitions that one task looks at together: most of that is waiting for answers.
+#: Partitions that one task outlines at the same time; most of the time it waits for responses.
 AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a task gets at the brokers."""
+    """The settings with which a task connects to the brokers."""
 
     bootstrap: str
     timeout_s: float
@@ -65,7 +65,7 @@ def verify(
     rate: float | None = None,
     timeout_s: float = 30.0,
 ) -> list[Comparison]:
-    """In the order of the targets. `rate` is how many bytes all tasks together read in a second."""
+    """Compares the targets, and returns the results in their order. `rate` is the bytes per second of all tasks."""
     cores = cores_of(spark)
     reach = Reach(bootstrap, timeout_s, rate / cores if rate else None)
     count = max(1, min(len(targets), cores * TASKS_PER_CORE))
@@ -80,7 +80,7 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """A task: what there is to compare of each, or why there is nothing."""
+    """Runs in a task: returns the outline of each partition, or the reason why it can't be compared."""
 
     async def each(client: Client, target: Target, room: asyncio.Semaphore) -> Comparison | str:
         async with room:
@@ -98,7 +98,7 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """A task."""
+    """Runs in a task: compares the ranges of a share; returns the result, or the reason why it can't."""
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))
@@ -109,7 +109,7 @@ def compare(reach: Reach, share: Share) -> Found | str:
 def shared_out(
     targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
 ) -> list[Share]:
-    """About so many tasks in all, unless that would make them too long."""
+    """Splits all ranges into about `tasks` shares; into more if a share would be above MOST_RANGES."""
     known = [(target, seen) for target, seen in zip(targets, outlines) if isinstance(seen, Comparison)]
     ranges = sum((seen.end - seen.first) // range_offsets + 1 for _, seen in known)
     most = min(MOST_RANGES, max(1, -(-ranges // tasks)))

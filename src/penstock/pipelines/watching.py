@@ -1,4 +1,4 @@
-"""How far jobs are that have no query to report on them: from what Spark counts of their stages."""
+"""Reports the progress of jobs without a streaming query, from Spark's counters of their stages."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of all jobs together so far."""
+    """Progress of all watched jobs together."""
 
     tasks: int = 0
     all_tasks: int = 0
-    """Of the stages that Spark knows of: more may come."""
+    """Tasks of the stages that Spark has planned so far; more may follow."""
     records_read: int = 0
-    """From where they are kept, by tasks that are done."""
+    """Records that completed tasks have read from their source."""
 
 
 class Watch:
-    """Of the jobs that one thread starts. Nothing is seen of Spark Connect's, whose driver is elsewhere."""
+    """Watches the jobs that one thread starts. Jobs of Spark Connect are not seen: their driver is another process."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self.group = f"penstock {uuid4()}"
-        self._stages: dict[int, Work] = {}  # Spark forgets old ones
+        self._stages: dict[int, Work] = {}  # kept here, because Spark drops old stages
 
     def look(self) -> Work:
         if self._context is not None:
@@ -54,7 +54,7 @@ class Watch:
                 info = tracker.getJobInfo(job)
                 for stage in info.stageIds if info else ():
                     self._note(store, stage)
-        except Py4JError:  # the session ends: what was known is what there is
+        except Py4JError:  # the session ends: the last known numbers stay
             return
 
     def _note(self, store: Any, stage: int) -> None:
@@ -62,14 +62,14 @@ class Watch:
 
         try:
             data = store.lastStageAttempt(stage)
-        except Py4JJavaError:  # not begun yet, or long over
+        except Py4JJavaError:  # the stage has not begun, or Spark has dropped it
             return
         self._stages[stage] = Work(data.numCompleteTasks(), data.numTasks(), data.inputRecords())
 
 
 @contextmanager
 def watched(spark: Any) -> Iterator[Watch]:
-    """Jobs that this thread starts meanwhile."""
+    """Watches the jobs that this thread starts inside of the block."""
     context = getattr(spark, "_sc", None)
     watch = Watch(context)
     if context is None:
@@ -85,7 +85,7 @@ def watched(spark: Any) -> Iterator[Watch]:
 
 @contextmanager
 def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
-    """Meanwhile, calls it now and then with the seconds that have passed; once more when all went well."""
+    """Calls `tell` regularly with the elapsed seconds while the block runs, and once more if it succeeds."""
     began = time.monotonic()
     over = threading.Event()
 
@@ -104,9 +104,9 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """How far something is that began so long ago: with its rate, and how long the rest takes at that.
+    """Returns the progress of a job that began `seconds` ago, with its rate and the remaining time at that rate.
 
-    Empty if it is not yet known how much there is.
+    Empty while `total` is not known.
     """
     if not total:
         return ""

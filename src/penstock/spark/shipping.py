@@ -1,11 +1,11 @@
-"""The source, readers and writers on their way to executors: where a module is missing there, the task says so.
+"""Pickles the source, readers and writers for executors, so that a task reports a module that is missing there.
 
-Spark pickles an object as the name of its class. An executor without Penstock ends with a ModuleNotFoundError inside of
-Spark's own unpickling, and nobody reads from that what to do. So these objects are pickled as a small function, by
-value, which opens the rest or says in a sentence what is missing.
+Spark pickles an object with the name of its class. On an executor without Penstock this ends with a ModuleNotFoundError
+inside of Spark's own unpickling, which names no remedy. So these objects are pickled as a small function, by value,
+which unpickles the rest or reports the missing module in one sentence.
 
 Spark brings the archives of `--py-files` to every executor, and adds them to the path of Python functions, but not to
-that of a data source's tasks. The small function adds them where Penstock is not found otherwise.
+that of a data source's tasks. The small function adds them if Penstock is not found otherwise.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Opener = Callable[[tuple[str, ...], bytes], Any]
 
 
 class Shipped:
-    """A base of what Spark sends to executors."""
+    """Base class of the objects that Spark sends to executors."""
 
     needs: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
-    """Modules that its tasks import later."""
+    """Modules that the object's tasks import later."""
 
     def __reduce__(self) -> tuple[Opener, tuple[tuple[str, ...], bytes]]:
         return opener(), (self.needs, pickle.dumps((type(self), self.state())))
@@ -31,7 +31,7 @@ class Shipped:
 
 
 def opener() -> Opener:
-    """The function. It is defined inside of another one, so it is sent whole, and imports what it uses itself."""
+    """Returns the function that unpickles. As an inner function it is pickled by value, so it has its own imports."""
 
     def open_here(needs: tuple[str, ...], packed: bytes) -> Any:
         import os
@@ -48,10 +48,10 @@ def opener() -> Opener:
         try:
             for name in ("penstock", *needs):
                 __import__(name)
-            # From our own driver, by way of Spark, which pickles everything that it sends.
+            # Safe: our own driver pickled it, and Spark pickles everything that it sends.
             kind, state = pickle.loads(packed)  # noqa: S301
         except ModuleNotFoundError as missing:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # where in Spark this was helps nobody
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # the place in Spark's code does not help the user
             where = f"{sys.executable} on {socket.gethostname()}"
             raise ModuleNotFoundError(
                 f'Tasks of format("penstock") need module {missing.name!r}, which {where} does not have: run executors '

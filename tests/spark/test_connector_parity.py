@@ -64,27 +64,27 @@ def refusal(outcome: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_case_has_the_same_outcome_as_with_the_connector(outcomes: Outcomes, name: str) -> None:
+def test_job_has_the_same_outcome_as_with_sparks_connector(outcomes: Outcomes, name: str) -> None:
     found = outcomes[name]
     assert refusal(found["kafka"]) is None
     assert found["penstock"] == found["kafka"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_connector_refuses_is_refused(outcomes: Outcomes, name: str) -> None:
+def test_job_that_sparks_connector_refuses_is_refused(outcomes: Outcomes, name: str) -> None:
     assert refusal(outcomes[name]["kafka"]) is not None
     assert refusal(outcomes[name]["penstock"]) is not None
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_a_difference_is_as_stated(outcomes: Outcomes, name: str) -> None:
+def test_differences_from_sparks_connector_are_the_documented_ones(outcomes: Outcomes, name: str) -> None:
     assert outcomes[name]["penstock"] != outcomes[name]["kafka"]
     for source, words in zip(("kafka", "penstock"), DIFFERENT[name], strict=True):
         told = refusal(outcomes[name][source])
         assert told is None if words is None else words in (told or ""), source
 
 
-def test_each_source_continues_the_checkpoints_of_the_other_without_loss_or_repetition(outcomes: Outcomes) -> None:
+def test_each_source_continues_checkpoints_of_the_other_without_lost_or_repeated_rows(outcomes: Outcomes) -> None:
     for seen in outcomes["checkpoint of the other source"].values():
         runs = [[offset for batch in run for offset in batch] for run in seen]
         assert [len(run) for run in runs] == [40, 10, 10]

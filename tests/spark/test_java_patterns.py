@@ -40,11 +40,11 @@ def matched(pattern: str) -> list[str]:
         (r"[\d]", ["9"]),
     ],
 )
-def test_a_pattern_matches_what_java_s_does(pattern: str, names: list[str]) -> None:
+def test_pattern_matches_the_same_names_as_in_java(pattern: str, names: list[str]) -> None:
     assert matched(pattern) == names
 
 
 @pytest.mark.parametrize("pattern", ["b[", "(", r"\p{Nonsense}", r"\p{Digit", "[z-a]", "a{2,1}", "x" * 20_000])
-def test_what_is_no_pattern_is_told(pattern: str) -> None:
+def test_invalid_pattern_is_refused_with_the_reason(pattern: str) -> None:
     with pytest.raises(PatternError):
         java_pattern(pattern)

@@ -25,7 +25,7 @@ def send(broker: Broker, topic: str, *values: str) -> None:
         producer.send_many(topic, [(None, value.encode(), (), None) for value in values])
 
 
-def test_a_batch_that_was_decided_is_written_though_its_source_is_trimmed(
+def test_decided_batch_is_written_although_its_source_records_were_deleted(
     spark: Any, spark_broker: Broker, spark_steps: Path, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     source, target = new_topic(), new_topic()
@@ -65,7 +65,7 @@ def test_a_batch_that_was_decided_is_written_though_its_source_is_trimmed(
 
 
 @pytest.mark.parametrize("count", [2, 7], ids=["shorter", "grown past the old end"])
-def test_a_topic_made_again_stops_a_query_that_ends_when_it_has_caught_up(
+def test_recreated_topic_stops_an_available_now_query(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, count: int
 ) -> None:
     topic = new_topic()

@@ -35,12 +35,12 @@ from penstock.testing import Broker
 NOBODY = "127.0.0.1:1"
 
 
-def test_a_broker_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_broker_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "table", "orders", "/tmp/t", "-b", NOBODY, "--timeout", "2"]) == Exit.CANNOT_CONNECT
     assert "nothing listens at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_topic_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_topic_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         for words in (["table", "orders", "/tmp/t"], ["repartition", "orders", "other", "--checkpoint", "/tmp/c"]):
             assert main(["pipeline", *words, "-b", broker.bootstrap]) == Exit.NOT_FOUND
@@ -69,13 +69,13 @@ def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
         (20.0, "15", False, 20.0),
     ],
 )
-def test_the_demo_runs_until_ctrl_c_unless_told_otherwise_or_nobody_watches(
+def test_demo_runs_until_ctrl_c_unless_time_is_set_or_there_is_no_terminal(
     given: float | None, told: str | None, terminal: bool, seconds: float | None
 ) -> None:
     assert pipeline_demo.seconds_to_run(given, told, terminal=terminal) == seconds
 
 
-def test_a_signal_ends_the_demo_once_and_another_one_a_moment_later_at_once() -> None:
+def test_first_signal_stops_the_demo_cleanly_and_a_second_one_at_once() -> None:
     now = 0.0
     ending = pipeline_ending.Ending(10.0, lambda: now)
     assert not ending.due()
@@ -87,7 +87,7 @@ def test_a_signal_ends_the_demo_once_and_another_one_a_moment_later_at_once() ->
         ending.on_signal()
 
 
-def test_the_demo_is_over_when_its_time_is() -> None:
+def test_demo_ends_after_the_given_time() -> None:
     now = 9.0
     ending = pipeline_ending.Ending(10.0, lambda: now)
     assert not ending.due()
@@ -96,7 +96,7 @@ def test_the_demo_is_over_when_its_time_is() -> None:
     assert not pipeline_ending.Ending(None, lambda: now).due()
 
 
-def test_a_taken_port_is_told_and_another_one_taken_unless_it_was_asked_for(
+def test_occupied_port_is_reported_and_replaced_unless_the_user_chose_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -124,7 +124,7 @@ def test_a_wrong_time_for_the_demo_is_a_usage_error(
     assert capsys.readouterr().err == "penstock: RUN_SECONDS must be a number of seconds, not 'soon'\n"
 
 
-def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
+def test_failed_query_is_reported_with_the_message_of_its_source_error() -> None:
     told = (
         "[STREAM_FAILED] Query …\n  File x\npenstock.spark.errors.SourceError: Data was lost.\nJVM stacktrace:\n at a"
     )
@@ -148,11 +148,11 @@ def test_a_failed_query_is_told_by_the_sentence_in_it() -> None:
         ),
     ],
 )
-def test_what_spark_and_java_put_around_a_sentence_is_left_out(told: str, sentence: str) -> None:
+def test_prefixes_and_suffixes_of_spark_and_java_are_removed_from_a_message(told: str, sentence: str) -> None:
     assert reason(RuntimeError(told)) == sentence
 
 
-def test_what_a_worker_of_spark_s_raised_is_told_by_its_last_line() -> None:
+def test_error_of_a_python_worker_is_reported_by_the_last_line_of_its_traceback() -> None:
     told = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         '  File "worker.py", line 7, in main\n    work()\n      ^^^^\nOSError: No space left\n\n\tat org.apache'
@@ -160,7 +160,7 @@ def test_what_a_worker_of_spark_s_raised_is_told_by_its_last_line() -> None:
     assert reason(RuntimeError(told)) == "OSError: No space left"
 
 
-def test_what_connects_us_to_java_says_nothing_of_its_own() -> None:
+def test_log_lines_of_py4j_are_suppressed() -> None:
     _silence_py4j()
     _silence_py4j()
 
@@ -173,7 +173,7 @@ def test_what_connects_us_to_java_says_nothing_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("raised", "told"), [(BrokenPipeError(), False), (OSError("No space left"), True)])
-def test_a_worker_that_is_hung_up_on_says_nothing(
+def test_worker_whose_connection_is_closed_prints_no_traceback(
     raised: OSError, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark")
@@ -186,7 +186,7 @@ def test_a_worker_that_is_hung_up_on_says_nothing(
     assert ("No space left" in capsys.readouterr().err) is told
 
 
-def test_progress_says_how_long_the_rest_takes() -> None:
+def test_progress_shows_the_remaining_time() -> None:
     state = QueryState("q", "orders", 4, 1000, 4000, rows_per_second=500.0, batch_ms=2000, lag=60_000)
     assert line(state) == "orders: batch 4, 1,000 rows in 2,000 ms, 500 rows/s, lag 60,000, 2 min to go"
     assert line(replace(state, lag=600)).endswith("lag 600, 1 s to go")
@@ -195,7 +195,7 @@ def test_progress_says_how_long_the_rest_takes() -> None:
     assert line(replace(state, rows_per_second=0.0)).endswith("lag 60,000")
 
 
-def test_progress_is_plain_lines_without_a_terminal_and_one_that_moves_on_it(
+def test_progress_is_one_updated_line_on_a_terminal_and_plain_lines_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said() -> str:
@@ -211,7 +211,7 @@ def test_progress_is_plain_lines_without_a_terminal_and_one_that_moves_on_it(
     assert said() == "\r\x1b[Kbatch 1\r\x1b[Kbatch 2\r\x1b[Kflow done\n"
 
 
-def test_work_that_is_no_query_says_its_rows_rate_and_time_to_go() -> None:
+def test_job_without_a_query_shows_rows_rate_and_remaining_time() -> None:
     assert told("backfill t", 1500, 6000, "records", 3.0) == (
         "backfill t: 1,500 of 6,000 records, 500 records/s, 9 s to go"
     )
@@ -220,7 +220,7 @@ def test_work_that_is_no_query_says_its_rows_rate_and_time_to_go() -> None:
     assert told("report", 0, 0, "records", 2.0) == ""
 
 
-def test_progress_is_told_at_the_end_and_not_of_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_at_the_end_but_not_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_lines(lambda _: "done"):
         pass
     assert capsys.readouterr().err == "done\n"
@@ -229,12 +229,12 @@ def test_progress_is_told_at_the_end_and_not_of_what_failed(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
-def test_made_up_events_are_the_same_for_the_same_seed() -> None:
+def test_generated_events_are_the_same_for_the_same_seed() -> None:
     assert list(islice(events(1), 50)) == list(islice(events(1), 50))
     assert list(islice(events(1), 50)) != list(islice(events(2), 50))
 
 
-def test_the_demo_notices_rows_that_are_missing_doubled_or_changed() -> None:
+def test_demo_detects_missing_duplicate_and_changed_rows() -> None:
     produced, spent = Counter({"/": 3}), Counter({"/": 60})
     right = {"page": "/", "clicks": 3, "ids": 3, "ms": 60}
     assert differences([right], produced, spent) == []
@@ -251,7 +251,7 @@ DEMO = [sys.executable, "-m", "penstock.cli.main", "pipeline", "demo", "--port",
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_stops_by_itself_and_says_that_the_table_is_exact(tmp_path: Path) -> None:
+def test_demo_stops_by_itself_and_reports_that_the_table_is_exact(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--json"],
         env={**os.environ, "RUN_SECONDS": "5", "TMPDIR": str(tmp_path)},
@@ -329,7 +329,7 @@ def test_ctrl_c_leaves_the_exit_code_to_the_command_that_make_runs(tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
+def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RUN_SECONDS"}
     command = makefile(tmp_path / "Makefile", " ".join(DEMO))
     code, seen = on_terminal(command, {**environment, "TMPDIR": str(tmp_path), "COLUMNS": "100"}, "first rows after")
@@ -339,7 +339,7 @@ def test_the_demo_goes_on_on_a_terminal_until_ctrl_c_and_then_compares(tmp_path:
     assert "Traceback" not in seen
 
 
-def test_small_files_are_those_of_one_directory_where_there_are_several() -> None:
+def test_small_files_are_grouped_by_directory_and_single_files_left_out() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 
@@ -351,11 +351,11 @@ def test_small_files_are_those_of_one_directory_where_there_are_several() -> Non
     ]
     assert small_groups(entries) == [entries[:2]]
     assert parse(render(entries)) == entries
-    with pytest.raises(ValueError, match="of a version v7 that is not known"):
+    with pytest.raises(ValueError, match="has the unknown version v7"):
         parse("v7\n{}")
 
 
-def test_a_query_that_writes_parquet_stops_after_many_batches_of_rows_and_only_if_it_goes_on() -> None:
+def test_following_parquet_query_stops_for_a_merge_after_many_batches_with_rows() -> None:
     class Query:
         lastProgress: dict[str, int] | None = None
 

@@ -89,7 +89,7 @@ GROWING = [
 ]
 
 
-def test_values_of_any_shape_come_back_from_a_table_as_they_went_in(shell: Shell, tmp_path: Path) -> None:
+def test_values_of_any_shape_are_restored_unchanged_from_a_table(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
         for batch in GROWING:
@@ -140,7 +140,7 @@ AWKWARD = [
 ]
 
 
-def test_upserts_by_awkward_keys_into_awkward_partitions_lose_nothing(shell: Shell, tmp_path: Path) -> None:
+def test_upserts_by_unusual_keys_into_unusual_partitions_lose_no_row(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
         for batch in AWKWARD:
@@ -155,7 +155,9 @@ def test_upserts_by_awkward_keys_into_awkward_partitions_lose_nothing(shell: She
     assert [json.loads(each) for each in objects] == [json.loads(each) for batch in AWKWARD[1:] for each in batch]
 
 
-def test_a_table_of_all_records_is_partitioned_grown_compacted_and_read_as_it_was(shell: Shell, tmp_path: Path) -> None:
+def test_append_table_is_partitioned_grown_compacted_and_read_at_an_earlier_version(
+    shell: Shell, tmp_path: Path
+) -> None:
     table = tmp_path / "users"
     with Broker(data=tmp_path / "broker", topics={"users": 2, "before": 2}) as broker:
         words = ["users", str(table), "--partition-by", "day", "--optimize-every", "2", "-b", broker.bootstrap]

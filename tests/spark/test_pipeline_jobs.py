@@ -98,7 +98,7 @@ class Killed(BaseException):
     pass
 
 
-def test_small_files_of_a_parquet_table_are_put_together_and_nothing_else_changes(
+def test_merging_small_parquet_files_keeps_all_rows(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, place = new_topic(1), tmp_path / "a table"
@@ -151,7 +151,7 @@ def test_small_files_of_a_parquet_table_are_put_together_and_nothing_else_change
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
-def test_a_query_that_goes_on_stands_still_while_its_files_are_put_together(
+def test_following_query_is_stopped_while_its_files_are_merged(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, place = new_topic(1), str(tmp_path / "table")
@@ -206,7 +206,7 @@ def test_a_repartitioned_topic_has_every_record_once_and_each_key_in_order(
     assert numbers_by_key(spark_broker, target, 2) == {f"{name}{n}": list(range(n, 100, step)) for n in range(step)}
 
 
-def test_a_mirror_keeps_partitions_and_says_where_a_group_goes_on(
+def test_mirror_keeps_partitions_and_translates_the_offsets_of_a_group(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     source = new_topic(2)
@@ -226,7 +226,7 @@ def test_a_mirror_keeps_partitions_and_says_where_a_group_goes_on(
     assert found[mirrored.name, 1] == ends[1] - 4
 
 
-def test_what_cannot_be_done_is_one_sentence(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_impossible_jobs_are_refused_in_one_sentence(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
     topic = Topic(spark_broker.bootstrap, new_topic())
     with pytest.raises(SourceError, match="use a Delta table for upserts"):
         start_table(spark, TableJob(topic, "/nowhere", format="parquet", mode="upsert"))
@@ -236,7 +236,7 @@ def test_what_cannot_be_done_is_one_sentence(spark: Any, spark_broker: Broker, n
         start_repartition(spark, CopyJob(topic, topic, "/nowhere"))
 
 
-def test_a_report_tells_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_report_has_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     produce(spark_broker, topic, range(50))
     produce(spark_broker, topic, range(10))
@@ -279,7 +279,7 @@ def test_an_archive_and_the_topic_are_read_as_one(
         read_with_archive(spark, topic, place).collect()
 
 
-def test_segments_are_archived_once_by_spark_and_a_damaged_one_is_one_sentence(
+def test_spark_archives_segments_once_and_reports_a_damaged_one_in_one_sentence(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     name = new_topic(2)

@@ -20,7 +20,7 @@ def names(spark: MagicMock) -> list[str]:
     return [call.args[0] for call in spark.mock_calls if call[0].endswith(".queryName")]
 
 
-def test_two_tables_of_one_topic_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_tables_of_one_topic_have_different_run_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "check_place", lambda spark, job: None)
     spark = MagicMock()
     for path in ("/a", "/b"):
@@ -28,7 +28,7 @@ def test_two_tables_of_one_topic_have_names_of_their_own(monkeypatch: pytest.Mon
     assert names(spark) == ["table orders to /a", "table orders to /b"]
 
 
-def test_two_archives_of_one_topic_have_names_of_their_own() -> None:
+def test_two_archives_of_one_topic_have_different_run_names() -> None:
     spark = MagicMock()
     for path in ("/a", "/b"):
         start_archive(spark, ORDERS, path)

@@ -27,7 +27,7 @@ def pipeline(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, cwd=place)
 
 
-def test_a_project_is_made_once(
+def test_project_is_created_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -40,12 +40,14 @@ def test_a_project_is_made_once(
     assert "the directory file/shop can't be created" in capsys.readouterr().err
 
 
-def test_a_directory_without_a_project_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_without_a_project_is_reported_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pipeline", "run", str(tmp_path)]) == Exit.NOT_FOUND
     assert "has no spark-pipeline.yml" in capsys.readouterr().err
 
 
-def test_a_spec_that_is_not_right_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_project_file_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     (tmp_path / "spark-pipeline.yml").write_text("name: shop\ncolour: blue\n")
     assert main(["pipeline", "dry-run", str(tmp_path)]) == Exit.USAGE
@@ -65,7 +67,7 @@ def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) ->
     assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
 
 
-def test_a_run_is_recorded_to_its_end_and_goes_on_where_it_cannot_be(
+def test_run_is_recorded_to_its_end_and_continues_if_recording_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> tuple[str, str]:
@@ -95,7 +97,7 @@ def test_a_run_is_recorded_to_its_end_and_goes_on_where_it_cannot_be(
     assert [text.rpartition(": ")[2] for text in told] == ["`pipeline list` won't know this run"]
 
 
-def test_a_second_pipeline_of_a_name_gets_a_number() -> None:
+def test_second_pipeline_with_the_same_name_gets_a_number() -> None:
     other = os.getppid()
     runs.save(replace(runs.begin("table-orders", "/t"), pid=other, started=processes.started(other)))
     assert runs.free_name("table-orders") == "table-orders-2"

@@ -111,12 +111,12 @@ def piece(first: int, end: int) -> Piece:
     return Piece(first, end, f"{first:020d}-{end:020d}-{'0' * 16}")
 
 
-def test_a_file_counts_when_its_description_is_there() -> None:
+def test_log_file_is_valid_once_its_json_file_exists() -> None:
     stem = piece(0, 7).stem
     assert pieces_named([f"{stem}.log", f"{stem}.json", f"{piece(7, 9).stem}.log", "notes.json"]) == [piece(0, 7)]
 
 
-def test_every_offset_is_read_once_though_pieces_overlap() -> None:
+def test_every_offset_is_read_once_from_overlapping_pieces() -> None:
     pieces = [piece(0, 10), piece(0, 25), piece(10, 20), piece(20, 40), piece(50, 60)]
     parts = parts_of(pieces)
     assert parts == [Part(piece(0, 25), 0), Part(piece(20, 40), 25), Part(piece(50, 60), 50)]
@@ -127,7 +127,7 @@ def test_every_offset_is_read_once_though_pieces_overlap() -> None:
 
 
 @pytest.mark.parametrize("mode", ["files", "wire"])
-def test_an_archive_holds_what_the_topic_held_record_by_record(broker: Broker, tmp_path: Path, mode: str) -> None:
+def test_archive_has_the_same_records_as_the_topic(broker: Broker, tmp_path: Path, mode: str) -> None:
     topic = f"plain-{mode}"
     broker.create_topic(topic, 2, retention_ms="-1")
     for codec in range(5):
@@ -187,7 +187,7 @@ def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(
     assert both(broker, "bytes", place) == live(broker, "bytes")
 
 
-def test_over_the_wire_pieces_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
+def test_fetched_pieces_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("cut", 1, retention_ms="-1")
     fill(broker, "cut", range(4000))
     written = archive(broker, "cut", tmp_path, read_mode="wire", kafka_max_partition_fetch_bytes="200000")
@@ -197,7 +197,7 @@ def test_over_the_wire_pieces_are_as_large_as_segments(broker: Broker, tmp_path:
     assert both(broker, "cut", tmp_path) == live(broker, "cut")
 
 
-def test_what_retention_may_take_soon_is_taken_though_it_is_not_sealed(broker: Broker, tmp_path: Path) -> None:
+def test_unsealed_records_that_retention_may_soon_delete_are_archived(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("idle", 1, retention_ms="1000000000000", segment_ms="1000000000000")
     fill(broker, "idle", range(10))
     topic, place = Topic(broker.bootstrap, "idle"), Place(str(tmp_path))
@@ -208,7 +208,7 @@ def test_what_retention_may_take_soon_is_taken_though_it_is_not_sealed(broker: B
 
 
 @pytest.mark.parametrize("mode", ["files", "wire"])
-def test_nothing_is_lost_or_doubled_while_the_topic_is_produced_to_trimmed_and_compacted(
+def test_no_record_is_lost_or_repeated_while_the_topic_is_written_trimmed_and_compacted(
     broker: Broker, tmp_path: Path, mode: str
 ) -> None:
     topic = f"lively-{mode}"
@@ -236,7 +236,7 @@ def test_nothing_is_lost_or_doubled_while_the_topic_is_produced_to_trimmed_and_c
     assert {row["key"]: row["value"] for _, row in sorted(both(broker, topic, tmp_path).items())} == newest
 
 
-def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
+def test_run_after_a_kill_at_any_step_completes_the_archive(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("killed", 2, retention_ms="-1")
@@ -275,7 +275,7 @@ def test_a_run_that_is_killed_anywhere_is_made_good_by_the_next(
     assert archive(broker, "killed", tmp_path, everything=True) == []
 
 
-def test_an_archive_in_an_object_store_is_the_one_in_a_directory(broker: Broker, tmp_path: Path) -> None:
+def test_archive_in_an_object_store_has_the_same_files_as_in_a_directory(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("stored", 1, retention_ms="-1")
     fill(broker, "stored", range(1700))
     archive(broker, "stored", tmp_path, everything=True)
@@ -305,7 +305,7 @@ def test_an_archive_in_an_object_store_is_the_one_in_a_directory(broker: Broker,
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_file_is_one_sentence_that_names_it(broker: Broker, tmp_path: Path) -> None:
+def test_damaged_file_is_reported_by_name_in_one_sentence(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("harmed", 1, retention_ms="-1")
     fill(broker, "harmed", range(300))
     archive(broker, "harmed", tmp_path, everything=True)
@@ -344,7 +344,7 @@ def test_a_damaged_file_is_one_sentence_that_names_it(broker: Broker, tmp_path: 
     assert archived(tmp_path, "harmed") == live(broker, "harmed")
 
 
-def test_what_retention_took_before_it_was_archived_is_told(broker: Broker, tmp_path: Path) -> None:
+def test_records_deleted_before_they_were_archived_are_reported(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("hasty", 1, retention_ms="-1")
     fill(broker, "hasty", range(100))
     archive(broker, "hasty", tmp_path, everything=True)
@@ -362,7 +362,7 @@ def test_what_retention_took_before_it_was_archived_is_told(broker: Broker, tmp_
     assert [part.start for part in whole(found_in(tmp_path, "hasty"), lossy=True)[0]] == [0, 150]
 
 
-def test_another_topic_of_the_same_name_is_not_mixed_in(broker: Broker, tmp_path: Path) -> None:
+def test_recreated_topic_is_not_archived_into_the_old_archive(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("again", 1)
     fill(broker, "again", range(10))
     archive(broker, "again", tmp_path, everything=True)
@@ -377,14 +377,14 @@ def test_another_topic_of_the_same_name_is_not_mixed_in(broker: Broker, tmp_path
     ("uri", "known"),
     [("/a", True), ("a/b", True), ("file:/a", True), ("file:///a", True), ("s3a://b/c", True), ("ftp://b/c", False)],
 )
-def test_addresses_are_those_that_can_be_reached(uri: str, known: bool) -> None:
+def test_unsupported_addresses_are_refused(uri: str, known: bool) -> None:
     assert Place(uri).known is known
     if not known:
         with pytest.raises(SourceError, match="is not an address for an archive of segments: use file://, s3a://"):
             Place(uri).open()
 
 
-def test_a_place_that_cannot_be_written_to_is_one_sentence(tmp_path: Path) -> None:
+def test_unwritable_place_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Place(str(tmp_path / "file")).open()
     with pytest.raises(SourceError, match=r"file/t\.json can't be written: "), store.writing("t.json"):

@@ -156,14 +156,14 @@ def read(client: Client, topic: str, partition: int) -> list[tuple[bytes | None,
     return found
 
 
-def test_a_topic_of_another_broker_is_mirrored_and_its_groups_go_on_here(
+def test_mirrored_topic_of_another_broker_keeps_the_progress_of_its_groups(
     shell: Shell, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     mirrored(shell, broker.bootstrap, topic, tmp_path)
 
 
 @pytest.mark.java
-def test_a_topic_of_apache_kafka_is_mirrored_and_its_groups_go_on_here(
+def test_mirrored_topic_of_apache_kafka_keeps_the_progress_of_its_groups(
     shell: Shell, kafka_jars: None, tmp_path: Path
 ) -> None:
     with kafka.KafkaCluster(data=tmp_path / "kafka") as cluster:
@@ -173,7 +173,7 @@ def test_a_topic_of_apache_kafka_is_mirrored_and_its_groups_go_on_here(
         mirrored(shell, cluster.bootstrap, "orders", tmp_path)
 
 
-def test_an_archive_is_files_by_partition(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_archive_of_records_has_files_by_partition(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     done = shell.run("pipeline", "archive", topic, str(place), "-b", broker.bootstrap, *SMALL)
     assert done.code == Exit.OK, done.err
@@ -226,7 +226,9 @@ def test_archived_segments_are_restored_with_keys_times_and_headers_after_a_kill
     assert "Traceback" not in done.err
 
 
-def test_a_report_is_a_table_and_a_page(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_report_is_printed_as_a_table_and_written_as_a_page(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
     page = tmp_path / "report.html"
     done = shell.run("pipeline", "report", topic, "--html", str(page), "-b", broker.bootstrap, *SMALL, "--json")
     assert done.code == Exit.OK, done.err
@@ -236,7 +238,7 @@ def test_a_report_is_a_table_and_a_page(shell: Shell, broker: Broker, topic: str
     assert "<svg" in page.read_text()
 
 
-def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_user_errors_are_reported_in_one_sentence(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
     broker.create_topic(f"{topic}-empty", 1)
     (tmp_path / "file").write_text("")
     here, gone = str(tmp_path / "t"), str(tmp_path / "gone")
@@ -279,7 +281,7 @@ def test_what_is_wrong_is_one_sentence(shell: Shell, broker: Broker, topic: str,
         assert not {f"{topic}-x", "missing"} & {each.name for each in client.metadata(None).topics}
 
 
-def test_a_stream_that_fails_leaves_one_sentence_on_the_terminal(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_failed_stream_prints_one_sentence_to_the_terminal(broker: Broker, topic: str, tmp_path: Path) -> None:
     """In a process of its own: Java and Python's workers write where nobody can catch it."""
     with Client(broker.bootstrap) as client, client.producer() as producer:
         many = [(None, json.dumps({"user": "u", "n": n}).encode(), (), FIRST_MS) for n in range(20_000)]
@@ -298,7 +300,7 @@ def test_a_stream_that_fails_leaves_one_sentence_on_the_terminal(broker: Broker,
     assert said[0].startswith("penstock: The value at offset "), said
 
 
-def test_a_pipeline_that_follows_is_listed_and_stopped_and_goes_on_later(
+def test_following_pipeline_is_listed_stopped_and_continued_later(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

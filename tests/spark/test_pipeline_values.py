@@ -46,7 +46,7 @@ def rows_of(records: Any) -> list[Any]:
     return [None if none else (json.loads(text, parse_float=Decimal), bad) for none, text, bad in found]
 
 
-def test_a_batch_has_every_field_in_columns_or_its_value_in_bad(spark: Any) -> None:
+def test_batch_has_every_field_in_columns_or_the_value_in_bad(spark: Any) -> None:
     first = evolving(spark.createDataFrame([(value,) for value in FIRST], "value BINARY").coalesce(1), None)
     batch = spark.createDataFrame([(value,) for value in [*SECOND, None]], "value BINARY").coalesce(1)
     second = evolving(batch, spark_type(first.after))
@@ -89,7 +89,7 @@ def changed(spark: Any, rows: list[tuple[Any, ...]], *fields: str) -> tuple[list
     )
 
 
-def test_records_without_a_key_are_rows_of_their_own(spark: Any) -> None:
+def test_record_without_a_key_is_a_row_that_no_record_replaces(spark: Any) -> None:
     rows = [
         (None, 1, 1, None, False),
         (None, 1, 2, None, False),
@@ -105,7 +105,7 @@ def test_records_without_a_key_are_rows_of_their_own(spark: Any) -> None:
     assert (ended, deleted) == ([("b", None)], [])
 
 
-def test_a_record_without_a_value_deletes_what_its_key_made_where_fields_are_the_key(spark: Any) -> None:
+def test_null_value_deletes_the_rows_of_its_record_key_if_fields_are_the_key(spark: Any) -> None:
     rows = [
         ("a", 1, 1, None, False),
         ("a", None, None, None, True),
@@ -121,14 +121,14 @@ def test_a_record_without_a_value_deletes_what_its_key_made_where_fields_are_the
     assert (ended, deleted) == ([("a", 1)], [("a", 1), ("b", 3)])
 
 
-def test_a_field_to_upsert_by_that_no_value_has_is_one_sentence_unless_no_value_could_have_it(spark: Any) -> None:
+def test_missing_key_field_is_refused_unless_the_batch_has_no_json_object(spark: Any) -> None:
     with pytest.raises(SourceError, match="Values have no field nothing to upsert by: choose from id, n"):
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
-def test_records_whose_keys_columns_do_not_hold_are_rows_of_their_own(spark: Any) -> None:
+def test_record_whose_key_no_column_holds_is_a_row_that_no_record_replaces(spark: Any) -> None:
     rows = [
         ("a", 1, None, "x", False),
         ("a", 1, None, "y", False),
@@ -144,7 +144,7 @@ def test_records_whose_keys_columns_do_not_hold_are_rows_of_their_own(spark: Any
     assert sorted(row["_offset"] for row in replaced) == [2, 3], "and nothing replaces the others"
 
 
-def test_fields_may_be_named_like_anything_that_an_upsert_uses(spark: Any) -> None:
+def test_fields_may_have_the_names_that_an_upsert_uses_internally(spark: Any) -> None:
     fields = "row BIGINT, _until BIGINT, _lone BIGINT, new BIGINT, old BIGINT"
     rows = [("a", 1, 1, 1, 1, 1, None, "t", 0, 0, 0, False), ("b", 1, 2, 2, 2, 2, None, "t", 0, 1, 1, False)]
     table = spark.createDataFrame(rows, TABLE.replace("id BIGINT, n BIGINT", fields))
@@ -152,7 +152,7 @@ def test_fields_may_be_named_like_anything_that_an_upsert_uses(spark: Any) -> No
     assert (row["_key"], row["row"], row["_until"]) == ("b", 1, 2)
 
 
-def test_an_option_about_bad_values_is_refused_where_it_would_do_nothing() -> None:
+def test_option_for_bad_values_without_a_schema_is_refused() -> None:
     topic = Topic("localhost:1", "t", {"value.bad": "topic:dead"})
     with pytest.raises(SourceError, match=r"Option value\.bad needs --value-schema"):
         TableJob(topic, "/t").check()

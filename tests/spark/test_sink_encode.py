@@ -57,26 +57,26 @@ def some_records(seed: int, count: int, *, headers: bool = False) -> list[NewRec
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("count", [1, 2, 65, 400])
 @pytest.mark.parametrize("headers", [False, True])
-def test_a_batch_from_columns_is_the_batch_from_records(seed: int, count: int, headers: bool) -> None:
+def test_batch_encoded_from_columns_equals_the_batch_encoded_from_records(seed: int, count: int, headers: bool) -> None:
     records = some_records(seed, count, headers=headers)
     owner: dict[str, Any] = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 30, "transactional": True}
     assert build(as_rows(records)).seal(7, 2, 30, True) == build_batch(records, **owner)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_compressed_batch_too(codec: int) -> None:
+def test_compressed_batch_from_columns_equals_the_batch_from_records(codec: int) -> None:
     records = some_records(3, 100)
     assert build(as_rows(records), codec).seal(-1, -1, -1, False) == build_batch(records, compression=codec)
 
 
-def test_slices_of_columns_are_built_from_where_they_start() -> None:
+def test_slices_of_columns_are_encoded_from_their_offset() -> None:
     records = some_records(5, 100)
     rows = as_rows(records).slice(40, 77)
     assert build(rows).seal(-1, -1, -1, False) == build_batch(records[40:77])
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_cuts_leave_nothing_out_and_keep_the_limit(seed: int) -> None:
+def test_cuts_cover_all_rows_within_the_size_limit(seed: int) -> None:
     rows = as_rows(some_records(seed, 500, headers=seed == 1))
     found = cuts(rows, 5000)
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]
@@ -94,7 +94,7 @@ def test_keys_hash_as_in_kafkas_producer(seed: int) -> None:
     assert partitions_of(column, 7, 0).tolist() == [partition_for_key(key, 7) for key in keys]
 
 
-def test_rows_without_a_key_go_where_the_batch_goes() -> None:
+def test_rows_without_a_key_go_to_the_partition_of_the_batch() -> None:
     column = pa.array([None, b"a", None], pa.binary())
     assert partitions_of(column, 9, 4).tolist() == [4, partition_for_key(b"a", 9), 4]
     assert partitions_of(pa.nulls(2, pa.binary()), 9, 4).tolist() == [4, 4]

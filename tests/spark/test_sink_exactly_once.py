@@ -51,7 +51,7 @@ def decision(broker: Broker, query: Query) -> Decision | None:
         return DecisionLog(client, query.id).last()
 
 
-def test_rows_are_seen_when_their_batch_is_committed_and_not_before(broker: Broker, topic: str) -> None:
+def test_rows_are_visible_only_after_their_batch_is_committed(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     assert committed_rows(broker, topic, up_to_the_end=False) == []
@@ -86,7 +86,7 @@ def test_a_restart_after_a_kill_at_any_step_writes_each_row_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("first", DRIVER_STEPS[2:])
 @pytest.mark.parametrize("second", [TASK_STEPS[-1], *DRIVER_STEPS[2:]])
-def test_two_kills_in_a_row_change_nothing(broker: Broker, topic: str, first: str, second: str) -> None:
+def test_two_kills_in_a_row_neither_lose_nor_repeat_a_row(broker: Broker, topic: str, first: str, second: str) -> None:
     query = Query(broker, topic)
     for step in (first, second):
         with killed_at(step, 2), suppress(Killed):
@@ -96,7 +96,7 @@ def test_two_kills_in_a_row_change_nothing(broker: Broker, topic: str, first: st
     assert open_transactions(broker, query) == []
 
 
-def test_of_two_attempts_of_a_task_only_the_one_that_spark_names_counts(broker: Broker, topic: str) -> None:
+def test_only_the_attempt_that_spark_commits_is_written(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     first = query.attempt(0, 0, BATCHES[0])
     second = query.attempt(0, 0, BATCHES[0])
@@ -106,7 +106,7 @@ def test_of_two_attempts_of_a_task_only_the_one_that_spark_names_counts(broker: 
     assert open_transactions(broker, query) == []
 
 
-def test_an_attempt_that_comes_after_the_decision_writes_nothing(broker: Broker, topic: str) -> None:
+def test_attempt_after_the_decision_writes_no_rows(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     query.commit(0, [message])
@@ -116,7 +116,7 @@ def test_an_attempt_that_comes_after_the_decision_writes_nothing(broker: Broker,
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_an_attempt_that_starts_between_decision_and_completion_ends_nothing(broker: Broker, topic: str) -> None:
+def test_attempt_between_decision_and_completion_ends_no_transaction(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -143,7 +143,7 @@ def test_a_driver_that_was_replaced_cannot_decide(broker: Broker, topic: str) ->
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_a_failed_batch_is_aborted_and_done_again(broker: Broker, topic: str) -> None:
+def test_failed_batch_is_aborted_and_written_again(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     query.abort(0, [query.attempt(0, 0, BATCHES[0]), None])
     assert open_transactions(broker, query) == []
@@ -161,7 +161,7 @@ def test_an_abort_after_a_commit_that_failed_late_does_not_undo_the_decision(bro
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_a_transaction_that_somebody_ended_is_noticed_before_the_decision(broker: Broker, topic: str) -> None:
+def test_transaction_ended_by_another_producer_is_detected_before_the_decision(broker: Broker, topic: str) -> None:
     from penstock.client.producer import ProducerSettings
 
     query = Query(broker, topic)
@@ -174,7 +174,7 @@ def test_a_transaction_that_somebody_ended_is_noticed_before_the_decision(broker
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_a_broker_that_is_killed_between_prepare_and_commit_loses_nothing(topic: str) -> None:
+def test_broker_killed_between_prepare_and_commit_loses_no_row(topic: str) -> None:
     with Broker() as own:
         own.create_topic(topic, 2)
         query = Query(own, topic)
@@ -193,7 +193,7 @@ def test_tasks_without_rows_have_nothing_to_commit(broker: Broker, topic: str) -
     assert decision(broker, query) is None
 
 
-def test_the_decision_is_found_behind_many_that_came_to_nothing(broker: Broker, topic: str) -> None:
+def test_last_decision_is_found_before_many_aborted_ones(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     query.commit(0, [query.attempt(0, 0, BATCHES[0])])
     with Client(broker.bootstrap) as client:
@@ -209,7 +209,7 @@ def test_the_decision_is_found_behind_many_that_came_to_nothing(broker: Broker, 
     assert found.batch == 0
 
 
-def test_what_is_not_prepared_times_out_and_what_is_prepared_does_not(broker: Broker, topic: str) -> None:
+def test_prepared_transaction_does_not_time_out_but_others_do(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     with killed_at("task-wrote"), pytest.raises(Killed):
         query.attempt(0, 0, BATCHES[0])
@@ -224,7 +224,7 @@ def test_what_is_not_prepared_times_out_and_what_is_prepared_does_not(broker: Br
 
 
 @pytest.mark.parametrize("step", ["driver-decided", "driver-completed-one"])
-def test_a_decided_batch_is_completed_though_its_replay_has_no_rows(broker: Broker, topic: str, step: str) -> None:
+def test_decided_batch_is_completed_although_its_replay_has_no_rows(broker: Broker, topic: str, step: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, slot, BATCHES[0][slot::2]) for slot in range(2)]
     with killed_at(step), pytest.raises(Killed):
@@ -237,7 +237,7 @@ def test_a_decided_batch_is_completed_though_its_replay_has_no_rows(broker: Brok
     assert open_transactions(broker, query) == []
 
 
-def test_a_decided_batch_is_completed_by_the_next_one_if_it_is_never_replayed(broker: Broker, topic: str) -> None:
+def test_decided_batch_that_is_never_replayed_is_completed_by_the_next_batch(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, slot, BATCHES[0][slot::3]) for slot in range(3)]
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -246,7 +246,7 @@ def test_a_decided_batch_is_completed_by_the_next_one_if_it_is_never_replayed(br
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_an_empty_replay_of_a_batch_that_was_not_decided_frees_its_readers(broker: Broker, topic: str) -> None:
+def test_empty_replay_of_an_undecided_batch_unblocks_committed_reads(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):
@@ -273,7 +273,7 @@ def test_any_number_of_drivers_may_die_before_they_decide(
     assert open_transactions(broker, query) == []
 
 
-def test_what_was_given_up_cannot_be_decided_by_the_driver_that_wrote_it(
+def test_driver_cannot_decide_transactions_that_a_task_has_aborted(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_write, "PLACES", 1)
@@ -286,7 +286,7 @@ def test_what_was_given_up_cannot_be_decided_by_the_driver_that_wrote_it(
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_a_task_and_a_commit_try_their_first_connection_again(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_and_commit_retry_their_first_connection(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker() as own:
         own.create_topic(topic, 2)
         query = Query(own, topic)

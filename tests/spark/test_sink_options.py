@@ -12,13 +12,13 @@ from penstock.spark.sink_rows import check_columns
 TO = {"kafka.bootstrap.servers": "here:9092"}
 
 
-def test_the_defaults_are_safe() -> None:
+def test_sink_defaults_to_acks_all_and_streams_to_exactly_once() -> None:
     batch, stream = (parse_sink_options(TO, streaming=streaming) for streaming in (False, True))
     assert (batch.acks, batch.idempotent, batch.exactly_once) == (ALL, True, False)
     assert (stream.acks, stream.idempotent, stream.exactly_once) == (ALL, True, True)
 
 
-def test_names_are_read_whatever_their_case_and_producer_properties_act() -> None:
+def test_option_names_ignore_case_and_producer_properties_take_effect() -> None:
     told = {
         "TOPIC": "t",
         "exactlyonce": "False",
@@ -48,7 +48,7 @@ def test_names_are_read_whatever_their_case_and_producer_properties_act() -> Non
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(told: dict[str, str], sentence: str) -> None:
+def test_wrong_options_are_refused_in_one_sentence(told: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError) as refused:
         parse_sink_options(TO | told, streaming=True)
     assert sentence in str(refused.value)
@@ -65,13 +65,13 @@ def test_what_is_wrong_is_one_sentence(told: dict[str, str], sentence: str) -> N
         ({"value": "string", "headers": "array<string>"}, "t", "array<struct<key:string,value:binary>>"),
     ],
 )
-def test_columns_that_do_not_fit_are_told(types: dict[str, str], topic: str | None, sentence: str) -> None:
+def test_wrong_columns_are_refused(types: dict[str, str], topic: str | None, sentence: str) -> None:
     with pytest.raises(SourceError) as refused:
         check_columns(types, SinkOptions("", topic))
     assert sentence in str(refused.value)
 
 
-def test_all_of_sparks_columns_fit() -> None:
+def test_all_columns_of_sparks_own_sink_are_accepted() -> None:
     headers = "array<struct<key:string,value:binary>>"
     check_columns(
         {"topic": "string", "partition": "int", "key": "string", "value": "binary", "headers": headers}, SinkOptions("")
@@ -89,7 +89,7 @@ def test_extra_columns_are_left_out_on_request_and_named() -> None:
         check_columns({"value": "int"}, options)
 
 
-def test_compatibility_makes_a_stream_at_least_once_and_lets_slips_through() -> None:
+def test_compatibility_makes_a_stream_at_least_once_and_ignores_misspelt_options() -> None:
     given = TO | {"compatibility": "kafka", "topik": "t", "kafka.compresion.type": "gzip", "kafka.acks": "1"}
     options = parse_sink_options(given, streaming=True)
     assert (options.exactly_once, options.acks, options.create_topics) == (False, 1, True)
@@ -97,11 +97,11 @@ def test_compatibility_makes_a_stream_at_least_once_and_lets_slips_through() -> 
     assert parse_sink_options(given | {"exactlyOnce": "true", "kafka.acks": "all"}, streaming=True).exactly_once
 
 
-def test_properties_of_a_consumer_are_let_through_without_a_word() -> None:
+def test_consumer_properties_are_ignored_without_a_warning() -> None:
     given = {"kafka.isolation.level": "read_committed", "kafka.fetch.max.bytes": "5", "kafka.max.poll.records": "3"}
     assert parse_sink_options(TO | given, streaming=True).without_effect == ()
 
 
-def test_a_vendor_s_names_are_let_through() -> None:
+def test_option_names_of_a_vendor_are_ignored_with_a_warning() -> None:
     options = parse_sink_options(TO | {"kafka.some.vendor.prop": "1", "label": "x"}, streaming=True)
     assert options.without_effect == ("label", "kafka.some.vendor.prop")

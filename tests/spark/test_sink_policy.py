@@ -25,36 +25,36 @@ def test_an_empty_replay_of_a_decided_batch_keeps_its_decision() -> None:
     assert next_decision(decided, 4, [], [A, C], replayed=False) == Decision(4, (A, B), (C,))
 
 
-def test_the_batch_after_a_decided_one_does_not_abort_what_that_commits() -> None:
+def test_next_batch_does_not_abort_transactions_of_the_decided_batch() -> None:
     decided = Decision(4, (A, B))
     assert next_decision(decided, 5, [C], [A, B, C], replayed=False) == Decision(5, (C,))
     assert next_decision(decided, 5, [], [A, B], replayed=False) == decided
 
 
-def test_a_batch_without_rows_is_decided_only_to_abort_what_earlier_attempts_left() -> None:
+def test_batch_without_rows_is_decided_only_to_abort_open_transactions() -> None:
     assert next_decision(None, 4, [], [], replayed=False) is None
     assert next_decision(None, 4, [], [C], replayed=False) == Decision(4, (), (C,))
 
 
-def test_what_another_driver_is_aborting_cannot_be_decided_on() -> None:
+def test_transactions_that_another_driver_aborts_cannot_be_committed() -> None:
     with pytest.raises(SourceError, match="aborted by another run"):
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 
-def test_an_older_batch_and_a_decision_that_is_gone_are_refused() -> None:
+def test_older_batch_and_missing_decision_are_refused() -> None:
     with pytest.raises(SourceError, match="Batch 3 is late"):
         next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
     with pytest.raises(SourceError, match="lost records"):
         next_decision(Decision(4, (A,)), 5, [], [], replayed=True)
 
 
-def test_a_task_gives_up_nothing_that_is_decided() -> None:
+def test_task_does_not_abort_decided_transactions() -> None:
     assert with_aborted(Decision(4, (A,), (B,)), [A, B, C]) == Decision(4, (A,), (B, C))
     assert with_aborted(None, [C]) == Decision(-1, (), (C,))
 
 
 @given(TRANSACTIONS, TRANSACTIONS, TRANSACTIONS, st.integers(0, 2))
-def test_nothing_is_both_committed_and_aborted(
+def test_no_transaction_is_both_committed_and_aborted(
     decided: set[Prepared], prepared: set[Prepared], opened: set[Prepared], ahead: int
 ) -> None:
     last = Decision(4, tuple(sorted(decided)))
@@ -68,7 +68,7 @@ def test_nothing_is_both_committed_and_aborted(
     assert Decision.from_bytes(found.to_bytes()).batch == found.batch
 
 
-def test_a_decision_is_read_as_it_was_written_also_without_aborts() -> None:
+def test_decision_survives_a_round_trip_also_without_aborts() -> None:
     decision = Decision(4, (A, B), (C,))
     assert Decision.from_bytes(decision.to_bytes()) == decision
     older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'

@@ -23,7 +23,7 @@ def routed(columns: dict[str, Any], topic: str | None = "t", slot: int = 0) -> d
     }
 
 
-def test_keys_go_where_kafka_sends_them_in_order() -> None:
+def test_keys_go_to_kafkas_partitions_in_order() -> None:
     keys = [f"k{index % 9}" for index in range(50)]
     found = routed({"key": pa.array(keys), "value": pa.array([str(index) for index in range(50)])})
     for (topic, partition), rows in found.items():
@@ -33,14 +33,14 @@ def test_keys_go_where_kafka_sends_them_in_order() -> None:
     assert sum(map(len, found.values())) == 50
 
 
-def test_rows_without_a_key_stay_together_and_move_on_with_the_next_chunk() -> None:
+def test_rows_without_a_key_go_to_one_partition_per_chunk() -> None:
     router = Router(SinkOptions("", "t"), PARTITIONS.__getitem__, lambda: 1000, 0)
     batch = pa.record_batch({"value": pa.array(["a", "b"])})
     places = [[partition for _, partition, _ in router.route(batch)] for _ in range(5)]
     assert places == [[1], [2], [3], [0], [1]]
 
 
-def test_a_partition_column_wins_over_the_key_where_it_is_filled() -> None:
+def test_partition_column_wins_over_the_key_unless_null() -> None:
     columns = {"key": pa.array(["k", "k"]), "value": pa.array(["a", "b"]), "partition": pa.array([3, None], pa.int32())}
     by_key = partition_for_key(b"k", 4)
     assert by_key != 3
@@ -48,29 +48,29 @@ def test_a_partition_column_wins_over_the_key_where_it_is_filled() -> None:
 
 
 @pytest.mark.parametrize("wanted", [4, -1])
-def test_a_partition_that_is_not_there_is_told(wanted: int) -> None:
+def test_missing_partition_is_refused(wanted: int) -> None:
     with pytest.raises(SourceError, match=f"has partition {wanted}, but topic 't' has 4"):
         routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
 
 
-def test_the_topic_column_sorts_rows_and_the_option_wins_over_it() -> None:
+def test_rows_go_to_the_topic_column_unless_option_topic_is_set() -> None:
     columns = {"topic": pa.array(["u", "t", "u"]), "value": pa.array(["1", "2", "3"])}
     found = routed(columns, topic=None)
     assert found[("u", 0)] == [(None, b"1"), (None, b"3")]
     assert {topic for topic, _ in routed(columns, topic="u")} == {"u"}
 
 
-def test_a_row_without_a_topic_is_told() -> None:
+def test_row_without_a_topic_is_refused() -> None:
     with pytest.raises(SourceError, match="has no topic"):
         routed({"topic": pa.array([None], pa.string()), "value": pa.array(["1"])}, topic=None)
 
 
-def test_small_batches_are_put_together_and_empty_ones_left_out() -> None:
+def test_small_batches_are_combined_and_empty_ones_dropped() -> None:
     batches = [pa.record_batch({"value": pa.array(["x"] * count, pa.string())}) for count in (0, 3, 0, 4)]
     assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
 
 
-def test_timestamps_are_the_rows_own_where_they_have_some() -> None:
+def test_timestamp_column_wins_over_the_clock_unless_null() -> None:
     router = Router(SinkOptions("", "u"), PARTITIONS.__getitem__, lambda: 1000, 0)
     stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
     [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))

@@ -51,7 +51,7 @@ def test_every_codec_is_written(spark: Any, spark_broker: Broker, new_topic: New
     assert len(spark_broker.records(topic)) == 100
 
 
-def test_columns_say_topic_partition_and_headers(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_columns_set_topic_partition_and_headers(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
     one, two = new_topic(2), new_topic(2)
     frame = rows_of(
         spark,
@@ -79,7 +79,7 @@ def test_columns_say_topic_partition_and_headers(spark: Any, spark_broker: Broke
         ({}, "give option topic"),
     ],
 )
-def test_what_is_wrong_is_told_before_any_task(
+def test_errors_are_reported_before_any_task_runs(
     spark: Any, spark_broker: Broker, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(Exception, match=re.escape(sentence)) as refused:
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_told_before_any_task(
 
 
 @pytest.mark.parametrize("exactly_once", ["true", "false"])
-def test_a_stream_goes_on_where_it_stopped(
+def test_stream_continues_where_it_stopped(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, exactly_once: str
 ) -> None:
     topic = new_topic(2)

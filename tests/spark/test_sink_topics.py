@@ -20,7 +20,7 @@ def rows() -> pa.RecordBatch:
     return pa.record_batch({"topic": pa.array(["new", "newer"]), "value": pa.array(["a", "b"])})
 
 
-def test_a_missing_topic_is_created_as_a_producer_would_have_it() -> None:
+def test_missing_topic_is_created_as_for_a_producer() -> None:
     with Broker(config={"num.partitions": "3"}) as broker:
         write_plain(SinkOptions(broker.bootstrap), Task("q", 0, 0), iter([rows()]))
         with broker.client() as client:
@@ -29,7 +29,7 @@ def test_a_missing_topic_is_created_as_a_producer_would_have_it() -> None:
         assert found == [b"b"]
 
 
-def test_a_missing_topic_that_may_not_be_created_is_one_sentence() -> None:
+def test_missing_topic_that_the_broker_does_not_create_is_one_sentence() -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         options = SinkOptions(broker.bootstrap, client=FAST)
         with pytest.raises(SourceError, match=r"the brokers do not create it \(auto.create.topics.enable\)"):
@@ -42,7 +42,7 @@ def test_a_missing_topic_that_may_not_be_created_is_one_sentence() -> None:
             assert client.list_topics() == []
 
 
-def test_a_name_that_no_topic_can_have_is_one_sentence() -> None:
+def test_invalid_topic_name_is_refused_in_one_sentence() -> None:
     with (
         Broker() as broker,
         broker.client() as client,

@@ -38,9 +38,7 @@ def read(spark: Any, broker: Broker, **options: str) -> Any:
     return spark.read.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap).options(**named).load()
 
 
-def test_a_topic_reads_as_spark_s_own_source_would_give_it(
-    spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
-) -> None:
+def test_rows_are_those_of_sparks_own_source(spark: Any, spark_broker: Broker, new_topic: Callable[..., str]) -> None:
     topic = new_topic(2)
     for codec in Codec:  # every codec in one topic
         fill(spark_broker, topic, 100, start=100 * codec, codec=int(codec))
@@ -74,7 +72,7 @@ def test_a_topic_reads_as_spark_s_own_source_would_give_it(
 
 
 @pytest.mark.slow
-def test_filters_and_offsets_leave_unwanted_records_unread(
+def test_filters_and_offsets_limit_the_records_that_are_read(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(2)
@@ -93,7 +91,7 @@ def test_filters_and_offsets_leave_unwanted_records_unread(
     assert counts == {0: 140, 1: 200}
 
 
-def test_a_mistake_is_one_sentence_at_the_start(
+def test_user_error_is_reported_in_one_sentence_at_the_start(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     with pytest.raises(
@@ -106,7 +104,7 @@ def test_a_mistake_is_one_sentence_at_the_start(
     assert "Traceback" not in str(refused.value)
 
 
-def test_values_are_decoded_and_bad_ones_kept_apart(
+def test_values_are_decoded_and_bad_values_separated(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(1)

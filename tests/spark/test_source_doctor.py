@@ -17,7 +17,7 @@ from penstock.spark.sessions import session
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_doctor_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_packages_java_and_source(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     assert main(["pipeline", "doctor", "--output", "json"]) == 0
     found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
@@ -26,7 +26,7 @@ def test_the_doctor_says_what_was_found(capsys: pytest.CaptureFixture[str]) -> N
     assert found["data source"]["found"] == 'format("penstock")'
 
 
-def test_what_is_missing_has_its_remedy_beside_it(
+def test_doctor_shows_a_remedy_for_each_missing_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere(**_: object) -> None:
@@ -43,7 +43,7 @@ def test_what_is_missing_has_its_remedy_beside_it(
     assert said.err == "penstock: pipelines can't run here yet: no-such-package, java\n"
 
 
-def test_versions_that_do_not_fit_are_told() -> None:
+def test_doctor_reports_unsupported_versions() -> None:
     assert doctor._package("pytest", (9999,), None, "tests", "spark", True).advice.startswith("9999 or newer is needed")
     assert doctor._package("pytest", (1,), (2,), "tests", "spark", True).advice.startswith("below 2 is needed")
     assert doctor._package("no-such-package", (1,), None, "x", "spark", False).state == "absent"
@@ -55,7 +55,7 @@ def test_every_package_is_in_the_extra_that_the_doctor_names() -> None:
         assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"
 
 
-def test_pyspark_is_called_missing_only_where_it_is() -> None:
+def test_pyspark_is_reported_missing_only_if_it_is() -> None:
     missing = not_importable(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
     assert str(missing) == "PySpark is not installed: run `pip install 'penstock[spark]'`."
     assert "pyarrow is not installed" in str(not_importable(ModuleNotFoundError(name="pyarrow")))
@@ -65,7 +65,7 @@ def test_pyspark_is_called_missing_only_where_it_is() -> None:
         not_importable(ModuleNotFoundError("No module named 'penstock.spark.wires'", name="penstock.spark.wires"))
 
 
-def test_a_session_tells_a_damaged_package_from_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_distinguishes_a_damaged_package_from_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(SourceError, match=r"A package that pipelines need is damaged \(.*pyspark.sql"):
         session()

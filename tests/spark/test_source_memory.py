@@ -55,14 +55,14 @@ def peak_mb(broker: Broker, topic: str, mode: str, records: int, fetch_mb: int) 
 
 
 @pytest.mark.parametrize("mode", ["wire", "files"])
-def test_ten_times_the_data_takes_no_more_memory(tmp_path: Path, mode: str) -> None:
+def test_memory_does_not_grow_with_the_data(tmp_path: Path, mode: str) -> None:
     with Broker(data=tmp_path) as broker, broker.client() as client:
         small = peak_mb(broker, "small", mode, fill(client, "small", SMALL_MB), 2)
         large = peak_mb(broker, "large", mode, fill(client, "large", LARGE_MB), 2)
     assert large <= small + NOISE_MB
 
 
-def test_what_a_task_takes_goes_with_its_fetches(tmp_path: Path) -> None:
+def test_memory_of_a_task_is_proportional_to_its_fetch_size(tmp_path: Path) -> None:
     """One fetch given out and one under way, each with its columns, and none of it twice."""
     with Broker(data=tmp_path) as broker, broker.client() as client:
         records = fill(client, "topic", LARGE_MB // 2)

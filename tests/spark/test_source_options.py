@@ -24,7 +24,7 @@ from penstock.spark.stream import StreamReader
 WHERE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
 
-def test_options_are_spark_s_and_their_case_does_not_matter() -> None:
+def test_options_have_sparks_names_and_ignore_case() -> None:
     options = parse_options(
         {
             "Kafka.Bootstrap.Servers": "a:1,b:2",
@@ -48,7 +48,7 @@ def test_options_are_spark_s_and_their_case_does_not_matter() -> None:
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_times_come_before_offsets_and_a_time_for_all_before_times_by_partition() -> None:
+def test_times_win_over_offsets_and_one_time_over_times_by_partition() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),
@@ -83,12 +83,12 @@ def test_times_come_before_offsets_and_a_time_for_all_before_times_by_partition(
         ({"maxTriggerDelay": "soon"}, "a duration such as"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(changes: dict[str, str], sentence: str) -> None:
+def test_wrong_options_are_refused_in_one_sentence(changes: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         parse_options(WHERE | changes)
 
 
-def test_a_pattern_has_to_be_one_and_assigned_partitions_json() -> None:
+def test_invalid_patterns_and_invalid_json_are_refused() -> None:
     where = {"kafka.bootstrap.servers": "a:1"}
     assert parse_options(where | {"subscribePattern": "or.*"}).pattern == "or.*"
     assert parse_options(where | {"assign": '{"a":[1,0]}'}).assigned == (("a", 1), ("a", 0))
@@ -97,7 +97,7 @@ def test_a_pattern_has_to_be_one_and_assigned_partitions_json() -> None:
             parse_options(where | wrong)
 
 
-def test_names_that_nobody_knows_are_let_through_and_slips_are_not() -> None:
+def test_unknown_option_names_are_ignored_and_misspelt_ones_refused() -> None:
     carried = {"kafka.some.vendor.prop": "1", "myTeamLabel": "x"}
     assert parse_options(WHERE | carried).without_effect == ("myTeamLabel", "kafka.some.vendor.prop")
     slip = {"kafka.fetch.max.byte": "1", "maxOffsetPerTrigger": "5"}
@@ -108,7 +108,7 @@ def test_names_that_nobody_knows_are_let_through_and_slips_are_not() -> None:
     assert lenient.max_offsets is None
 
 
-def test_the_earliest_and_the_latest_stand_for_times_too() -> None:
+def test_earliest_and_latest_are_valid_as_times() -> None:
     times = {"startingOffsetsByTimestamp": '{"orders":{"0":-2,"1":-1}}', "endingTimestamp": "-1"}
     options = parse_options(WHERE | times)
     assert options.starting == Position(timestamps={("orders", 0): EARLIEST, ("orders", 1): LATEST})
@@ -117,7 +117,7 @@ def test_the_earliest_and_the_latest_stand_for_times_too() -> None:
         parse_options(WHERE | {"startingOffsetsByTimestamp": '{"orders":{"0":-3}}'})
 
 
-def test_a_pattern_leaves_out_topics_that_brokers_and_sinks_keep_for_themselves() -> None:
+def test_pattern_does_not_match_internal_topics_of_brokers_and_sinks() -> None:
     topics = [
         TopicInfo(name, ZERO_UUID, name.startswith("__c"), {})
         for name in ("orders", "__consumer_offsets", "__penstock_spark_commits-1", "__mine")
@@ -126,7 +126,7 @@ def test_a_pattern_leaves_out_topics_that_brokers_and_sinks_keep_for_themselves(
     assert matching("__.*", topics) == ["__mine"]
 
 
-def test_a_stream_s_wrong_options_are_told_by_its_first_call() -> None:
+def test_stream_reports_wrong_options_in_its_first_call() -> None:
     given = WHERE | {"endingOffsets": "latest"}
     reader = StreamReader(given, StructType())  # Spark tells nothing of an error here
     for call in (reader.initialOffset, reader.getDefaultReadLimit, lambda: reader.latestOffset({}, ReadAllAvailable())):
@@ -138,7 +138,7 @@ def test_a_stream_s_wrong_options_are_told_by_its_first_call() -> None:
         wrong.getDefaultReadLimit()
 
 
-def test_a_stream_has_no_end() -> None:
+def test_stream_refuses_ending_offsets() -> None:
     with pytest.raises(SourceError, match="availableNow"):
         parse_options(WHERE | {"endingOffsets": "latest"}, streaming=True)
 
@@ -146,7 +146,7 @@ def test_a_stream_has_no_end() -> None:
 # Ranges
 
 
-def test_long_ranges_are_cut_and_nothing_is_lost_or_doubled() -> None:
+def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
     whole = [OffsetRange("t", 0, 10, 110), OffsetRange("t", 1, 0, 3), OffsetRange("t", 2, 5, 5)]
     for pieces in (split(whole), split(whole, min_partitions=7), split(whole, max_records=9)):
         for each in whole:
@@ -159,7 +159,7 @@ def test_long_ranges_are_cut_and_nothing_is_lost_or_doubled() -> None:
     assert max(piece.size for piece in split(whole, max_records=9)) <= 9
 
 
-def test_a_limit_is_shared_in_proportion_and_nobody_starves() -> None:
+def test_limit_is_shared_in_proportion_and_no_partition_starves() -> None:
     start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7}
     end = {("t", 0): 1000, ("t", 1): 101, ("t", 2): 7}
     moved = limited(start, end, 100)
@@ -176,7 +176,7 @@ def test_offsets_are_readable_json() -> None:
 # Filters
 
 
-def test_filters_narrow_what_is_read() -> None:
+def test_filters_become_limits_of_ranges() -> None:
     moment = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
     later = GreaterThanOrEqual(("timestamp",), moment)
     text = StringContains(("topic",), "x")

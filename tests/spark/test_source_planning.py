@@ -87,7 +87,7 @@ def spans(tasks: list[ReadTask]) -> list[tuple[str, int, int, int]]:
 # Batch
 
 
-def test_a_batch_covers_what_the_options_say(broker: Broker, topic: str) -> None:
+def test_batch_covers_the_ranges_of_the_options(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 100)
     send(broker, topic, 1, 50)
     assert planned(broker, subscribe=topic) == [(0, 0, 100), (1, 0, 50)]
@@ -100,7 +100,7 @@ def test_a_batch_covers_what_the_options_say(broker: Broker, topic: str) -> None
     assert len(planned(broker, subscribe=topic, maxRecordsPerPartition="10")) == 15
 
 
-def test_times_choose_offsets(broker: Broker, topic: str) -> None:
+def test_times_are_resolved_to_offsets(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 100, since_ms=1000)
     send(broker, topic, 1, 100, since_ms=1050)
     assert planned(broker, subscribe=topic, startingTimestamp="1060", endingTimestamp="1090") == [
@@ -115,7 +115,7 @@ def test_times_choose_offsets(broker: Broker, topic: str) -> None:
     assert planned(broker, subscribe=topic, **late) == [(1, 50, 100)]
 
 
-def test_offsets_that_are_not_there_are_told_with_those_that_are(broker: Broker, topic: str) -> None:
+def test_missing_offsets_are_reported_with_the_existing_range(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     beyond = json.dumps({topic: {"0": 11, "1": 0}})
     with pytest.raises(SourceError, match="-0 holds offsets 0 to 10, but 11 to 10 were requested"):
@@ -138,7 +138,7 @@ def test_an_unreachable_broker_is_one_sentence() -> None:
         BatchReader(options, None).partitions()
 
 
-def test_a_schema_of_the_user_s_own_may_leave_columns_out_but_not_change_them(broker: Broker, topic: str) -> None:
+def test_users_schema_may_omit_columns_but_not_change_them(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 3)
     options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic})
     narrow = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
@@ -155,7 +155,7 @@ def test_a_schema_of_the_user_s_own_may_leave_columns_out_but_not_change_them(br
 # Streams
 
 
-def test_a_stream_goes_from_batch_to_batch_within_its_limit(broker: Broker, topic: str) -> None:
+def test_stream_plans_consecutive_batches_within_its_limit(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 100)
     reader = streaming(broker, topic, maxOffsetsPerTrigger="40")
     start = reader.initialOffset()
@@ -191,7 +191,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_beginning(b
     reader.stop()
 
 
-def test_available_now_ends_where_it_began_to_look(broker: Broker, topic: str) -> None:
+def test_available_now_ends_at_the_offsets_of_its_start(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     reader = streaming(broker, topic, minOffsetsPerTrigger="1000")
     reader.prepareForTriggerAvailableNow()
@@ -205,7 +205,9 @@ def test_available_now_ends_where_it_began_to_look(broker: Broker, topic: str) -
     reader.stop()
 
 
-def test_a_minimum_waits_for_rows_or_for_time(broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_waits_for_min_offsets_or_max_trigger_delay(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 0.0
     monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=lambda: now))
     reader = streaming(broker, topic, minOffsetsPerTrigger="20", maxOffsetsPerTrigger="25", maxTriggerDelay="60s")
@@ -221,7 +223,7 @@ def test_a_minimum_waits_for_rows_or_for_time(broker: Broker, topic: str, monkey
     reader.stop()
 
 
-def test_lost_data_stops_a_stream_unless_told_otherwise(broker: Broker, topic: str) -> None:
+def test_lost_data_stops_a_stream_unless_fail_on_data_loss_is_false(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     ahead = {topic: {"0": 50, "1": 0}}
     reader = streaming(broker, topic)
@@ -237,7 +239,7 @@ def test_lost_data_stops_a_stream_unless_told_otherwise(broker: Broker, topic: s
 
 @pytest.mark.parametrize("now", [True, False], ids=["available-now", "following"])
 @pytest.mark.parametrize("counts", [(2, 0), (20, 0)], ids=["shorter", "grown past the old end"])
-def test_a_topic_that_was_made_again_stops_a_stream_or_is_read_from_its_beginning(
+def test_recreated_topic_stops_a_stream_or_is_read_from_its_beginning(
     broker: Broker, topic: str, counts: tuple[int, ...], now: bool
 ) -> None:
     send(broker, topic, 0, 5)
@@ -260,7 +262,7 @@ def test_a_topic_that_was_made_again_stops_a_stream_or_is_read_from_its_beginnin
     tolerant.stop()
 
 
-def test_available_now_notices_that_a_topic_of_a_pattern_is_gone(broker: Broker) -> None:
+def test_available_now_detects_that_a_topic_of_a_pattern_was_deleted(broker: Broker) -> None:
     first = f"gone-{next(NAMES)}"
     broker.create_topic(f"{first}-a", 1)
     broker.create_topic(f"{first}-b", 1)
@@ -279,7 +281,7 @@ def test_available_now_notices_that_a_topic_of_a_pattern_is_gone(broker: Broker)
     tolerant.stop()
 
 
-def test_a_checkpoint_without_ids_is_compared_by_offsets_when_it_ends_now(broker: Broker, topic: str) -> None:
+def test_available_now_compares_a_checkpoint_without_ids_by_offsets(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 2)
     reader = streaming(broker, topic)
     reader.prepareForTriggerAvailableNow()
@@ -288,16 +290,14 @@ def test_a_checkpoint_without_ids_is_compared_by_offsets_when_it_ends_now(broker
     reader.stop()
 
 
-def test_a_partition_that_is_no_longer_asked_for_stays_where_it_was(broker: Broker, topic: str) -> None:
+def test_partition_that_is_no_longer_subscribed_keeps_its_offset(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 5)
     reader = streaming(broker, "", assign=json.dumps({topic: [1]}))
     assert plain(reader.latestOffset({topic: {"0": 3, "1": 0}}, ALL)) == {topic: {"0": 3, "1": 0}}
     reader.stop()
 
 
-def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_again_reads_nothing_of_the_new_one(
-    broker: Broker, topic: str
-) -> None:
+def test_batch_planned_before_a_topic_was_recreated_reads_none_of_its_new_records(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 5)
     reader = streaming(broker, topic)
     start = reader.initialOffset()
@@ -316,7 +316,7 @@ def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_again_reads_not
     tolerant.stop()
 
 
-def test_progress_is_committed_to_a_group_when_asked(broker: Broker, topic: str) -> None:
+def test_progress_is_committed_to_the_group_of_the_option(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     reader = streaming(broker, topic, **{"commit.group": "watched"})
     reader.commit({topic: {"0": 7, "1": 0}})
@@ -349,7 +349,7 @@ def progress(**changes: object) -> dict[str, object]:
     }
 
 
-def test_lag_is_what_is_there_less_what_was_read() -> None:
+def test_lag_is_the_latest_offset_minus_the_read_offset() -> None:
     state = state_of(progress())
     assert state.lag == 18
     assert state.lags == {("t", 0): 15, ("t", 1): 0, ("t", 2): 3}
@@ -357,14 +357,14 @@ def test_lag_is_what_is_there_less_what_was_read() -> None:
     assert str(state) == "orders: batch 4, 30 rows in 2,000 ms, 16 rows/s, lag 18"
 
 
-def test_topics_that_a_query_reads_are_known_by_their_ids() -> None:
+def test_state_has_the_ids_of_a_querys_topics() -> None:
     sources = [{"endOffset": {"t": {"0": 1}, "t id=B": {}}, "latestOffset": '{"u": {"0": 2}, "u id=A": {}}'}]
     state = state_of(progress(sources=sources))
     assert (state.topic_ids, state.lag) == (("A", "B"), 2)
     assert figures(state).topic_ids == ("A", "B")
 
 
-def test_a_watcher_keeps_the_last_state_of_every_query_and_why_it_ended() -> None:
+def test_watcher_keeps_the_last_state_of_every_query_and_the_reason_of_its_end() -> None:
     seen: list[QueryState] = []
     watcher = QueryWatcher(seen.append)
     watcher.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress()))))

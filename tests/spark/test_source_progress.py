@@ -27,7 +27,7 @@ def progress(batch: int, rows: int) -> Any:
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(told)))
 
 
-def test_a_published_query_can_be_seen_from_outside() -> None:
+def test_published_query_is_visible_to_other_processes() -> None:
     seen: list[QueryState] = []
     spark = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None))
     watcher = watch(spark, seen.append, publish="my-job")
@@ -40,7 +40,7 @@ def test_a_published_query_can_be_seen_from_outside() -> None:
     assert [state.batch_id for state in seen] == [0, 1]
 
 
-def test_a_name_that_is_no_file_is_refused() -> None:
+def test_name_that_is_not_a_file_name_is_refused() -> None:
     with pytest.raises(ValueError, match="is not a valid name to publish"):
         watch(SimpleNamespace(), publish="../elsewhere")
 

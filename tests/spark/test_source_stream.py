@@ -44,7 +44,7 @@ def run_once(frame: Any, place: Path) -> Any:
     return query
 
 
-def test_a_stream_reads_everything_once_across_restarts_and_new_partitions(
+def test_stream_reads_every_record_once_across_restarts_and_new_partitions(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(1)
@@ -70,7 +70,7 @@ def test_a_stream_reads_everything_once_across_restarts_and_new_partitions(
 
 
 @pytest.mark.slow
-def test_a_running_stream_survives_its_broker(spark: Any, tmp_path: Path) -> None:
+def test_running_stream_survives_a_restart_of_its_broker(spark: Any, tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data", topics={"t": 2}) as mortal:
         send(mortal, "t", range(300))
         query = (
@@ -115,7 +115,7 @@ def test_lost_data_stops_the_query_with_one_sentence(
         ("value STRING", {}, "The schema gives column 'value' as string, but it is binary"),
     ],
 )
-def test_wrong_options_of_a_stream_are_one_sentence(
+def test_wrong_options_of_a_stream_are_reported_in_one_sentence(
     spark: Any,
     spark_broker: Broker,
     new_topic: Callable[..., str],

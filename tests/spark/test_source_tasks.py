@@ -87,7 +87,7 @@ class Never:
         raise AssertionError("the broker was asked")
 
 
-def test_files_hold_what_the_broker_sends_on_any_range(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_fetches_give_the_same_records_on_any_range(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create_topic("plain", 1)
     for codec in range(5):
         fill(broker, "plain", range(codec * 1500, codec * 1500 + 1500), compression=codec)
@@ -102,7 +102,7 @@ def test_files_hold_what_the_broker_sends_on_any_range(broker: Broker, monkeypat
         assert rows(wanted, [task]) == [expected[offset] for offset in range(task.start, task.end)]
 
 
-def test_compaction_leaves_gaps_and_both_ways_see_the_same(broker: Broker) -> None:
+def test_files_and_fetches_give_the_same_records_of_a_compacted_log(broker: Broker) -> None:
     broker.create_topic("compacted", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
     for _ in range(3):
         fill(broker, "compacted", range(2000), keys=50)
@@ -122,7 +122,7 @@ def test_compaction_leaves_gaps_and_both_ways_see_the_same(broker: Broker) -> No
 
 
 @pytest.mark.parametrize("mode", ["wire", "files"])
-def test_aborted_and_open_transactions_are_not_seen_by_committed_reads(broker: Broker, mode: str) -> None:
+def test_aborted_and_open_transactions_are_invisible_to_committed_reads(broker: Broker, mode: str) -> None:
     topic = f"transactions-{mode}"
     broker.create_topic(topic, 1)
     with broker.client() as client:
@@ -157,7 +157,7 @@ def test_aborted_and_open_transactions_are_not_seen_by_committed_reads(broker: B
         open_one.close()
 
 
-def test_records_that_retention_took_are_data_loss_and_gaps_are_not(broker: Broker) -> None:
+def test_records_deleted_by_retention_are_data_loss_but_gaps_are_not(broker: Broker) -> None:
     broker.create_topic("trimmed", 1)
     fill(broker, "trimmed", range(200))
     early = tasks_of(options(broker, "trimmed", read_mode="wire"))
@@ -169,7 +169,7 @@ def test_records_that_retention_took_are_data_loss_and_gaps_are_not(broker: Brok
     assert [row["offset"] for row in found] == list(range(150, 200))
 
 
-def test_a_directory_that_is_not_the_leader_s_is_not_read(broker: Broker, tmp_path: Path) -> None:
+def test_directory_of_another_cluster_is_not_read(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("elsewhere", 1)
     fill(broker, "elsewhere", range(10))
     wanted = options(broker, "elsewhere", read_mode="files")
@@ -187,7 +187,7 @@ def test_a_directory_that_is_not_the_leader_s_is_not_read(broker: Broker, tmp_pa
     assert len(rows(options(broker, "elsewhere", read_mode="auto"), [task])) == 10
 
 
-def test_a_swap_under_way_or_a_damaged_file_leaves_the_rest_to_the_broker(broker: Broker, tmp_path: Path) -> None:
+def test_rest_is_fetched_if_compaction_swaps_files_or_a_file_is_damaged(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("damaged", 1)
     fill(broker, "damaged", range(4000))
     (task,) = tasks_of(options(broker, "damaged"))
@@ -208,7 +208,7 @@ def test_a_swap_under_way_or_a_damaged_file_leaves_the_rest_to_the_broker(broker
     assert list(files.read_files(str(directory), 0, 4000, read_committed=False)) == []
 
 
-def test_what_is_behind_a_hole_in_a_segment_is_not_passed_over(broker: Broker, tmp_path: Path) -> None:
+def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("holed", 1)
     fill(broker, "holed", range(4000))
     (task,) = tasks_of(options(broker, "holed"))
@@ -234,7 +234,7 @@ def test_memory_is_bounded_by_the_fetch_size(broker: Broker) -> None:
     assert max(sizes) < 200_000
 
 
-def test_a_broker_that_comes_back_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+def test_reading_continues_at_the_same_offset_after_a_broker_restart(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data", topics={"t": 1}) as mortal:
         fill(mortal, "t", range(2000))
         wanted = options(mortal, "t", read_mode="wire", kafka_max_partition_fetch_bytes="100000")

@@ -56,7 +56,7 @@ def bads(found: list[tuple[Any, bytes | None, str | None]]) -> list[bytes]:
     return [bad for _, bad, _ in found if bad is not None]
 
 
-def test_json_is_decoded_and_what_is_no_json_is_kept_apart() -> None:
+def test_json_is_decoded_and_invalid_json_is_separated() -> None:
     wrong = [b"nope", b"", b"[1]", b'{"id":"text"}', b'{"id":1}{"id":2}', b'{"id":{}', b'{"name":"}', b"\xff{}"]
     right = [b'{"id":1,"name":"a"}', b"{}", b' {"id":2,\n "more":[{}]} ', None]
     mixed = [value for pair in zip(right * 2, wrong, strict=True) for value in pair]
@@ -84,7 +84,7 @@ def test_csv_lines_are_decoded() -> None:
     assert bads(found) == [b"x;y", b"3", b'5;"open', b"", b"6;a\n7;b"]
 
 
-def test_strings_have_to_be_text() -> None:
+def test_strings_have_to_be_utf8() -> None:
     found = decoded([b"abc", b"\xff", None, b""], value_format="string")
     assert goods(found) == ["abc", None, ""]
     assert bads(found) == [b"\xff"]
@@ -151,12 +151,12 @@ def test_protobuf_messages_are_decoded(tmp_path: Path) -> None:
         ({"value.format": "string", "value.bad": "elsewhere"}, "column, fail or topic:NAME"),
     ],
 )
-def test_a_schema_that_can_t_be_is_refused(options: dict[str, str], sentence: str) -> None:
+def test_invalid_schema_is_refused(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         source_schema(WHERE | options)
 
 
-def test_a_bad_value_may_fail_the_job_when_asked() -> None:
+def test_bad_value_fails_the_job_with_value_bad_fail() -> None:
     with pytest.raises(SourceError, match="The value at offset 1 is not json of this schema"):
         decoded([b"{}", b"x"], value_format="json", value_schema=PERSON, value_bad="fail")
 
@@ -167,7 +167,7 @@ def test_ddl_is_left_to_spark() -> None:
     assert "`value` STRUCT<id LONG>, `topic` string" in found
 
 
-def test_a_schema_is_inferred_and_bad_records_go_to_a_topic(penstock: Broker) -> None:
+def test_schema_is_inferred_and_bad_records_are_sent_to_a_topic(penstock: Broker) -> None:
     penstock.create_topics({"t": 2, "dead": 1})
     with penstock.client() as client, client.producer() as producer:
         for partition in (0, 1):

@@ -13,7 +13,7 @@ import pytest
 from penstock.spark.workers import choose_python, launcher, settle
 
 
-def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
+def test_workers_use_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
     script = launcher(parent=tmp_path)
     assert launcher(parent=tmp_path) == script
     code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
@@ -28,9 +28,7 @@ def test_workers_take_the_installed_modules_and_keep_the_rest_of_the_path(tmp_pa
     assert done.stdout.strip() == "/a b:/x/mine.zip ['one:two', 'three four']"
 
 
-def test_the_script_is_for_this_machine_only_and_for_who_chose_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_script_is_used_only_locally_and_if_no_python_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     here: dict[str, str] = {}
     choose_python(here, local=True)
@@ -43,7 +41,7 @@ def test_the_script_is_for_this_machine_only_and_for_who_chose_nothing(
     assert chosen == {"PYSPARK_PYTHON": "/opt/python"}
 
 
-def test_without_a_place_for_the_script_python_itself_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_python_is_used_if_the_script_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found: dict[str, str] = {}
@@ -51,7 +49,7 @@ def test_without_a_place_for_the_script_python_itself_is_taken(monkeypatch: pyte
     assert found == {"PYSPARK_PYTHON": sys.executable}
 
 
-def test_what_is_loaded_is_not_looked_at_again_when_a_task_ends() -> None:
+def test_loaded_objects_are_not_scanned_when_a_task_ends() -> None:
     settle.cache_clear()
     before = gc.get_freeze_count()
     try:
@@ -66,7 +64,7 @@ def test_what_is_loaded_is_not_looked_at_again_when_a_task_ends() -> None:
         gc.unfreeze()
 
 
-def test_memory_that_is_let_go_stays_with_the_process() -> None:
+def test_freed_memory_stays_with_the_process() -> None:
     """In a process of its own: what malloc is told holds for all of it."""
     program = """
 import resource

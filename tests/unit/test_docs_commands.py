@@ -273,7 +273,7 @@ def test_a_block_of_the_docs_works_as_written(block: Block, reader: Reader) -> N
     RUN[block.name](block, reader)
 
 
-def test_the_blocks_of_the_readme_work_one_after_the_other_on_one_broker(reader: Reader) -> None:
+def test_blocks_of_the_readme_work_in_order_on_one_broker(reader: Reader) -> None:
     """As a newcomer runs them: what a block leaves behind must not be in the way of the next one."""
     for block in blocks():
         if block.page == "README.md" and RUN[block.name] in (run_python, run_shell, run_first_commands):
@@ -304,9 +304,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
-def test_a_command_in_the_docs_is_one_that_there_is(
-    page: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_in_the_docs_exists(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command, comments=True)[1:]
     if words[0] in NOUNS and len(words) < 3:
         words.append("--help")  # a command that is named, without what it needs

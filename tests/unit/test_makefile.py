@@ -47,12 +47,12 @@ def steps(project: Path, target: str, *variables: str) -> str:
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_venv_that_works_is_left_alone(project: Path) -> None:
+def test_working_venv_is_left_unchanged(project: Path) -> None:
     assert MADE_ANEW not in steps(project, "broker")
     assert MADE_ANEW not in steps(project, "broker", f"PYTHON={sys.executable}")
 
 
-def test_a_venv_whose_python_was_removed_is_made_anew(project: Path) -> None:
+def test_venv_whose_python_was_removed_is_created_again(project: Path) -> None:
     python = project / ".venv" / "bin" / "python"
     python.unlink()
     python.symlink_to(project / "removed" / "python3")
@@ -62,7 +62,7 @@ def test_a_venv_whose_python_was_removed_is_made_anew(project: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["version_info = (3, 9)", "modules['pip'] = None"])
-def test_a_venv_whose_python_is_too_old_or_has_no_pip_is_made_anew(project: Path, wrong: str) -> None:
+def test_venv_whose_python_is_too_old_or_has_no_pip_is_created_again(project: Path, wrong: str) -> None:
     place = project / "patched"
     place.mkdir()
     (place / "sitecustomize.py").write_text(f"import sys\nsys.{wrong}\n")
@@ -70,7 +70,7 @@ def test_a_venv_whose_python_is_too_old_or_has_no_pip_is_made_anew(project: Path
     assert MADE_ANEW in steps(project, "broker")
 
 
-def test_a_venv_of_another_python_than_the_one_asked_for_is_made_anew(project: Path) -> None:
+def test_venv_of_another_python_than_requested_is_created_again(project: Path) -> None:
     place = project / "patched"
     place.mkdir()
     (place / "sitecustomize.py").write_text("import sys\nsys.base_prefix = '/opt/another'\n")
@@ -79,7 +79,7 @@ def test_a_venv_of_another_python_than_the_one_asked_for_is_made_anew(project: P
     assert f"{another} {MADE_ANEW}" in steps(project, "broker", f"PYTHON={another}")
 
 
-def test_a_python_that_is_too_old_is_refused_before_a_venv_is_made_of_it(project: Path) -> None:
+def test_python_that_is_too_old_is_refused_before_a_venv_is_created(project: Path) -> None:
     old = project / "old-python"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)

@@ -60,7 +60,7 @@ def test_a_second_table_of_a_topic_gets_another_name_even_if_the_first_run_has_e
     assert runs.free_name("table-orders") == "table-orders"
 
 
-def test_queries_of_a_run_are_bounded() -> None:
+def test_number_of_queries_of_a_run_is_bounded() -> None:
     with runs.Recording(runs.begin("demo", "")) as recording:
         for number in range(runs.MAX_QUERIES + 20):
             recording.progressed(str(number), QUERY, "")
@@ -153,7 +153,7 @@ def test_a_running_pipeline_is_stopped(stranger: subprocess.Popen[bytes]) -> Non
 
 
 @pytest.mark.parametrize("name", ["../evil", "../../../evil", "/etc/evil", "..", ".", "a b/c", "\0", "x" * 300])
-def test_every_name_stays_inside_the_directory(place: Path, name: str) -> None:
+def test_every_run_name_stays_inside_the_directory(place: Path, name: str) -> None:
     outside = json.dumps({"name": name, "pid": os.getpid(), "spec": "", "began": ""})
     (place.parent / "evil.json").write_text(outside)
     assert runs.load(name) is None

@@ -119,7 +119,7 @@ def _restored(value: Any, kind: Type) -> Any:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
-def test_every_field_is_in_the_table_or_its_value_is_in_bad(batches: list[list[Any]], widens: bool) -> None:
+def test_every_field_is_in_columns_or_its_value_is_in_bad(batches: list[list[Any]], widens: bool) -> None:
     columns = Struct()
     for batch in batches:
         values = [dumped(value) for value in batch]
@@ -135,7 +135,7 @@ def test_every_field_is_in_the_table_or_its_value_is_in_bad(batches: list[list[A
 
 @settings(max_examples=examples(200), deadline=None)
 @given(BATCHES, st.booleans())
-def test_columns_are_never_taken_away_and_change_only_to_hold_more(batches: list[list[Any]], widens: bool) -> None:
+def test_columns_are_never_removed_and_only_widened(batches: list[list[Any]], widens: bool) -> None:
     columns, before = Struct(), list[tuple[bytes, dict[str, Any]]]()
     for batch in batches:
         values = [dumped(value) for value in batch]
@@ -153,7 +153,7 @@ def test_columns_are_never_taken_away_and_change_only_to_hold_more(batches: list
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4))
-def test_what_tasks_have_seen_adds_up_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
+def test_counts_of_tasks_merge_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
     def seen(*lists: list[Any]) -> Seen:
         found = Seen()
         for each in lists:
@@ -167,7 +167,7 @@ def test_what_tasks_have_seen_adds_up_in_any_order(a: list[Any], b: list[Any], c
 
 
 @given(st.lists(st.text(max_size=5), max_size=8, unique=True), st.booleans())
-def test_names_of_fields_are_kept_apart_and_found_again(names: list[str], top: bool) -> None:
+def test_field_names_map_to_distinct_columns_and_back(names: list[str], top: bool) -> None:
     columns = [column_of(name, top=top) for name in names]
     assert len(set(columns)) == len(names)
     assert columns_by_field(columns) == dict(zip(names, columns))
@@ -178,7 +178,7 @@ def test_names_of_fields_are_kept_apart_and_found_again(names: list[str], top: b
 
 
 @given(st.binary(max_size=12))
-def test_bytes_that_are_no_object_are_kept_as_text(value: bytes) -> None:
+def test_bytes_that_are_not_a_json_object_are_kept_as_text(value: bytes) -> None:
     row = Rows(Struct()).row(value)
     assert row in ({}, {"_bad": text_of(value)})
     if row:
@@ -198,14 +198,14 @@ def table(*batches: list[str], known: Struct | None = None, widens: bool = True)
     return columns, found
 
 
-def test_one_value_that_is_no_object_costs_the_others_nothing() -> None:
+def test_value_that_is_not_an_object_does_not_affect_other_values() -> None:
     for pill in ('"s"', "[1]", "null", "", "nope", "{", '{"n":NaN}', '{"n":1,"n":2}', '{"n":"\\ud800"}', "1", "{}{}"):
         columns, rows = table(['{"n":1}', pill, '{"n":2}'])
         assert columns == Struct((("n", BIGINT),))
         assert rows == [{"n": 1}, {"_bad": pill}, {"n": 2}]
 
 
-def test_objects_and_arrays_of_objects_grow_inside() -> None:
+def test_nested_objects_and_arrays_grow() -> None:
     columns, rows = table(['{"a":{"x":1},"l":[{"x":1}]}'], ['{"a":{"x":2,"y":3},"l":[{"y":[{"z":true}]},{}]}'])
     inner = ListOf(Struct((("z", BOOLEAN),)))
     assert columns.columns[0] == ("a", Struct((("x", BIGINT), ("y", BIGINT))))
@@ -237,7 +237,7 @@ def test_numbers_with_a_point_are_doubles_unless_that_would_round_them() -> None
     assert table(['{"p":1.5}', '{"p":9007199254740993}'])[0] == Struct((("p", DECIMAL),))
 
 
-def test_the_most_frequent_kind_of_a_new_field_is_its_type() -> None:
+def test_new_field_gets_its_most_frequent_type() -> None:
     columns, rows = table(['{"n":"x"}', '{"n":1}', '{"n":2}'])
     assert columns == Struct((("n", BIGINT),))
     assert rows[0] == {"n": None, "_bad": '{"n":"x"}'}
@@ -257,7 +257,7 @@ def test_names_that_differ_in_case_only_get_one_column() -> None:
     assert rows == [{"id": 1}, {"id": 1, "_bad": '{"id":1,"ID":2}'}, {"id": 3}]
 
 
-def test_odd_names_and_names_of_the_records_own_columns_get_columns() -> None:
+def test_unusual_names_and_names_of_the_records_own_columns_get_columns() -> None:
     columns, rows = table(['{"a b":1,"c.d":{"e,f":2},"":3,"_id":4,"_key":5,"_Bad":6,"o":{"_key":7}}'])
     assert sorted(name for name, _ in columns.columns) == ["%", "%5FBad", "%5Fkey", "_id", "a%20b", "c%2Ed", "o"]
     assert rows == [{"a%20b": 1, "c%2Ed": {"e%2Cf": 2}, "%": 3, "_id": 4, "%5Fkey": 5, "%5FBad": 6, "o": {"_key": 7}}]
@@ -273,7 +273,7 @@ def test_a_field_that_changes_its_type_is_kept_in_bad() -> None:
     ]
 
 
-def test_types_of_a_table_that_somebody_else_made_hold_what_they_can() -> None:
+def test_types_of_a_foreign_table_hold_the_values_that_fit() -> None:
     known = Struct(
         (("d", DATE), ("t", TIMESTAMP), ("f", FLOAT), ("m", Other('"binary"')), ("s", STRING), ("b", BOOLEAN))
     )
@@ -304,7 +304,7 @@ def test_a_partition_column_keeps_its_type() -> None:
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
 
 
-def test_a_partition_column_is_no_object_and_what_names_no_directory_is_kept_in_bad() -> None:
+def test_partition_column_is_never_nested_and_unusable_directory_names_are_kept_in_bad() -> None:
     fixed = frozenset({"day"})
     assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
     rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)
@@ -315,13 +315,13 @@ def test_a_partition_column_is_no_object_and_what_names_no_directory_is_kept_in_
     assert rows.row(b'{"day":"%s"}' % (b"x" * 200)) == {"day": "x" * 200}
 
 
-def test_fields_named_like_what_delta_adds_get_another_name() -> None:
+def test_fields_named_like_deltas_own_columns_are_escaped() -> None:
     columns, rows = table(['{"_row_id_":1,"_x":2,"o":{"_row_id_":3}}'])
     assert rows == [{"%5Frow_id_": 1, "_x": 2, "o": {"_row_id_": 3}}]
     assert restored(rows[0], columns) == {"_row_id_": 1, "_x": 2, "o": {"_row_id_": 3}}
 
 
-def test_fields_without_end_and_depth_without_end_are_kept_in_bad() -> None:
+def test_too_many_fields_and_too_deep_fields_are_kept_in_bad() -> None:
     many = "{" + ",".join(f'"f{number:05}":1' for number in range(MOST_FIELDS + 1)) + "}"
     columns, [row] = table([many])
     assert len(columns.columns) == MOST_FIELDS

@@ -38,7 +38,7 @@ def run(python: Path, code: str, path: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_zip_holds_what_executors_import(tmp_path: Path) -> None:
+def test_zip_has_the_modules_that_executors_import(tmp_path: Path) -> None:
     target = tmp_path / "penstock.zip"
     assert pack(target) == len(zipfile.ZipFile(target).namelist())
     code = f"import sys; sys.path[:0] = [{str(target)!r}]; import penstock; print(penstock.__file__)"
@@ -63,7 +63,7 @@ def test_a_packed_environment_starts_the_machine_s_python_with_its_packages(tmp_
 
 
 @pytest.mark.usefixtures("few")
-def test_a_machine_without_that_python_is_told_so(tmp_path: Path) -> None:
+def test_machine_without_the_packed_python_version_reports_it(tmp_path: Path) -> None:
     pack(tmp_path / "env.tgz")
     place = unpacked(tmp_path / "env.tgz", tmp_path / "env")
     (tmp_path / "bin").mkdir()
@@ -76,7 +76,7 @@ def test_a_machine_without_that_python_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_packages_of_the_user_go_along_with_all_that_they_require(tmp_path: Path) -> None:
+def test_users_packages_are_packed_with_all_their_requirements(tmp_path: Path) -> None:
     pack(tmp_path / "env.tar.gz", ["pytest"])
     with tarfile.open(tmp_path / "env.tar.gz") as packed:
         names = set(packed.getnames())
@@ -85,11 +85,11 @@ def test_packages_of_the_user_go_along_with_all_that_they_require(tmp_path: Path
 
 
 @pytest.mark.usefixtures("few")
-def test_what_can_not_be_packed_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packing_errors_are_reported_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(PackError, match="Package no-such-package is not installed here"):
         pack(tmp_path / "env.tar.gz", ["no-such-package"])
     assert main(["pipeline", "pack", str(tmp_path / "env.rar")]) == Exit.USAGE
-    assert "neither a .tar.gz, for --archives, nor a .zip, for Penstock alone" in capsys.readouterr().err
+    assert "use .tar.gz (for --archives), or .zip for Penstock alone" in capsys.readouterr().err
     assert main(["pipeline", "pack", str(tmp_path / "nowhere" / "env.zip")]) == Exit.STORAGE
     assert main(["pipeline", "pack", str(tmp_path / "code.zip")]) == Exit.OK
     assert f"spark-submit --py-files {tmp_path / 'code.zip'}" in capsys.readouterr().err

@@ -39,9 +39,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def test_all_that_is_asked_about_a_topic_is_asked_with_its_options(
-    broker: Broker, made: list[tuple[str, float]]
-) -> None:
+def test_requests_about_a_topic_use_its_client_options(broker: Broker, made: list[tuple[str, float]]) -> None:
     topic = Topic(broker.bootstrap, "t", OPTIONS)
     assert partitions_of(topic) == 2
     assert bounds(topic) == {0: (0, 0), 1: (0, 0)}
@@ -51,7 +49,7 @@ def test_all_that_is_asked_about_a_topic_is_asked_with_its_options(
     assert set(made) == {("mine", 20.0)}
 
 
-def test_commands_look_topics_up_with_their_options(broker: Broker, made: list[tuple[str, float]]) -> None:
+def test_commands_look_up_topics_with_their_client_options(broker: Broker, made: list[tuple[str, float]]) -> None:
     given = [f"{name}={value}" for name, value in OPTIONS.items()]
     args = argparse.Namespace(bootstrap=broker.bootstrap, timeout=5.0, option=given)
     found = known_topic(args, "t")
@@ -62,7 +60,7 @@ def test_commands_look_topics_up_with_their_options(broker: Broker, made: list[t
     assert made == [("mine", 20.0)] * 2
 
 
-def test_options_that_no_client_can_have_are_told_before_spark_starts(
+def test_invalid_client_options_are_refused_before_spark_starts(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [

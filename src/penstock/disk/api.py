@@ -16,22 +16,22 @@ T = TypeVar("T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-#: Records, offsets and credentials are their owner's: nobody else on the machine reads them. Directories and files that
-#: are there already keep the modes they have.
+#: New files and directories can be read by their owner only: they hold records, offsets and credentials. Existing ones
+#: keep their modes.
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
 
 def private(path: str, flags: int) -> int:
-    """For `open(..., opener=private)`: a file that only its owner can read."""
+    """Opens a file that only its owner can read: an opener for `open(..., opener=private)`."""
     return os.open(path, flags, FILE_MODE)
 
 
 class DiskError(OSError):
-    """The disk refused: full, failing or gone. The directory it happened in is no longer to be trusted with writes."""
+    """The disk is full, failing or gone. Its directory must take no more writes."""
 
 
-#: The process or the machine has no descriptor or memory left: the disk is not to blame.
+#: Errors for lack of descriptors or memory: not a fault of the disk.
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -43,11 +43,11 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 class DirectoryLockedError(Exception):
-    """Another process holds this directory."""
+    """Another process has locked this directory."""
 
 
 class File(Protocol):
-    """A file by name. It may be opened again behind the scenes: descriptors are pooled and bounded."""
+    """A file by name. Descriptors are pooled, so the file may be closed and opened again between calls."""
 
     path: str
 
@@ -55,16 +55,16 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, *buffers: AnyBuffer) -> None:
-        """All of it, or DiskError with the file as it was."""
+        """Appends all buffers, or raises DiskError and leaves the file as it was."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """What is there: shorter than asked only at the end of the file."""
+        """Reads up to `size` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, size: int, offset: int) -> Buffer | None:
-        """The same, if it takes no disk access; else None."""
+        """Reads like `pread` if that needs no disk access; else returns None."""
 
     async def read(self, size: int, offset: int) -> bytes:
-        """The same, without holding up the loop."""
+        """Reads like `pread` without blocking the loop."""
 
     def pwrite(self, data: Buffer, offset: int) -> None: ...
 
@@ -82,14 +82,14 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    #: Whether heavy work on files may be handed to another process by path.
+    #: True if another process can open the same files by path.
     shared: bool
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        """A handle; the file is made on first write. `size`: what the caller already knows, to save a stat."""
+        """Returns a handle; the first write creates the file. `size`, if the caller knows it, saves a stat."""
 
     def create(self, path: str) -> File:
-        """Like open, but the file exists (empty) on return."""
+        """Creates an empty file and returns a handle."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -98,13 +98,13 @@ class Disk(Protocol):
     def listdir(self, path: str) -> list[str]: ...
 
     def mkdir(self, path: str) -> None:
-        """With its parents; fine if it exists."""
+        """Creates a directory and its parents; no error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Replaces `new` if it exists and is a file. Handles of `old` must be closed by their owner."""
 
     def remove(self, path: str) -> None:
-        """A file; fine if it is not there."""
+        """Removes a file; no error if it does not exist."""
 
     def remove_tree(self, path: str) -> None: ...
 
@@ -119,34 +119,34 @@ class Disk(Protocol):
     def sync_file(self, path: str) -> None: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The file is the old one or the new one. With sync=False a machine crash may also leave it empty or gone."""
+        """Replaces a file: a crash leaves the old or the new one, or, with sync=False, perhaps an empty or no file."""
 
     def write_new(self, path: str, data: bytes) -> None:
-        """A file that is not there yet; a crash may leave part of it."""
+        """Writes a new file; a crash may leave a part of it."""
 
     def sync_volume(self, path: str) -> bool:
-        """Everything written so far to the volume of `path` is on disk. False: there is no such call here."""
+        """Syncs everything written so far to the volume of `path`. False if the system has no such call."""
 
     def lock(self, path: str) -> Lock:
-        """Holds directory `path` for this process, or raises DirectoryLockedError."""
+        """Locks the directory `path` for this process. Raises DirectoryLockedError if another one has it."""
 
     def boot_id(self) -> str:
-        """Another one once what was written and not synced may be gone: the machine was off. Empty: can't be told."""
+        """Identifies the boot of the machine: after another boot, unsynced writes may be lost. Empty if unknown."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        """(total, usable) bytes of the volume, or (-1, -1)."""
+        """Returns (total, usable) bytes of the volume, or (-1, -1) if unknown."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Blocking work, away from the event loop."""
+        """Runs blocking work in a thread."""
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        """`python -m module` with `request` on its input; returns its output. Only where `shared`."""
+        """Runs `python -m module` with `request` on its stdin and returns its stdout. Only if `shared`."""
 
     def close(self) -> None: ...
 
 
 def make_lasting(disk: Disk, path: str) -> None:
-    """A directory with its parents, found again after a power loss, as all that is synced in it."""
+    """Creates a directory and its parents, and syncs them: a power loss removes none of them."""
     parents: list[str] = []
     here = path
     while not disk.exists(here) and (above := os.path.dirname(here)) != here:

@@ -1,6 +1,6 @@
-"""One holder for a directory: a lock on its `.lock` file, of the kind that a JVM takes too, and a note in this process.
+"""Locks a directory: a POSIX lock on its `.lock` file, as a JVM takes it, and an entry in a set of this process.
 
-POSIX locks don't stop a second holder in the same process, so that one is kept out by the note.
+A POSIX lock does not keep out a second holder in the same process, so the set does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RealLock:
 
 
 def lock_directory(path: str) -> RealLock:
-    """Raises DirectoryLockedError if another holds it, OSError if there can't be a lock here."""
+    """Locks the directory. Raises DirectoryLockedError if it is locked, OSError if locking is impossible here."""
     key = os.path.realpath(path)
     taken = f"Another process or broker already uses {path}: stop it, or give this one another directory."
     if key in _LOCKED_HERE:

@@ -167,9 +167,7 @@ class MemoryDisk:
     def read_bytes(self, path: str, limit: int = 1 << 30) -> bytes:
         data = self.volume.inode(path).data
         if len(data) > limit:
-            raise DiskError(
-                errno.EFBIG, f"the file has {len(data)} bytes, more than the {limit} that it may have", path
-            )
+            raise DiskError(errno.EFBIG, f"the file has {len(data)} bytes and may have at most {limit}", path)
         return bytes(data)
 
     def sync_dir(self, path: str) -> None:
@@ -216,4 +214,4 @@ class MemoryDisk:
         raise DiskError(errno.ENOSYS, "no other process can see these files", module)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: a disk in memory holds no resources."""

@@ -1,6 +1,6 @@
 """The real disk. Descriptors are pooled: a node with 10,000 logs keeps a bounded number open.
 
-Linux-only calls sit behind module flags with portable twins; tests switch the flags off and expect the same answers.
+Linux-only calls have portable replacements, chosen by module flags; tests switch the flags off and expect the same.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: preadv with RWF_NOWAIT: read only what the page cache has.
+#: preadv with RWF_NOWAIT reads only from the page cache.
 HAVE_NOWAIT_READ = hasattr(os, "preadv") and hasattr(os, "RWF_NOWAIT")
-#: One system call for header and payload.
+#: One system call writes header and payload.
 HAVE_WRITEV = hasattr(os, "pwritev")
 HAVE_PREAD = hasattr(os, "pread")
 HAVE_FDATASYNC = hasattr(os, "fdatasync")
 HAVE_FSYNC_DIR = sys.platform != "win32"
-#: One call for a whole volume, where the kernel also reports what went wrong (Linux 5.8).
+#: One call syncs a whole volume, and reports errors since Linux 5.8.
 HAVE_SYNCFS = sys.platform == "linux"
 
-#: Buffers that one gathered write may have: the kernel's limit is 1,024.
+#: The most buffers of one gathered write; the kernel allows 1,024.
 MAX_BUFFERS = 512
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-#: What one read brings of a small file.
+#: Bytes of the first read of a small file.
 READ_CHUNK = 1 << 16
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-#: The newest part of a file that is taken to be in the page cache where there is no way to ask.
+#: The last bytes of a file, taken to be in the page cache on systems that can't tell.
 RECENT_BYTES = 8 * 1024 * 1024
 
 
@@ -87,7 +87,7 @@ class RealFile:
         return self._size
 
     def descriptor(self, create: int = 0) -> int:
-        """Valid until the next call on this disk; a thread that uses it pins it first."""
+        """Returns the descriptor, valid until the next call on this disk; a thread has to pin it first."""
         fd = self._fd
         if fd < 0:
             fd = self._fd = self._disk.descriptors.open(self, create)
@@ -110,7 +110,7 @@ class RealFile:
             try:
                 written = os.pwritev(fd, buffers, size)
                 if written < total:
-                    # A short write means nearly full or a signal: the next attempt gives the rest or the reason.
+                    # After a short write (disk nearly full, or a signal) this writes the rest or raises.
                     _write_all(fd, memoryview(b"".join(buffers))[written:], size + written)
             except OSError as error:
                 self._roll_back(fd, size)
@@ -126,7 +126,7 @@ class RealFile:
         self._size = size + total
 
     def _roll_back(self, fd: int, size: int) -> None:
-        # If even this fails, the next append still starts at `size`, over the remains, and recovery truncates them.
+        # If this fails too, the next append still starts at `size` and overwrites the rest, or recovery truncates it.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, size)
 
@@ -159,7 +159,7 @@ class RealFile:
         if size <= 0:
             return b""
         if not self._disk.nowait_reads:
-            # No way to ask. What was just written is in memory; for the rest the caller takes the slow way.
+            # This system can't tell what is cached. Recent writes are; for all else the caller awaits `read`.
             recent = 0 <= self._written_from <= offset and offset >= self._size - RECENT_BYTES
             return self.pread(size, offset) if recent else None
         buffer = bytearray(size)
@@ -176,11 +176,11 @@ class RealFile:
 
     async def read(self, size: int, offset: int) -> bytes:
         if not HAVE_PREAD:
-            return self.pread(size, offset)  # two threads would share one file position
+            return self.pread(size, offset)  # without pread, two threads would share one file position
         return await self._pinned(self.pread, size, offset)
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """In a thread, with the descriptor held until that thread is done, even if the awaiting task is cancelled."""
+        """Runs `function` in a thread; the descriptor stays open until it ends, even if the task is cancelled."""
         with _reported(self.path):
             self.descriptor()
         self._pins += 1
@@ -193,7 +193,7 @@ class RealFile:
         if self._closing:
             self.close()
         if not future.cancelled():
-            future.exception()  # Looked at, so that nobody is told of an error the cancelled caller can't hear.
+            future.exception()  # Retrieved, so that asyncio does not log an error whose caller was cancelled.
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         with _reported(self.path):
@@ -217,7 +217,7 @@ class RealFile:
         await self._pinned(self.sync_now)
 
     def close(self) -> None:
-        """At once, or when the last thread that uses the descriptor is done. Another use opens the file again."""
+        """Closes the descriptor, when the last thread that uses it ends. Another use opens the file again."""
         self._disk.descriptors.forget(self)
         self._closing = not self.release_descriptor()
 
@@ -237,7 +237,7 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
     while data:
         written = os.pwrite(fd, data, offset) if HAVE_WRITEV else os.write(fd, data)
         if written <= 0:
-            raise OSError(errno.ENOSPC, "the disk took no bytes")
+            raise OSError(errno.ENOSPC, "the disk accepted no bytes")
         offset += written
         data = data[written:]
 
@@ -266,7 +266,7 @@ class RealDisk:
         self._threads: ThreadPoolExecutor | None = None
         self.reserve = Reserve()
         self.descriptors = DescriptorPool(max_open_files, self.reserve)
-        #: Off once the file system has said that it can't.
+        #: False once the file system has refused such a read.
         self.nowait_reads = HAVE_NOWAIT_READ
 
     def open(self, path: str, *, size: int | None = None) -> RealFile:
@@ -339,7 +339,7 @@ class RealDisk:
         except OSError as error:
             raise _disk_error(error, path) from error
         if len(data) > limit:
-            raise DiskError(errno.EFBIG, f"the file has more than the {limit} bytes that it may have", path)
+            raise DiskError(errno.EFBIG, f"the file has more than {limit} bytes, its limit", path)
         return data
 
     def _read_rest(self, fd: int, start: bytes, limit: int) -> bytes:
@@ -419,7 +419,7 @@ class RealDisk:
             with open(BOOT_ID_FILE, encoding="ascii") as file:
                 return file.read(100).strip()
         except OSError:
-            return ""  # not Linux: a killed process and a lost machine look alike
+            return ""  # not Linux: the end of a process and of the machine can't be told apart
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         try:
@@ -437,7 +437,7 @@ class RealDisk:
         return await self.submit(function, *args, **kwargs)
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        # Waited for in a thread: event loops differ in where they can watch a child process.
+        # A thread waits for the child, because event loops differ in how they watch child processes.
         worker = await self.run(self._start_worker, module)
         try:
             answer, complaint = await self.run(worker.communicate, request)
@@ -445,7 +445,9 @@ class RealDisk:
             worker.kill()
             raise
         if worker.returncode:
-            raise DiskError(errno.EIO, f"{module} failed: {complaint[-2000:].decode(errors='replace').strip()}")
+            raise DiskError(
+                errno.EIO, f"the helper process {module} failed: {complaint[-2000:].decode(errors='replace').strip()}"
+            )
         return answer
 
     @from_reserve

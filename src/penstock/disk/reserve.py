@@ -1,4 +1,4 @@
-"""Descriptors held back: when connections have taken all others, checkpoints and snapshots are still written."""
+"""A reserve of descriptors, so that checkpoints and snapshots can be written when connections have taken all others."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-#: Enough for a file of every thread and for the pipes of a helper process.
+#: Enough for one file per thread and the pipes of a helper process.
 RESERVED_DESCRIPTORS = 24
 
 
 class Reserve:
-    """Descriptors of the null device. One caller at a time has them closed for its own files."""
+    """Descriptors of the null device. One caller at a time closes them and opens its own files instead."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
-        self._lock = threading.RLock()  # write_atomic syncs the directory within its own turn
+        self._lock = threading.RLock()  # reentrant: write_atomic syncs the directory while it has the reserve
 
     def fill(self) -> None:
-        """Opens what is missing of the reserve; less where the process can have no more."""
+        """Opens the missing descriptors of the reserve, or as many as the process can have."""
         with contextlib.suppress(OSError):
             while len(self._held) < RESERVED_DESCRIPTORS:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
@@ -54,7 +54,7 @@ D = TypeVar("D", bound=HasReserve)
 
 
 def from_reserve(method: Callable[Concatenate[D, P], T]) -> Callable[Concatenate[D, P], T]:
-    """The method of a disk runs a second time, with the reserve, if there was no descriptor for the first."""
+    """Decorates a method of a disk: if it fails for lack of descriptors, runs it again with the reserve."""
 
     @functools.wraps(method)
     def with_reserve(disk: D, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -308,7 +308,9 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
             expected = batch.header.next_offset
     except CorruptBatchError as error:
         logger.warning(
-            "cutting the last %d bytes of a segment, which were not completely written: %s", size - segment.size, error
+            "cutting the last %d bytes of a segment, from its first incomplete or damaged batch on: %s",
+            size - segment.size,
+            error,
         )
         segment.file.truncate(segment.size)
         segment.file.sync_now()

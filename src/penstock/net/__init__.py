@@ -2,5 +2,5 @@
 
 Invariants: one request of a connection is in progress at a time and answers go out in order, whole; every buffer is
 bounded by a named limit; nothing a peer sends reaches another connection. Called by `node` (listeners) and `client`.
-Knows sizes and bytes, not Kafka's messages: what a frame means is the dispatcher's business.
+Knows sizes and bytes, not Kafka's messages: the dispatcher decodes the frames.
 """

@@ -1,12 +1,12 @@
-"""One accepted connection: bytes to frames, frames to the dispatcher, replies back in order.
+"""One accepted connection: cuts bytes into frames, gives frames to the dispatcher, and sends replies in order.
 
 A connection is in one of these conditions, and starts the next request only in the first:
   free       no request in progress, not muted, the peer reads its answers
   busy       a request is in progress (its reply is awaited)
-  muted      a quota said wait; the answers so far still go out
+  muted      a quota delays its next request; the answers so far still go out
   congested  more than `write_queue_max_bytes` of answers are unsent
-Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP tells the peer. A free
-connection queues them, too, when this pass of the loop has done enough for clients (`turns`).
+Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP slows the peer
+down. A free connection also queues them when this pass of the loop has started enough requests (`turns`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Close:
-    """What a dispatcher returns to have the connection closed, with the reason for the log."""
+    """The reply of a dispatcher that closes the connection, with the reason for the log."""
 
     __slots__ = ("reason",)
 
@@ -41,9 +41,9 @@ Reply = list[Buffer] | Close | None
 
 Dispatch = Callable[["Connection", memoryview], Reply | Later[Reply]]
 
-# Below this, one copy into one buffer costs less than a vector of small ones.
+# Up to this size, one copy into one buffer costs less than a gathered write of small buffers.
 JOIN_MAX_BYTES = 16 * 1024
-# Small answers of one pass are collected up to this many buffers before they are handed to the transport.
+# Small answers of one pass are collected, up to this many buffers, before one write.
 OUT_MAX_BUFFERS = 64
 _pack_size = SIZE.pack
 _unpack_size = SIZE.unpack_from
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Closed or about to be: an answer would go nowhere."""
+        """True if the connection is closed or about to close, so that an answer would be lost."""
         return self._closing or self._transport is None
 
     @property
@@ -146,13 +146,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._busy
 
     def close(self, reason: str, kind: str = "closed") -> None:
-        """Closes once what is already answered has gone out; drops requests not started. `kind` groups log lines."""
+        """Closes after the answers so far are sent; drops requests that have not started. `kind` groups log lines."""
         if not self._closing:
             self._server.log.warning(kind, f"{self!r} closed: {reason}")
             self._shut()
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for that long. The longest wish counts."""
+        """Starts no further request of this connection for that long. Of several calls, the longest counts."""
         until = self._server.loop.time() + seconds
         if self._mute_timer is not None:
             if self._muted_until >= until:
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self._mute_timer = self._server.loop.call_at(until, self._unmute)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Called once when the connection is gone; at once if it is already."""
+        """Calls `callback` once, when the connection is closed; at once if it is closed already."""
         if self._transport is None:
             callback()
         elif self._on_close is None:
@@ -177,8 +177,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # asyncio's own `writelines` forgets to call `pause_writing` in Python 3.12 and 3.13: a peer that never reads
-        # would be written to without end.
+        # In Python 3.12 and 3.13, asyncio's `writelines` does not call `pause_writing`: the unsent answers of a peer
+        # that never reads would grow without bound.
         self._gathers = type(transport).__module__.startswith("uvloop")
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
             callbacks, self._on_close = self._on_close, None
             for callback in callbacks:
                 callback()
-        # A peer that sends without waiting for answers and hangs up still gets its requests done.
+        # Requests of a peer that sends them without waiting for answers and hangs up are still served.
         if not self._closing and self._queue is not None:
             self._unmute()
         else:
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._eof = True
-        # True keeps the transport: the rest of what it sent is answered first, and `_settle` closes after that.
+        # True keeps the transport open: the requests received so far are answered first, then `_settle` closes it.
         return self.listener.tls is None and (self._busy or self._queue is not None)
 
     def pause_writing(self) -> None:
@@ -221,17 +221,17 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_since = self._server.loop.time()
             self._server.unsent.take(self._unsent_bytes)
             if self._server.unsent.overdrawn:
-                self._server.loop.call_soon(self._server.cut_slow_readers)  # not from inside its write
+                self._server.loop.call_soon(self._server.cut_slow_readers)  # not from inside the transport's write
             self._server.watch_slow_readers()
 
     def _sent(self) -> None:
-        """The peer has taken its answers, or never will."""
+        """Returns the unsent bytes to the budget: the peer has read its answers, or is gone."""
         self._congested = False
         sent, self._unsent_bytes = self._unsent_bytes, 0
         self._server.unsent.give_back(sent)
 
     def slow_reader_since(self) -> float | None:
-        """When the answer began to wait that the peer has not taken."""
+        """Returns when the oldest unread answer was written; None if the peer has read all."""
         return self._unsent_since if self._unsent_bytes else None
 
     @property
@@ -247,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._partial is not None:
             return self._partial_tail(self._partial)
         if self._head:
-            # The start of a size prefix came alone: read on behind it.
+            # Only a part of a size prefix has arrived: the next read continues behind it.
             count = len(self._head)
             self._server.receive_view[:count] = self._head
             return self._server.receive_view[count:]
@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._queue is not None and len(self._queue) >= most:
                 self._keep_rest(bytes(view[position:count]))
                 return
-            # A copy of its own, so that the handler may keep it while the receive buffer serves others.
+            # A copy, so that the handler may keep the frame while other connections use the receive buffer.
             self._frame(memoryview(bytearray(view[start:end])))
             if self._closing:
                 return
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """A read may bring thousands of tiny requests: cutting them all at once would take long."""
+        """Keeps bytes to cut them into frames later: one read may bring thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))
@@ -314,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cut(memoryview(rest), len(rest))
         self._server.budget.give_back(len(rest))
         if self._transport is None and self._partial is not None:
-            self._drop_partial()  # the peer is gone: the end of this request never comes
+            self._drop_partial()  # the peer is gone, so this request never becomes complete
 
     def _begin_partial(self, size: int, first: memoryview) -> None:
         self._partial = PartialFrame(size, first)
@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.budget.give_back(partial.capacity)
 
     def slow_frame_since(self) -> float | None:
-        """When the frame that is arriving began."""
+        """Returns when the first bytes of the incomplete frame arrived; None if there is no incomplete frame."""
         return self._partial_since if self._partial is not None else None
 
     def _refuse(self, size: int, start: bytes) -> None:
@@ -446,8 +446,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
-        """The dispatcher answers errors itself; what comes out of it is a bug, and costs this connection only."""
-        self._server.log.exception("request failed", f"{self!r}: a request failed", error)
+        """Closes the connection after an exception of the dispatcher, which answers expected errors itself."""
+        self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
 
     def _write(self, reply: list[Buffer]) -> None:
@@ -464,7 +464,7 @@ class Connection(asyncio.BufferedProtocol):
             self._flush()
 
     def _flush(self) -> None:
-        # Taken away first: a transport may call `resume_writing`, and so come back here, from inside its write.
+        # `_out` is emptied first: the transport's write may call `resume_writing`, which calls this method again.
         out, self._out = self._out, []
         transport = self._transport
         if transport is not None and out:
@@ -474,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
                 transport.writelines(out)
             elif max(map(len, out)) <= JOIN_MAX_BYTES:
                 transport.write(b"".join(out))
-            else:  # copying an answer of many megabytes once more takes long
+            else:  # joining answers of many megabytes would take too long
                 for part in out:
                     transport.write(part)
 
@@ -489,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drain(1)
 
     def _wait_for_turn(self) -> None:
-        """A free connection with requests in its queue waits for another pass; others go on when they are free."""
+        """Queues a free connection for the next pass. Other connections continue when they become free."""
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True
             self._server.turns.wait(self)
@@ -518,7 +518,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """After each pass: whether to go on reading, and whether this was the last answer before closing."""
+        """Pauses or resumes reading as the limits demand, and closes after the last answer to a peer that hung up."""
         if self._closing or self._transport is None:
             return
         if self._eof and not self._busy and self._queue is None:
@@ -557,13 +557,13 @@ class Connection(asyncio.BufferedProtocol):
     # The end
 
     def finish(self) -> None:
-        """The server stops: reads no more, drops requests not started, closes as soon as none is in progress."""
+        """Reads no more, drops requests that have not started, and closes when none is in progress."""
         self._drop_queue()
         self._eof = True
         self._settle()
 
     def abort(self) -> None:
-        """Cuts it off, and the request in progress with it."""
+        """Closes at once and cancels the request in progress."""
         self._shut(abort=True)
         if self._task is not None:
             self._task.cancel()

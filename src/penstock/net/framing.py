@@ -1,20 +1,20 @@
-"""A frame: four bytes of size, big-endian, then that many bytes. What the server and the client share of it."""
+"""Frames, shared by server and client: four bytes of size, big-endian, then that many bytes."""
 
 import struct
 
 SIZE = struct.Struct(">i")
 
-# A frame that is still arriving owns room in proportion to what has arrived, never to what its size announces.
+# An incomplete frame gets memory in proportion to the bytes that have arrived, not to its announced size.
 PARTIAL_MIN_BYTES = 16 * 1024
 PARTIAL_GROWTH = 4
-# Who waits for an answer has asked for it: up to this size it gets its room at once, and is not moved while it grows.
+# A client expects its answers: an answer of up to this size gets its memory at once, and is never copied to grow.
 ANSWER_AT_ONCE_BYTES = 16 * 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
 
 
 class PartialFrame:
-    """A frame that arrives in several reads, received straight into a buffer that ends up exactly its size."""
+    """A frame that arrives in several reads, received directly into a buffer that ends up with exactly its size."""
 
     __slots__ = ("_buffer", "received", "size")
 
@@ -29,13 +29,13 @@ class PartialFrame:
         return len(self._buffer)
 
     def tail(self) -> memoryview:
-        """Where the next bytes belong."""
+        """Returns the buffer for the next bytes."""
         if self.received == len(self._buffer):
             self._grow()
         return memoryview(self._buffer)[self.received :]
 
     def advance(self, count: int) -> bool:
-        """Takes note of `count` bytes written to the tail; True when the frame is whole."""
+        """Notes that `count` bytes were written to the tail. True if the frame is complete."""
         self.received += count
         return self.received == self.size
 
@@ -47,14 +47,14 @@ class PartialFrame:
         try:
             self._buffer.extend(bytes(capacity - len(self._buffer)))
         except BufferError:
-            # Some transports still hold the last tail when they ask for the next one.
+            # Some transports still hold the previous tail when they ask for the next one.
             grown = bytearray(capacity)
             grown[: self.received] = self._buffer
             self._buffer = grown
 
 
 def foreign_protocol(start: bytes) -> str | None:
-    """What the first bytes of a connection look like when they are no Kafka frame."""
+    """Returns the name of the protocol that the first bytes of a connection look like; None for Kafka's own."""
     if start[:2] == b"\x16\x03":
         return "a TLS handshake"
     if start in _HTTP_STARTS:
@@ -66,13 +66,13 @@ _HTTP_STARTS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", 
 
 
 class FrameError(Exception):
-    """The stream announced a frame that can't be."""
+    """The stream announced a frame of an impossible or forbidden size."""
 
 
 class FrameReader:
-    """Cuts one stream into frames: for the side of a connection that waits for few, large answers.
+    """Cuts one stream into frames, for clients, which receive few and large answers.
 
-    The server cuts its streams itself, from a buffer that all its connections share.
+    A server's connection cuts its stream itself, from a buffer that all connections share.
     """
 
     __slots__ = ("_head", "_partial", "_view", "max_frame_bytes")
@@ -84,11 +84,11 @@ class FrameReader:
         self._partial: PartialFrame | None = None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes of the stream belong."""
+        """Returns the buffer for the next bytes of the stream."""
         return self._partial.tail() if self._partial is not None else self._view[self._head :]
 
     def received(self, count: int) -> list[memoryview]:
-        """The frames that `count` more bytes complete, each with memory of its own. Raises FrameError."""
+        """Returns the frames that `count` more bytes complete, each in its own memory. Raises FrameError."""
         if self._partial is not None:
             if not self._partial.advance(count):
                 return []
@@ -102,7 +102,9 @@ class FrameReader:
         while end - position >= 4:
             size: int = SIZE.unpack_from(view, position)[0]
             if not 0 <= size <= self.max_frame_bytes:
-                raise FrameError(f"a frame of {size} bytes was announced and at most {self.max_frame_bytes} are taken")
+                raise FrameError(
+                    f"the peer announced a frame of {size} bytes, and at most {self.max_frame_bytes} are accepted"
+                )
             position += 4
             if position + size > end:
                 self._partial = PartialFrame(size, view[position:end], ANSWER_AT_ONCE_BYTES)

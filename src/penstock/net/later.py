@@ -1,4 +1,4 @@
-"""An answer that follows: the one form in which handlers and dispatchers return an answer that they don't have yet."""
+"""Deferred answers: the one form in which handlers and dispatchers return an answer that they don't have yet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Later(Generic[R_co]):
         self.make = make
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """For callers that have a task already. Their cancellation cancels the source."""
+        """Waits in a caller that runs in a task already. Cancelling the caller cancels the source."""
         source = self.source
         if not isinstance(source, asyncio.Future):
             if self.make is result_of:

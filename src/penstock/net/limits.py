@@ -1,4 +1,4 @@
-"""Every bound of a server, by name, and those that its connections share: how many they are, and how many bytes."""
+"""All limits of a server by name, and the counters that its connections share: of connections and of bytes."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Kafka's names and defaults where Kafka has the limit; the others are ours."""
+    """The limits of a server, with Kafka's names and defaults for those that Kafka has."""
 
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
@@ -43,7 +43,7 @@ class Limits:
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
-    """`host:count` pairs of max.connections.per.ip.overrides. Raises ValueError."""
+    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError."""
     overrides: dict[str, int] = {}
     for entry in entries:
         host, _, count = entry.strip().rpartition(":")
@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ConnectionCounts:
-    """How many connections there are, in all and by address. The limits may change while they are counted."""
+    """Counts connections, in all and by address. The limits may change meanwhile."""
 
     __slots__ = ("_by_host", "_loopback", "addresses", "limits", "total")
 
@@ -73,11 +73,11 @@ class ConnectionCounts:
 
     @property
     def full(self) -> bool:
-        """True if there are as many in all as there may be."""
+        """True if the limit of all connections is reached."""
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
-        """Why one more from this host is too many. The limits in all don't count for a protected listener."""
+        """Returns why one more connection from this host is refused. A protected listener has no total limit."""
         if self._loopback < self.limits.loopback_connections and is_loopback(host):
             return None
         if not protected and self.full:
@@ -113,14 +113,14 @@ class ConnectionCounts:
 
 
 NO_BOUND = 2**63 - 1
-#: One answer gets this part of the room that is left.
+#: One answer may take this fraction of the bytes that are left.
 SHARES = 4
 
 
 class ByteBudget:
-    """Bytes in the hands of the server: of frames, or of answers. Once those of frames are spent, connections stop
-    reading between frames and wait here. A frame that has begun may finish, so the limit can be passed, as Kafka's
-    memory pool can."""
+    """Counts the bytes that the server holds, of frames or of answers. Once the budget of frames is spent, connections
+    stop reading between frames and wait here. A frame that has begun may be completed, so the limit can be exceeded,
+    as that of Kafka's memory pool can."""
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -140,7 +140,7 @@ class ByteBudget:
 
     @property
     def share(self) -> int:
-        """Bytes that one more answer may take: not all of the room, so that the answers after it have some, too."""
+        """Bytes that one more answer may take: a fraction of those left, so that later answers get some, too."""
         return self.room // SHARES
 
     @property
@@ -175,19 +175,19 @@ class ByteBudget:
 
 
 class Idler(Protocol):
-    """Something that a wheel watches."""
+    """A connection, or the like, that an IdleWheel watches."""
 
     active_tick: int
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Told that it was idle for the whole period; False when it has a reason to stay."""
+        """Closes after a whole idle period. False if it stays open for a reason."""
         ...
 
 
 class IdleWheel:
-    """Finds idle connections at no cost per request: a connection only notes the current tick, and is looked at once
-    per turn of the wheel. One that was active meanwhile moves to the slot where its time is up."""
+    """Finds idle connections at no cost per request: a connection only notes the current tick, and is examined once
+    per turn of the wheel. A connection that was active meanwhile moves to the slot of its new deadline."""
 
     SLOTS = 16
 
@@ -195,7 +195,7 @@ class IdleWheel:
 
     def __init__(self) -> None:
         self.now = 0
-        # One slot more than the period has ticks: activity just before a tick still gets the whole period.
+        # One slot more than the period has ticks, so that activity just before a tick still counts a whole period.
         self._slots: list[dict[Idler, None]] = [{} for _ in range(self.SLOTS + 1)]
 
     def add(self, idler: Idler) -> None:
@@ -203,7 +203,7 @@ class IdleWheel:
         self._put(idler)
 
     def _put(self, idler: Idler) -> None:
-        # The slot that `now` has just visited is visited again in a full turn.
+        # The slot of `now` was just visited; it is visited again after a full turn.
         idler.idle_slot = idler.active_tick % len(self._slots)
         self._slots[idler.idle_slot][idler] = None
 
@@ -211,7 +211,7 @@ class IdleWheel:
         self._slots[idler.idle_slot].pop(idler, None)
 
     def tick(self) -> None:
-        """A sixteenth of the idle period has passed."""
+        """Advances the wheel: called every sixteenth of the idle period."""
         self.now += 1
         due = self._slots[self.now % len(self._slots)]
         if not due:
@@ -226,7 +226,7 @@ class IdleWheel:
 
 
 class LimitedLog:
-    """A log that a misbehaving peer can't flood: some lines of a kind per period, then a count of those left out."""
+    """A logger that a peer can't flood: shows some lines of each kind per period, and counts the others."""
 
     LINES = 5
     PERIOD_S = 10.0
@@ -243,7 +243,7 @@ class LimitedLog:
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
-        """With its stack: a bug of ours, but a peer may know how to meet it."""
+        """Logs an error with its stack, within the same limit: a peer may be able to provoke the bug at will."""
         if self._shows(kind):
             self._logger.error("%s", message, exc_info=error)
 
@@ -252,7 +252,7 @@ class LimitedLog:
         since, lines = self._kinds.get(kind, (now, 0))
         if now - since >= self.PERIOD_S:
             if lines > self.LINES:
-                self._logger.warning("%d more like the next one were not shown", lines - self.LINES)
+                self._logger.warning("%d more lines like the next one were not logged", lines - self.LINES)
             since, lines = now, 0
         self._kinds[kind] = (since, lines + 1)
         return lines < self.LINES

@@ -1,4 +1,4 @@
-"""Where sockets come from. A node is given a `Network`; production passes `RealNetwork`, the simulator its own."""
+"""Opens sockets. A node gets a `Network`: a `RealNetwork` in production, the simulator's own in a simulation."""
 
 import asyncio
 import errno
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
-# A free port chosen on one address may be taken on the next one of the same host: how often to choose again.
+# Attempts to find a port that is free on all addresses of a host.
 FREE_PORT_ATTEMPTS = 16
 UNLIMITED = 2_147_483_647
 
@@ -21,18 +21,18 @@ class Listening(Protocol):
 
     @property
     def port(self) -> int:
-        """The port in use, also when port 0 was asked for."""
+        """The port in use; the chosen one if port 0 was requested."""
         ...
 
     def close(self) -> None:
-        """Accepts no more. Connections already made stay."""
+        """Accepts no more connections. Those accepted stay open."""
         ...
 
 
 class Network(Protocol):
     @property
     def max_connections(self) -> int:
-        """How many accepted connections the process has descriptors for."""
+        """The number of accepted connections that the process has descriptors for."""
         ...
 
     async def listen(
@@ -53,11 +53,11 @@ class Network(Protocol):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connects; the transport goes to the protocol's `connection_made`. Raises OSError."""
+        """Connects and calls the protocol's `connection_made` with the transport. Raises OSError."""
         ...
 
     async def resolve(self, host: str) -> list[str]:
-        """The addresses of a host name. Raises OSError."""
+        """Returns the addresses of a host name. Raises OSError."""
         ...
 
 
@@ -73,7 +73,7 @@ class _RealListening:
 
 @dataclass(frozen=True, slots=True)
 class RealNetwork:
-    """TCP through the running loop. Socket buffer sizes of -1 leave the operating system's automatic ones."""
+    """TCP on the running loop. A socket buffer size of -1 leaves the size to the operating system."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
@@ -105,7 +105,7 @@ class RealNetwork:
         return listening
 
     def _bind(self, infos: list[Any], port: int) -> list[socket.socket]:
-        """One socket per address of the host, all on the same port."""
+        """Binds one socket per address of the host, all to the same port."""
         for attempt in range(FREE_PORT_ATTEMPTS):
             sockets: list[socket.socket] = []
             chosen = port
@@ -122,12 +122,12 @@ class RealNetwork:
                     continue
                 raise
             if not sockets:
-                raise OSError(errno.EADDRNOTAVAIL, "no address of the host exists on this machine")
+                raise OSError(errno.EADDRNOTAVAIL, "this machine has none of the addresses of the host")
             return sockets
         raise AssertionError
 
     def _bind_one(self, family: int, kind: int, proto: int, address: Any) -> socket.socket | None:
-        """None when this machine doesn't have the address, as with ::1 where IPv6 is off."""
+        """Binds a socket. None if this machine doesn't have the address, like ::1 without IPv6."""
         try:
             sock = socket.socket(family, kind, proto)
         except OSError:
@@ -137,7 +137,7 @@ class RealNetwork:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # What is set on the listener is inherited by what it accepts.
+            # Accepted sockets inherit these options of the listener.
             self._tune(sock)
             sock.bind(address)
         except OSError as error:

@@ -1,10 +1,10 @@
-"""Ports to listen on: free ones, and whether one is."""
+"""Finds free ports to listen on."""
 
 import socket
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody has now: held together until all are known, so that they differ. Raises OSError."""
+    """Returns different free ports: all are bound at the same time before any is released. Raises OSError."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):

@@ -19,13 +19,13 @@ _logger = logging.getLogger("penstock.net")
 
 SLOW_FRAME_CHECK_S = 1.0
 SLOW_READER_CHECK_S = 1.0
-# A handler that ignores its cancellation must not keep a node from stopping.
+# A handler that ignores its cancellation must not delay the stop of a node any longer.
 CUT_OFF_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """Where to listen. After `Server.start`, `port` is the port in use, also when 0 was asked for."""
+    """An address to listen on. After `Server.start`, `port` is the port in use, also if 0 was requested."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -45,8 +45,8 @@ class Listener:
 class Server:
     """Accepts connections on several listeners and gives their requests to one dispatcher.
 
-    `dispatch(connection, frame)` returns the reply at once, or a `Later`, and lets no exception out: one that
-    does escape costs its connection. Everything happens on the loop that `start` was awaited on.
+    `dispatch(connection, frame)` returns the reply at once, or a `Later`. It should raise nothing: an
+    exception closes the connection. Everything happens on the loop on which `start` was awaited.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`nanoseconds` is a fine clock to measure requests with; without one their number alone ends a pass."""
+        """`nanoseconds` is a fine clock that measures requests; without one, only their number ends a pass."""
         self.dispatch = dispatch
         self.limits = limits or Limits()
         self.network = network or RealNetwork()
@@ -87,7 +87,7 @@ class Server:
         self._quiet: asyncio.Event
 
     async def start(self, listeners: Iterable[Listener]) -> list[Listener]:
-        """Opens the listeners; all or none. Raises OSError when an address can't be had."""
+        """Opens all listeners, or none. Raises OSError if an address can't be bound."""
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self.limits, self.loop.call_soon, self._nanoseconds)
         self.log = LimitedLog(self.logger, self.loop.time)
@@ -104,11 +104,11 @@ class Server:
         return self.listeners
 
     def use(self, dispatch: Dispatch) -> None:
-        """Gives all requests that start from now on to another dispatcher."""
+        """Passes all requests that start from now on to another dispatcher."""
         self.dispatch = dispatch
 
     def limit_connections(self, limits: Limits) -> None:
-        """Admits connections by other limits from now on. All else stays as the limits of the constructor have it."""
+        """Replaces the limits on connections. All other limits stay those of the constructor."""
         self.counts.limits = limits
 
     async def listen(self, listener: Listener) -> Listener:
@@ -126,7 +126,7 @@ class Server:
         return listener
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Accepts no more, lets requests in progress finish and their answers go out, then closes."""
+        """Accepts no more connections, completes the requests in progress and sends their answers, then closes."""
         self.stopping = True
         self._close_listeners()
         for connection in list(self.connections.values()):
@@ -134,7 +134,11 @@ class Server:
         if await self._quiet_within(grace_s):
             return
         left = dict.fromkeys((*self.connections.values(), *self.in_progress))
-        self.logger.warning("%d connections cut off after %.1f s of grace", len(left), grace_s)
+        self.logger.warning(
+            "stopping: %d connections were closed with requests in progress, %.1f s after the stop began",
+            len(left),
+            grace_s,
+        )
         for connection in left:
             connection.abort()
         await self._quiet_within(CUT_OFF_S)
@@ -158,7 +162,7 @@ class Server:
                 timer.cancel()
 
     async def _resolve_overrides(self) -> None:
-        """Overrides may name hosts; connections only have addresses."""
+        """Resolves host names in the overrides, because connections only have addresses."""
         for host in self.limits.max_connections_per_ip_overrides:
             try:
                 ipaddress.ip_address(host)
@@ -168,10 +172,10 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """How many were received. Connections count theirs, so this is for those who ask now and then."""
+        """The number of requests received: a sum over all connections, so not for frequent use."""
         return self._requests_of_the_gone + sum(each.requests for each in self.connections.values())
 
-    # What connections report
+    # Calls of connections
 
     def admit(self, connection: Connection) -> bool:
         protected = connection.listener.protected
@@ -195,11 +199,13 @@ class Server:
         return True
 
     def _make_room(self) -> None:
-        """Closes the connection of a client that was idle longest, as Kafka does for a connection between brokers."""
+        """Closes the client connection that was idle longest, to admit one of another node, as Kafka does."""
         clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
         idle = min(clients, key=lambda each: each.active_tick, default=None)
         if idle is not None:
-            self.log.warning("displaced", f"{idle!r} closed: all connections are taken and a node needs one")
+            self.log.warning(
+                "displaced", f"{idle!r} closed: max.connections is reached and another node needs a connection"
+            )
             idle.abort()
 
     def forget(self, connection: Connection) -> None:
@@ -228,7 +234,7 @@ class Server:
             self._slow_frames_timer = self.loop.call_later(SLOW_FRAME_CHECK_S, self.shed_slow_frames)
 
     def shed_slow_frames(self) -> None:
-        """While connections wait for memory, a peer that dribbles a frame may not hold its part of it for ever."""
+        """Closes connections whose frames arrive too slowly, while other connections wait for their memory."""
         self._slow_frames_timer = None
         if not self.budget.waiting:
             return
@@ -236,7 +242,9 @@ class Server:
         for connection in list(self.connections.values()):
             since = connection.slow_frame_since()
             if since is not None and since <= oldest:
-                connection.close("its request arrives too slowly while queued.max.request.bytes are in use", "slow")
+                connection.close(
+                    "its request arrives too slowly while others wait for queued.max.request.bytes", "slow"
+                )
         self.watch_slow_frames()
 
     def watch_slow_readers(self) -> None:
@@ -244,7 +252,7 @@ class Server:
             self._slow_readers_timer = self.loop.call_later(SLOW_READER_CHECK_S, self.shed_slow_readers)
 
     def shed_slow_readers(self) -> None:
-        """While answers take much memory, a peer that doesn't read may not hold its part of it for ever."""
+        """Closes connections that do not read their answers, while unread answers take much memory."""
         self._slow_readers_timer = None
         if not self.unsent.strained:
             return
@@ -256,7 +264,7 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """Once answers take twice their limit: those that were left unread the longest go, until the rest keep it."""
+        """Once answers take twice their limit, closes the connections with the oldest unread answers."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

@@ -1,6 +1,6 @@
-"""Bytes of a connection as the kernel counts them: whoever wants to know asks it, and serving requests adds nothing up.
+"""Bytes of a connection, as the kernel counts them: serving a request costs nothing extra.
 
-Linux tells (`TCP_INFO`, bytes_acked and bytes_received of `struct tcp_info`); elsewhere nothing is known.
+Linux has the counts (`TCP_INFO`, bytes_acked and bytes_received of `struct tcp_info`); other systems do not.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ NONE = Traffic(0, 0)
 
 
 def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
-    """So far, acknowledged by the peer. Nothing where it can't be known, as of simulated connections."""
+    """Returns the bytes so far, sent and acknowledged, and received; zeros if unknown, as for simulated connections."""
     if sys.platform != "linux":
         return NONE
     sock = transport.get_extra_info("socket")
@@ -31,9 +31,9 @@ def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
         return NONE
     try:
         info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTS_AT + _COUNTS.size)
-    except OSError:  # closed already
+    except OSError:  # the socket is closed already
         return NONE
-    if len(info) < _COUNTS_AT + _COUNTS.size:  # a kernel from before 4.1
+    if len(info) < _COUNTS_AT + _COUNTS.size:  # a kernel older than 4.1
         return NONE
     sent, received = _COUNTS.unpack_from(info, _COUNTS_AT)
     return Traffic(received, sent)

@@ -1,4 +1,4 @@
-"""How much one pass of the event loop does for clients before it looks at the sockets again.
+"""Bounds how many requests one pass of the event loop starts before it polls the sockets again.
 
 A read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
 requests until a number of them is reached or a time is over; from then on whole requests queue up at their connections,
@@ -13,13 +13,13 @@ from typing import Protocol
 
 from penstock.net.limits import Limits
 
-#: What a request counts that is answered by a task: the loop runs all that are ready before it looks at the sockets.
+#: The cost of a request that needs a task: the loop runs all ready tasks before it polls the sockets.
 TASK_COST = 8
 
 
 class Waiter(Protocol):
     def take_turn(self) -> None:
-        """Starts one request; waits again if there are more."""
+        """Starts one queued request, and waits for the next pass if there are more."""
 
 
 class Turns:
@@ -40,27 +40,27 @@ class Turns:
         """Whether this pass starts no more."""
 
     def begin(self) -> None:
-        """The first request of a pass."""
+        """Begins a pass with its first request."""
         self.open = True
         self._left = self._limits.pass_max_requests
         self._began = self._nanoseconds()
         self._call_soon(self._next_pass)
 
     def may_start(self) -> bool:
-        """Whether one more request may be started in a pass that has begun; the first of a pass always may."""
+        """True if this pass may start one more request; it always may start its first."""
         self._left -= 1
         if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
             self.spent = True
         return not self.spent
 
     def charge(self, cost: int) -> None:
-        """A request counts for more than one."""
+        """Adds the cost of a request beyond the usual one."""
         self._left -= cost
 
     def wait(self, waiter: Waiter) -> None:
         self._waiting.append(waiter)
         if not self.open:
-            self.begin()  # no request, but somebody who waits for the next pass
+            self.begin()  # no request started, but a connection waits for the next pass
 
     def _next_pass(self) -> None:
         self.open = self.spent = False

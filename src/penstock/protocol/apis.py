@@ -1,4 +1,4 @@
-"""Kafka 4.3's requests: keys, versions and the listeners that serve them. Message modules load when asked for."""
+"""Kafka 4.3's requests: keys, versions and the listeners that serve them. Message modules are imported on use."""
 
 from functools import cache
 from importlib import import_module
@@ -139,7 +139,7 @@ APIS: dict[int, Api] = {
 
 @cache
 def request_class(key: int) -> type[Message]:
-    """KeyError for a key that isn't in APIS."""
+    """Returns the request class of an API key. KeyError if APIS does not have the key."""
     return _message_class(APIS[key], "Request")
 
 
@@ -164,5 +164,5 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """An ApiVersions response keeps the old header, so that a client which guessed a version too high can read it."""
+    """Returns the header version. ApiVersions keeps 0: clients that sent too high a version must read its response."""
     return 1 if key != API_VERSIONS and is_flexible(key, version) else 0

@@ -1,7 +1,7 @@
-"""Bytes to messages and back.
+"""Decodes bytes to messages and encodes messages to bytes.
 
-`decode` wants the whole buffer; `decode_prefix` stops where the message does. Record sets come out as views of the
-buffer and go in as they are given, so `encode_parts` never copies one.
+`decode` needs a buffer with exactly one message; `decode_prefix` stops after it. Record sets are decoded as views of
+the buffer and encoded as they are given: `encode_parts` never copies one.
 """
 
 from typing import Any, TypeVar
@@ -28,9 +28,10 @@ M = TypeVar("M", bound=Message)
 
 
 def reader(cls: type[Message], version: int) -> Reader:
-    """`read(buffer, position, limit) -> (message, position after it)`; DecodeError for a version that isn't there.
+    """Returns the function `read(buffer, position, limit) -> (message, position after it)`.
 
-    `limit` bounds array elements and tags: TooManyElementsError for more.
+    Raises DecodeError if the message has no such version. `read` raises TooManyElementsError for more array elements
+    and tags than `limit`.
     """
     readers = cls.CODECS[0]
     try:
@@ -41,7 +42,7 @@ def reader(cls: type[Message], version: int) -> Reader:
 
 
 def writer(cls: type[Message], version: int) -> Writer:
-    """`write(message) -> chunks`; raises EncodeError for a version that isn't there."""
+    """Returns the function `write(message) -> chunks`. Raises EncodeError if the message has no such version."""
     writers = cls.CODECS[1]
     try:
         return writers[version]  # type: ignore[no-any-return]
@@ -59,12 +60,12 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
     read = cls.CODECS[0].get(version) or reader(cls, version)
     message, end = read(buf, pos)
     if end != len(buf):
-        raise DecodeError(f"{cls.__name__} v{version} leaves {len(buf) - end} bytes over")
+        raise DecodeError(f"{cls.__name__} v{version} ends {len(buf) - end} bytes before its frame does")
     return message  # type: ignore[no-any-return]
 
 
 def encode_parts(message: Message, version: int) -> list[Any]:
-    """Chunks that each have a length; the record sets among them are the very objects the message holds."""
+    """Encodes to chunks. The record sets among them are the same objects as in the message."""
     write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
     return write(message)
 

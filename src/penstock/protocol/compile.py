@@ -1,6 +1,6 @@
-"""Turns declarations into functions, once per (message, version), on first use.
+"""Compiles declarations to functions, once per (message, version), on first use.
 
-The only place that runs generated source. It is generated from our own declarations and nothing else.
+This is the only module that runs generated source. The source comes from our own declarations only.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def _define(name: str, text: str, namespace: dict[str, Any], origin: str) -> Any
 
 
 def compile_init(cls: "type[Struct]") -> Callable[..., None]:
-    """A constructor that takes every field as an optional keyword and gives each instance its own empty arrays."""
+    """Compiles a constructor that takes every field as an optional keyword and makes new empty arrays."""
     source = Source({"missing": ...})
     fresh = [field for field in cls.FIELDS if field.scalar_default() is ...]
     parameters = [

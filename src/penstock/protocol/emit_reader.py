@@ -41,7 +41,7 @@ _NAMESPACE: dict[str, Any] = {
 
 
 def has_records(cls: "type[Struct]", version: int) -> bool:
-    """Whether the message holds a record set in this version."""
+    """True if the message has a record set in this version."""
     for field in cls.FIELDS:
         if not field.exists_in(version):
             continue
@@ -51,7 +51,7 @@ def has_records(cls: "type[Struct]", version: int) -> bool:
 
 
 def emit_reader(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
-    """Source and namespace of `read(buf, p, limit=MAX_ELEMENTS) -> (message, position after it)`."""
+    """Returns source and namespace of `read(buf, p, limit=MAX_ELEMENTS) -> (message, position after it)`."""
     emitter = _Reader(version, flexible, views=has_records(cls, version))
     return emitter.function(cls), emitter.source.namespace
 
@@ -86,7 +86,7 @@ class _Reader:
             source.line("return o, p")
         return source.text()
 
-    # Fields of fixed size wait in a group until something of variable size needs the position.
+    # Fields of fixed size are collected in a group until a field of variable size needs the position.
 
     def group(self, target: str, letter: str) -> None:
         self.targets.append(target)
@@ -122,7 +122,7 @@ class _Reader:
             self.flush()
 
     def default(self, field: "Field", target: str) -> None:
-        """As `default_expression`, but a struct is filled in line: its constructor costs three times as much."""
+        """Like `default_expression`, but fills a struct in line: its constructor costs three times as much."""
         if field.scalar_default() is not ... or not isinstance(field.item, type) or field.kind == "array":
             self.source.line(f"{target} = {default_expression(self.source, field)}")
             return
@@ -159,7 +159,7 @@ class _Reader:
             return
         self.group("n", "B")
         self.flush()
-        # A null struct is a byte of -1, but 0 in a tagged section.
+        # A null struct is encoded as a byte -1, but as 0 in a tagged section.
         with self.source.block("if n == 0:" if field.tagged_in(self.version) else "if n > 127:"):
             self.source.line(f"{target} = None")
         with self.source.block("else:"):
@@ -167,7 +167,7 @@ class _Reader:
             self.source.line(f"{target} = {inner}")
 
     def length(self, kind: str, compact: bool, nullable: bool, name: str) -> None:
-        """Leaves the length in `n`: -1 for null where null is allowed."""
+        """Emits code that reads a length into `n`: -1 for null, where null is allowed."""
         source = self.source
         if compact:
             self.group("n", "B")

@@ -33,7 +33,7 @@ _NAMESPACE: dict[str, Any] = {
 
 
 def emit_writer(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
-    """Source and namespace of `write(message) -> list of chunks`."""
+    """Returns source and namespace of `write(message) -> list of chunks`."""
     emitter = _Writer(version, flexible)
     return emitter.function(cls), emitter.source.namespace
 
@@ -178,7 +178,7 @@ class _Writer:
         source.line(f"{self.append}(b)")
 
     def length(self, letter: str, compact: bool) -> None:
-        """Writes the waiting group and the length `n` after it."""
+        """Emits code that writes the collected group and the length `n` after it."""
         source = self.source
         if not compact:
             self.group("n", letter)
@@ -233,7 +233,7 @@ class _Writer:
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
 
     def unknown_tags(self, unknown: str) -> None:
-        """The waiting group and the tagged section: one chunk when the section is empty, as it nearly always is."""
+        """Emits code for the collected group and the tagged section, in one chunk if the section is empty, as usual."""
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
         else:

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the exception that carries one to the narrowest scope it belongs to."""
+"""Kafka's error codes, and the exception that carries one to the response."""
 
 from enum import IntEnum
 from typing import TypeVar
@@ -145,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may send the same request again and expect another answer."""
+        """True if a client may send the same request again and expect another answer."""
         return self in _RETRIABLE
 
 
@@ -197,8 +197,8 @@ class KafkaError(Exception):
 
 
 def without_frames(error: E) -> E:
-    """The same error without its tracebacks. They hold the frames that it passed, and so the bytes of their request:
-    where one of these frames leads back to the error, until Python's collector of cycles comes by."""
+    """Returns the error without its tracebacks. Their frames keep the bytes of the request in memory, and until the
+    next garbage collection if one of them refers back to the error."""
     link: BaseException | None = error
     while link is not None:
         behind = link.__context__

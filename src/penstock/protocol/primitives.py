@@ -1,6 +1,6 @@
-"""Variable-length numbers and tagged sections: the slow paths that compiled codecs fall back to.
+"""Variable-length numbers and tagged sections: the slow paths of compiled codecs.
 
-Compiled code handles one-byte numbers and empty tagged sections in line; only the rest comes here.
+Compiled code handles one-byte numbers and empty tagged sections in line, and calls these functions for all others.
 """
 
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DecodeError(Exception):
-    """Bytes that are not the message they should be."""
+    """The bytes are not a valid message of the expected type."""
 
 
 class TooManyElementsError(DecodeError):
-    """More array elements and tags than the frame has bytes for, or than the reader was allowed."""
+    """The message has more array elements and tags than its frame has bytes, or than the reader allows."""
 
 
 class EncodeError(Exception):
-    """A value that the wanted version of a message can't carry."""
+    """The requested version of a message can't carry a value."""
 
 
 class UnfitValueError(EncodeError):
-    """The value doesn't fit into its field, in any version."""
+    """The value doesn't fit its field in any version."""
 
 
 def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int, int]:
@@ -54,7 +54,7 @@ def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int
 
 
 def read_uvarint(buf: Buffer, p: int) -> tuple[int, int]:
-    """An unsigned number of at most 32 bits and the position after it. IndexError when the buffer ends inside."""
+    """Reads an unsigned 32-bit number. Returns it and the position after it. IndexError if the buffer ends inside."""
     return _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
 
 
@@ -63,7 +63,7 @@ def read_uvarlong(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_varint(buf: Buffer, p: int) -> tuple[int, int]:
-    """A signed (zig-zag) number of 32 bits."""
+    """Reads a signed (zigzag) number of 32 bits."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     return (value >> 1) ^ -(value & 1), p
 
@@ -85,20 +85,20 @@ def write_uvarint(value: int) -> bytes:
 
 
 def write_varint(value: int) -> bytes:
-    """A signed number of 32 or 64 bits, zig-zag."""
+    """Encodes a signed (zigzag) number of 32 or 64 bits."""
     return write_uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def read_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """A compact length (plus one) that needs more than a byte."""
+    """Reads a compact length (plus one) of more than one byte."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value > _INT32_MAX:
-        raise DecodeError(f"a length of {value} is past any frame")
+        raise DecodeError(f"a length of {value} is larger than any frame")
     return value, p
 
 
 def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """As `read_length`, for a string: Kafka allows 32,767 bytes."""
+    """Reads the length of a string, which may have 32,767 bytes in Kafka."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value - 1 > MAX_STRING_BYTES:
         raise DecodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
@@ -106,7 +106,7 @@ def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_numbers(buf: Buffer, p: int, count: int, letter: str) -> list[Any]:
-    """An array too long to have its layout prepared. StructError when the buffer ends inside."""
+    """Reads an array of numbers that is too long for a prepared layout. StructError if the buffer ends inside."""
     return list(Layout(f">{count}{letter}").unpack_from(buf, p))
 
 
@@ -125,7 +125,7 @@ def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:
 
 
 def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes], int]:
-    """The body of a tagged section in which this version knows no tag."""
+    """Reads the body of a tagged section in which this version knows no tag."""
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, p = read_uvarint(buf, p)
@@ -135,7 +135,7 @@ def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes]
 
 
 def write_tags(fields: Mapping[int, bytes]) -> bytes:
-    """A whole tagged section, in ascending order of tags."""
+    """Encodes a tagged section, in ascending order of tags."""
     out = [write_uvarint(len(fields))]
     for tag in sorted(fields):
         data = fields[tag]
@@ -144,7 +144,7 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """An error message without its middle: it begins with the subject and ends with the remedy."""
+    """Cuts the middle out of a long error message: subject and remedy are at its start and end."""
     half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
     start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
     return f"{start} [...] {end}".encode()
@@ -159,15 +159,15 @@ def length_error(name: str, length: int) -> DecodeError:
 
 
 def too_many_error(name: str) -> DecodeError:
-    return TooManyElementsError(f"{name} has more elements than its frame can hold, or than are allowed")
+    return TooManyElementsError(f"{name} has more elements than its frame has room for, or than the limit allows")
 
 
 def tag_error(name: str) -> DecodeError:
-    return DecodeError(f"the tagged field {name} does not fill its size")
+    return DecodeError(f"the tagged field {name} is shorter than its size")
 
 
 def early_end_error(name: str) -> DecodeError:
-    return DecodeError(f"{name} ends too early")
+    return DecodeError(f"{name} is incomplete: its frame ends too early")
 
 
 def past_end_error(name: str) -> DecodeError:
@@ -183,7 +183,7 @@ def value_error(name: str, error: Exception) -> EncodeError:
 
 
 def lost_value_error(name: str, version: int) -> EncodeError:
-    return EncodeError(f"{name} has a value, and version {version} can't carry it")
+    return EncodeError(f"{name} has a value that version {version} can't carry")
 
 
 def uuid_error(name: str) -> EncodeError:

@@ -1,10 +1,10 @@
-"""How messages are declared: a class per struct, a field per line, in wire order.
+"""Declares messages: a class per struct, a field per line, in wire order.
 
     class TopicProduceData(Struct):
         name: str = string("0-12")
         topic_id: bytes = uuid("13+", ignorable=True)
 
-A field says in which versions it exists (all, when it says nothing), where it may be null, its default, whether it is
+A field names the versions in which it exists (default: all), those in which it may be null, its default, whether it is
 tagged, and whether it may be dropped when written to a version that lacks it. Every field is an optional keyword
 argument with Kafka's default. Creating a class costs microseconds: constructors and codecs are compiled on first use
 (`compile`).
@@ -34,7 +34,7 @@ _SCALAR_DEFAULTS: dict[str, Any] = {
 
 @lru_cache(maxsize=256)
 def version_range(text: str) -> range:
-    """The versions that "3", "2-7", "9+" or "none" stand for."""
+    """Parses a range of versions: "3", "2-7", "9+" or "none"."""
     if text == "none":
         return range(0)
     if text.endswith("+"):
@@ -85,13 +85,13 @@ class Field:
         return self.tag is not None and (self.tagged is None or version in version_range(self.tagged))
 
     def compact_in(self, version: int, flexible: bool) -> bool:
-        """Whether lengths are varints: as the message's version says, unless the field says otherwise."""
+        """True if lengths are varints: depends on the message's version, unless the field overrides it."""
         if self.flexible is None:
             return flexible
         return version in version_range(self.flexible)
 
     def scalar_default(self) -> Any:
-        """The default of a field whose value is immutable, `...` for an empty array or a struct of defaults."""
+        """The default of a field with immutable values; `...` for an array or a struct, which needs a new object."""
         if self.default is not ...:
             return self.default
         if self.kind in ("array", "struct"):
@@ -151,7 +151,7 @@ def array(
     tag: int | None = None,
     tagged: str | None = None,
 ) -> Any:
-    """`array(int32)` or `array(SomeStruct)`."""
+    """Declares an array: `array(int32)` or `array(SomeStruct)`."""
     return Field(
         "array",
         versions,
@@ -229,7 +229,7 @@ def _set_versions(cls: Any, versions: str, flexible: str = "none", api_key: int 
 
 
 class Struct(metaclass=StructMeta):
-    """Part of a message. `unknown_tagged_fields` holds what a newer peer sent, by tag; it's written back as it came."""
+    """Part of a message. `unknown_tagged_fields` keeps a newer peer's fields by tag, to write them back unchanged."""
 
     __slots__ = ("unknown_tagged_fields",)
 
@@ -261,7 +261,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """What is framed on its own: a request, a response, a header or a persisted record."""
+    """A struct that is encoded on its own: a request, a response, a header or a persisted record."""
 
     API_KEY: ClassVar[int]
     MIN_VERSION: ClassVar[int]

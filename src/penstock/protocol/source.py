@@ -1,4 +1,4 @@
-"""Source text in the making, for the two code generators: lines, indentation, and the objects the code refers to."""
+"""Builds source text for the two code generators: lines, indentation, and the objects that the code refers to."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ SMALL_ARRAY = 16
 
 
 class Source:
-    """Lines of one function and its namespace."""
+    """The lines of one function, and its namespace."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.lines: list[str] = []
@@ -74,7 +74,7 @@ def _identifier(letters: str) -> str:
 
 
 def default_expression(source: Source, field: "Field") -> str:
-    """An expression for a fresh default of the field."""
+    """Returns an expression for a new default value of the field."""
     default = field.scalar_default()
     if default is not ...:
         return repr(default)
@@ -85,7 +85,7 @@ def default_expression(source: Source, field: "Field") -> str:
 
 
 def differs_from_default(field: "Field", value: str) -> str:
-    """A condition that holds when `value` isn't the field's default."""
+    """Returns a condition that is true if `value` is not the field's default."""
     default = field.scalar_default()
     if default is None:
         return f"{value} is not None"

@@ -1,4 +1,4 @@
-"""Ids of topics, directories and incarnations: sixteen raw bytes inside, Kafka's unpadded URL-safe base64 in text."""
+"""Ids of topics, directories and incarnations: sixteen bytes, or Kafka's unpadded URL-safe base64 as text."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
@@ -14,9 +14,9 @@ def uuid_to_str(value: bytes) -> str:
 
 
 def uuid_from_str(text: str) -> bytes:
-    """Raises ValueError unless `text` is the 22-character form of sixteen bytes."""
+    """Parses an id. Raises ValueError unless `text` is the 22-character form of sixteen bytes."""
     if len(text) > TEXT_LENGTH + 2:
-        raise ValueError(f"an id has {TEXT_LENGTH} characters, this has {len(text)}")
+        raise ValueError(f"an id has {TEXT_LENGTH} characters, and this one has {len(text)}")
     try:
         value = urlsafe_b64decode(text.rstrip("=") + "==")
     except (Base64Error, ValueError) as error:

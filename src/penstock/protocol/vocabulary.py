@@ -36,7 +36,7 @@ NO_BROKER_EPOCH = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
-#: No node leads, or got this node's vote.
+#: No node is the leader, or has this node's vote.
 NO_NODE = -1
 #: The partition has no leader.
 NO_LEADER = -1

@@ -1,6 +1,6 @@
-"""Cutting a buffer of record batches apart, and the checksum of one.
+"""Splits a buffer into record batches, and verifies the checksum of a batch.
 
-The lengths are the only thing believed before the CRC is known to be right, so they are judged first.
+Lengths are used before the CRC is verified, so they are checked first.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ crc32c = crc32.iscsi
 
 _LENGTH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
-_MIN_LEGACY_LENGTH = 14  # the smallest entry of the formats before v2
+_MIN_LEGACY_LENGTH = 14  # the smallest message of the formats before v2
 
 
 def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch of `buf` with its bytes, in order; the CRC is not looked at.
+    """Yields each batch of `buf` with its bytes, in order, without verifying the CRC.
 
-    A batch cut off by the end of the buffer is CORRUPT_MESSAGE; with `allow_partial` (what a fetch may return) it is
-    left out.
+    Raises CORRUPT_MESSAGE for an incomplete batch at the end; leaves it out with `allow_partial`, as fetches need.
     """
     view = memoryview(buf)
     end = len(view)
@@ -49,7 +48,9 @@ def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[
         if length is None or pos + LOG_OVERHEAD + length > end:
             if allow_partial:
                 return
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} is cut off: send it whole.")
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} is incomplete: send all of it."
+            )
         if length < MIN_BATCH_LENGTH:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} is shorter than its header.")
         header = parse_header(view, pos)
@@ -63,12 +64,14 @@ def split_batches(buf: Buffer, *, allow_partial: bool = False) -> list[tuple[Bat
 
 
 def _batch_length(view: memoryview, pos: int, end: int) -> int | None:
-    """The length field of the batch at `pos`; None where the buffer ends too early to tell."""
+    """Returns the length field of the batch at `pos`; None if the buffer ends before it."""
     if pos + LOG_OVERHEAD > end:
         return None
     (length,) = _LENGTH.unpack_from(view, pos + 8)
     if length < _MIN_LEGACY_LENGTH:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} claims a length of {length}.")
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"The record batch at byte {pos} has the impossible length {length}."
+        )
     if pos + MAGIC_POSITION >= end:
         return None
     refuse_other_magic(view[pos + MAGIC_POSITION])
@@ -76,28 +79,28 @@ def _batch_length(view: memoryview, pos: int, end: int) -> int | None:
 
 
 def refuse_other_magic(magic: int) -> None:
-    """Formats 0 and 1 are known and not served; anything else is not a record batch."""
+    """Raises for message formats 0 and 1, which are not supported, and for bytes that are no record batch."""
     if magic == MAGIC:
         return
     if magic in (0, 1):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"Message format v{magic} is not served: write record batches of format v2 (Kafka 0.11 and later).",
+            f"Message format v{magic} is not supported: send record batches of format v2 (Kafka 0.11 and later).",
         )
     raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic byte {magic}.")
 
 
 def claimed_attributes(records: Buffer) -> int:
-    """The attributes of the first batch, unjudged; 0 where there is none.
+    """Returns the attributes of the first batch, not validated; 0 if there is no batch.
 
-    For rules that hold for a whole produce request: zstd needs version 7, transactional batches a transactional id.
+    For rules about a whole produce request: zstd needs version 7, transactional batches need a transactional id.
     """
     view = memoryview(records)
     return view[ATTRIBUTES_POSITION] << 8 | view[ATTRIBUTES_POSITION + 1] if len(view) >= HEADER_SIZE else 0
 
 
 def crc_ok(batch: Buffer) -> bool:
-    """Does the checksum of this one whole batch hold? `batch` ends where the batch ends."""
+    """True if the checksum of this batch is right. `batch` holds exactly one whole batch."""
     view = memoryview(batch)
     if len(view) < HEADER_SIZE:
         return False

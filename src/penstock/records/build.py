@@ -1,4 +1,4 @@
-"""Writing record batches: what coordinators, the metadata log and our own client append."""
+"""Builds record batches, for coordinators, the metadata log and our own client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NewRecord = tuple[int, bytes | None, bytes | None, Headers]
 
-_COVERED = struct.Struct(">hiqqqhii")  # the header's fields from attributes on: what the CRC covers
+_COVERED = struct.Struct(">hiqqqhii")  # the header's fields from the attributes on, which the CRC covers
 _NULL = varint(-1)
 _ZERO = b"\x00"
 
@@ -49,7 +49,7 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch. A `Record` keeps its offset (none may be below `base_offset`); plain tuples are numbered from it."""
+    """Builds one batch. A `Record` keeps its offset, at least `base_offset`; plain tuples are numbered from there."""
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
@@ -102,19 +102,19 @@ def build_batch(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """The bytes of `header` in front of `payload`, with the length and the CRC that belong to it."""
+    """Returns `header`, with the right length and CRC, followed by `payload`."""
     view = memoryview(payload)
     try:
         crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))
         return HEADER.pack(header[0], MIN_BATCH_LENGTH + len(view), header[2], MAGIC, crc, *header[5:])
-    except struct.error:  # a timestamp summed up from a broken base and a broken difference
+    except struct.error:  # a timestamp computed from a damaged base and delta
         raise KafkaError(ErrorCode.INVALID_RECORD, "A field of a record batch does not fit its type.") from None
 
 
 def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
 ) -> bytes:
-    """One record with its length in front."""
+    """Encodes one record, with its length in front."""
     known = VARINTS
     start = _ZERO + known[timestamp_delta] + known[offset_delta]
     key_part = _NULL if key is None else known[len(key)] + key

@@ -1,4 +1,4 @@
-"""Compaction of a log, batch by batch: which records stay, and what the batch they stay in looks like.
+"""Compacts a log batch by batch: decides which records stay, and builds the batch that keeps them.
 
 A round has two passes over the same batches. First an `OffsetMap` learns the latest offset of each key in the dirty
 part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or not at all:
@@ -7,10 +7,10 @@ part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or 
   a producer's last sequence number is found through them.
 - A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
   is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp.
-- Records of an aborted transaction go. A transaction's marker stays as long as a batch of it was seen in the round;
-  then it gets a delete horizon like a tombstone.
-- A batch that nothing is left of stays as an empty header if it holds the last sequence of an active producer, or if
-  it is the last of the round, so that the log's end is not forgotten.
+- Records of an aborted transaction are removed. Its marker stays while the round meets batches of the transaction;
+  after that it gets a delete horizon like a tombstone.
+- A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
+  if it is the last of the round, so that the log end offset is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DIGEST_SIZE = 16
 
 
 class AbortedTransaction(Protocol):
-    """An entry of a transaction index; the log has its own type for it."""
+    """The fields of a transaction index entry that compaction needs."""
 
     @property
     def producer_id(self) -> int: ...
@@ -48,20 +48,20 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Where an active producer's state comes from: its last data offset, or else a marker with its epoch."""
+    """The record that holds an active producer's state: its last data offset, or a marker with its epoch."""
 
     last_data_offset: int | None
     producer_epoch: int
 
 
 def fingerprint(key: bytes) -> bytes:
-    """A key of at most 16 bytes in memory; shorter keys stand for themselves, so none can pose as another's digest."""
+    """Returns at most 16 bytes for a key: shorter keys themselves, so that none equals the digest of a longer one."""
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 @dataclass(slots=True)
 class TransactionScan:
-    """Follows transactions through batches in offset order, given the aborted ones that the index knows."""
+    """Follows transactions through batches in offset order, given the aborted ones of the transaction index."""
 
     on_kept_abort: Callable[[AbortedTransaction], None] | None = None
     _pending: list[tuple[int, int, AbortedTransaction]] = field(default_factory=list)
@@ -70,13 +70,13 @@ class TransactionScan:
     _count: int = 0
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Transactions of the range that is read next; one known already may come again with the next range."""
+        """Adds the aborted transactions of the range that is read next; known ones may be added again."""
         for transaction in transactions:
-            self._count += 1  # two entries never compare beyond it
+            self._count += 1  # unique, so that entries are never compared beyond it
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
 
     def data_is_aborted(self, header: BatchHeader) -> bool:
-        """Meets a data batch: does it belong to an aborted transaction?"""
+        """Takes in a data batch. True if it belongs to an aborted transaction."""
         self._start_up_to(header)
         if not header.is_transactional:
             return False
@@ -88,7 +88,7 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Meets a control batch: is it a marker of a transaction of which nothing was seen?"""
+        """Takes in a control batch. True if it is a marker of a transaction without any batch in this round."""
         self._start_up_to(header)
         if header.records_count == 0:
             return True  # emptied in an earlier round
@@ -109,13 +109,13 @@ class TransactionScan:
     def _start_up_to(self, header: BatchHeader) -> None:
         while self._pending and self._pending[0][0] <= header.last_offset:
             transaction = heapq.heappop(self._pending)[2]
-            if transaction.last_offset >= header.base_offset:  # else its marker lies behind us
+            if transaction.last_offset >= header.base_offset:  # else its marker was passed already
                 self._aborted.setdefault(transaction.producer_id, (transaction, False))
 
 
 @dataclass(slots=True)
 class OffsetMap:
-    """The latest offset of each key from `start_offset` on. What lies behind `latest_offset` is not known to it."""
+    """The latest offset of each key from `start_offset` on. Offsets after `latest_offset` were not read."""
 
     start_offset: int
     max_keys: int
@@ -126,7 +126,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def add_batch(self, header: BatchHeader, batch: Buffer, transactions: TransactionScan) -> bool:
-        """False when the map is full: the round ends before this batch."""
+        """Adds the keys of a batch. False if the map is full: the round ends before this batch."""
         if header.is_control:
             transactions.marker_is_spent(header, batch)
         elif not transactions.data_is_aborted(header) and not self._add_records(header, batch):
@@ -161,7 +161,7 @@ class CompactionStats:
 
 @dataclass(slots=True)
 class Compactor:
-    """The second pass. `upper_bound_offset` is the end of the round: the first offset that is not cleaned."""
+    """The second pass. `upper_bound_offset` is the first offset that this round does not compact."""
 
     offsets: OffsetMap
     transactions: TransactionScan
@@ -173,7 +173,7 @@ class Compactor:
     stats: CompactionStats = field(default_factory=CompactionStats)
 
     def clean(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
-        """What becomes of one batch: its bytes after compaction, `batch` itself if unchanged, None if it goes."""
+        """Compacts one batch: returns its new bytes, `batch` itself if unchanged, None if it is removed."""
         self.stats.bytes_read += header.size
         if header.is_control:
             spent_marker = self.transactions.marker_is_spent(header, batch)
@@ -221,7 +221,7 @@ class Compactor:
 
 
 def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | None) -> bytes:
-    """The batch with only the `kept` records; timestamps are told from a new base, everything else is copied."""
+    """Returns the batch with only the `kept` records and a new base timestamp; all else is copied."""
     old_base = header.base_timestamp
     append_time = header.max_timestamp if header.log_append_time else None
     times = [old_base + record.timestamp_delta if append_time is None else append_time for record in kept]
@@ -239,6 +239,6 @@ def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | 
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """A header without records that still tells offsets, epochs and the producer's last sequence."""
+    """Returns a header without records that keeps offsets, epochs and the producer's last sequence."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
     return seal(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0), b"")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Codec(IntEnum):
-    """Codec numbers as they stand in the low three bits of a batch's attributes."""
+    """Codec numbers, as in the low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -35,7 +35,7 @@ CODEC_NAMES: dict[str, Codec] = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-LZ4_DEFAULT_LEVEL = 9  # Kafka's number for the fast compressor; the others choose the high compression one
+LZ4_DEFAULT_LEVEL = 9  # Kafka's number for the fast compressor; other levels use the high-compression one
 LZ4_FASTEST = 0
 ZSTD_DEFAULT_LEVEL = 3
 
@@ -61,7 +61,7 @@ def codec_of(number: int) -> Codec:
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as the records of a batch with this codec; `level` is the one of the topic configs of the same name."""
+    """Compresses the records of a batch. `level` has the meaning of the topic config compression.<codec>.level."""
     match codec_of(codec):
         case Codec.NONE:
             return bytes(data)
@@ -80,7 +80,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_size: int) -> bytes:
-    """The records that `compress` was given; never more than `max_size` bytes."""
+    """Reverses `compress`. Raises if the result has more than `max_size` bytes."""
     match codec_of(codec):
         case Codec.NONE:
             return _limited(bytes(data), max_size)
@@ -108,12 +108,12 @@ def _too_large(max_size: int) -> KafkaError:
 
 def _corrupt(codec: Codec, reason: object) -> KafkaError:
     return KafkaError(
-        ErrorCode.CORRUPT_MESSAGE, f"The {codec.name.lower()} data of a record batch is broken: {reason}."
+        ErrorCode.CORRUPT_MESSAGE, f"The {codec.name.lower()} data of a record batch is damaged: {reason}."
     )
 
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
-    """One or several gzip members; what follows the last and is no member is ignored, as Java does."""
+    """Decompresses one or several gzip members; ignores other bytes after the last, as Java does."""
     view = memoryview(data)
     parts: list[bytes] = []
     room = max_size + 1
@@ -123,7 +123,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
         while not member.eof and room > 0:
             if pos >= len(view):
                 raise _corrupt(Codec.GZIP, "it is cut off")
-            # A piece at a time: what a member leaves over is copied, and there may be thousands of members.
+            # In pieces: the bytes after each member are copied, and there may be thousands of members.
             piece = view[pos : pos + _GZIP_CHUNK]
             try:
                 parts.append(member.decompress(piece, room))
@@ -138,7 +138,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Independent 64 KiB blocks and no content size: the frame every client can read, Java's old reader included."""
+    """Writes independent 64 KiB blocks without a content size: every client can read that, Java's old reader too."""
     import lz4.frame
 
     packed = lz4.frame.compress(
@@ -168,7 +168,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_xerial(data: Buffer) -> bytes:
-    """snappy-java's stream: a header, then blocks of at most 32 KiB, each after its compressed length."""
+    """Writes snappy-java's stream: a header, then blocks of at most 32 KiB, each after its compressed length."""
     from cramjam import snappy
 
     view = memoryview(data)
@@ -180,7 +180,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
-    """snappy-java's stream, or one bare block, which is what librdkafka writes."""
+    """Decompresses snappy-java's stream, or one bare block, which librdkafka writes."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view, max_size, max_size)
@@ -192,7 +192,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     while pos < end:
         if pos + 4 > end:
             raise _corrupt(Codec.SNAPPY, "it is cut off")
-        if view[pos : pos + 8] == _XERIAL_MAGIC:  # two streams one after the other: snappy-java reads on
+        if view[pos : pos + 8] == _XERIAL_MAGIC:  # another stream may follow: snappy-java reads on
             pos += len(_XERIAL_HEADER)
             continue
         (length,) = _INT32.unpack_from(view, pos)
@@ -212,7 +212,7 @@ def _snappy_block(view: memoryview, room: int, max_size: int) -> bytes:
     claimed = _snappy_length(view)
     if claimed > room:
         raise _too_large(max_size)
-    if claimed > 64 * len(view):  # three bytes can't say more than 64: the claim alone must not cost memory
+    if claimed > 64 * len(view):  # three bytes unpack to at most 64: a false length must not allocate memory
         raise _corrupt(Codec.SNAPPY, f"{len(view)} bytes claim to unpack to {claimed}")
     try:
         return bytes(snappy.decompress_raw(view))
@@ -221,7 +221,7 @@ def _snappy_block(view: memoryview, room: int, max_size: int) -> bytes:
 
 
 def _snappy_length(view: memoryview) -> int:
-    """The unpacked length in front of a block, a varint of at most five bytes."""
+    """Reads the unpacked length in front of a block, a varint of at most five bytes."""
     length = 0
     for index, byte in enumerate(view[:5]):
         length |= (byte & 0x7F) << (7 * index)
@@ -231,7 +231,7 @@ def _snappy_length(view: memoryview) -> int:
 
 
 def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
-    """Streamed, because frames written by a stream do not say how much they hold; several frames are one stream."""
+    """Decompresses one or several frames as a stream, because frames written by a stream do not have their size."""
     import zstandard
 
     view = memoryview(data)
@@ -252,7 +252,7 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _check_zstd_ends(view: memoryview) -> None:
-    """The stream reader takes a cut-off frame for a finished one, so walk the block headers to the last one's end."""
+    """Raises if the last frame is incomplete, which the stream reader does not notice: walks the block headers."""
     import zstandard
 
     pos, end = 0, len(view)

@@ -1,7 +1,7 @@
-"""Control records: what the broker itself writes between the data, in batches with the control flag.
+"""Control records, which the broker itself writes between the data, in batches with the control flag.
 
-The key is a version (int16) and a type (int16). The end of a transaction carries its own value version in front; the
-quorum's messages have it as their first field.
+The key is a version (int16) and a type (int16). The value of a transaction's marker starts with a version; in the
+quorum's messages the version is the first field.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ControlType(IntEnum):
 
 
 class EndTxn(NamedTuple):
-    """The marker that closes a producer's transaction in a partition."""
+    """The marker that ends a producer's transaction in a partition."""
 
     committed: bool
     coordinator_epoch: int
@@ -48,12 +48,12 @@ def control_key(kind: ControlType) -> bytes:
 
 
 def control_type(key: bytes | None) -> ControlType | None:
-    """The type in a control record's key; None for one this broker does not know, which readers pass over."""
+    """Returns the type in a control record's key; None for an unknown type, which readers skip."""
     if key is None or len(key) < _KEY.size:
         raise KafkaError(ErrorCode.INVALID_RECORD, "A control record has no version and type in its key.")
     version, kind = _KEY.unpack_from(key)
     if version < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"A control record's key has version {version}.")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"A control record's key has the unknown version {version}.")
     try:
         return ControlType(kind)
     except ValueError:
@@ -83,20 +83,22 @@ def build_end_txn(
 
 
 def parse_end_txn(record: Record) -> EndTxn | None:
-    """The marker in a record of a control batch; None when it is another control record."""
+    """Returns the marker in a record of a control batch; None if it is another control record."""
     kind = control_type(record.key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     if record.value is None or len(record.value) < _END_TXN.size:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "The marker of a transaction's end is cut off.")
+        raise KafkaError(ErrorCode.INVALID_RECORD, "The marker of a transaction's end is incomplete.")
     version, coordinator_epoch = _END_TXN.unpack_from(record.value)
     if version < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"The marker of a transaction's end has version {version}.")
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"The marker of a transaction's end has the unknown version {version}."
+        )
     return EndTxn(kind is ControlType.COMMIT, coordinator_epoch)
 
 
 def read_end_txn(batch: Buffer) -> EndTxn | None:
-    """The marker of a control batch; None when the batch is empty or holds something else."""
+    """Returns the marker of a control batch; None if the batch is empty or holds another record."""
     if not parse_header(batch).is_control:
         return None
     records = read_records(batch)
@@ -110,9 +112,9 @@ def build_control(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """One control batch of messages of `protocol.persisted.raft`, each at the version its `version` field names.
+    """Builds one control batch of messages of `protocol.persisted.raft`, each in the version of its `version` field.
 
-    Leave that at 0: Kafka 4.3 writes no other and its tools read no other, of LeaderChangeMessage v1 neither.
+    Leave the version at 0: Kafka 4.3 writes no other, and its tools read no other, not even LeaderChangeMessage v1.
     """
     from penstock.protocol.codec import encode
 
@@ -124,7 +126,7 @@ def build_control(
 
 
 def parse_control(record: Record) -> tuple[ControlType, Any] | None:
-    """Type and message of a control record: an `EndTxn`, or one of `protocol.persisted.raft`. None if unknown."""
+    """Returns type and message (`EndTxn` or one of `protocol.persisted.raft`) of a control record; None if unknown."""
     kind = control_type(record.key)
     if kind is None:
         return None
@@ -134,11 +136,11 @@ def parse_control(record: Record) -> tuple[ControlType, Any] | None:
 
     value = record.value or b""
     if len(value) < 2:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is cut off.")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is incomplete.")
     try:
         return kind, decode(_message_class(kind), int.from_bytes(value[:2], "big", signed=True), value)
     except DecodeError as error:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is broken: {error}.") from None
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The {kind.name} control record is damaged: {error}.") from None
 
 
 def _message_class(kind: ControlType) -> Any:

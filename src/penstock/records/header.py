@@ -1,7 +1,7 @@
 """The fixed part of a record batch (magic 2): 61 bytes, big-endian.
 
-Offset and leader epoch stand before the CRC and outside of what it covers, so a leader assigns both without reading the
-payload. Everything from `attributes` on is covered.
+The CRC covers everything from `attributes` on. Offset and leader epoch come before it, so a leader assigns both without
+reading the payload.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
-LOG_OVERHEAD = 12  # base offset and batch length: what `batch_length` itself does not count
+LOG_OVERHEAD = 12  # base offset and batch length, which `batch_length` does not count
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_START = ATTRIBUTES_POSITION = 21  # the CRC covers everything from the attributes on
@@ -37,7 +37,7 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def sequence_after(sequence: int, increment: int) -> int:
-    """Sequence numbers wrap from 2^31-1 to 0: they are never negative."""
+    """Adds to a sequence number, which wraps from 2^31-1 to 0 and is never negative."""
     return (sequence + increment) & MAX_SEQUENCE
 
 
@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may go: compaction keeps it in the base timestamp's place."""
+        """When tombstones and markers of this batch may be removed; compaction stores it as the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header at `pos`, as it stands: nothing is judged here but that 61 bytes are there."""
+    """Parses the header at `pos`. Checks only that there are 61 bytes."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buf, pos))
     except struct.error:

@@ -1,6 +1,6 @@
-"""Finding a record by its time inside one batch; the caller passes over whole batches by their max timestamp.
+"""Finds a record by its time inside one batch; the caller skips whole batches by their max timestamp.
 
-The records come unpacked. A client decides how many they are, so both look-ups work in slices.
+The records are unpacked already. A client decides how many there are, so both look-ups work in slices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TimedOffset(NamedTuple):
 def first_at_or_after(
     header: BatchHeader, data: bytes, timestamp: int, start_offset: int = 0
 ) -> Slices[TimedOffset | None]:
-    """The first record of the batch, from `start_offset` on, that is not older than `timestamp`."""
+    """Finds the first record of the batch, from `start_offset` on, that is not older than `timestamp`."""
     if header.max_timestamp < timestamp:
         return None
     for times in record_times(header, data):
@@ -32,7 +32,7 @@ def first_at_or_after(
 
 
 def latest(header: BatchHeader, data: bytes) -> Slices[TimedOffset | None]:
-    """The record with the batch's max timestamp: the first of several, but the last where the broker set the time."""
+    """Finds the first record with the batch's max timestamp; with LogAppendTime, the last record."""
     if header.max_timestamp == NO_TIMESTAMP or header.records_count == 0:
         return None
     if header.log_append_time:

@@ -1,8 +1,7 @@
-"""Reading the records inside a batch.
+"""Decodes the records inside a batch, for readers, look-up by time and compaction.
 
-The batch stays the unit everywhere else: this is for readers, look-up by time and compaction. The CRC is the caller's
-business (`batches.crc_ok`); everything else is judged here, so that a batch with a valid CRC and nonsense inside is
-INVALID_RECORD and nothing worse.
+The caller verifies the CRC (`batches.crc_ok`). Everything else is checked here: a batch with a valid CRC and invalid
+records raises INVALID_RECORD and no other error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
-MIN_RECORD_SIZE = 7  # seven one-byte fields; a claimed count above size / 7 is a lie
+MIN_RECORD_SIZE = 7  # seven one-byte fields, so a count above size / 7 is false
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -43,7 +42,7 @@ def invalid(reason: str) -> KafkaError:
 
 
 def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
-    """The records of one whole batch, unpacked."""
+    """Returns the records of one whole batch, unpacked."""
     view = memoryview(batch)
     if header.magic != MAGIC or header.size != len(view):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "These bytes are not one whole record batch of format v2.")
@@ -57,7 +56,7 @@ def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNC
 
 
 def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list[Record]:
-    """Every record of one whole batch; unpacked it may take `max_bytes`, else MESSAGE_TOO_LARGE."""
+    """Returns every record of one whole batch. Raises MESSAGE_TOO_LARGE if they unpack to more than `max_bytes`."""
     header = parse_header(batch)
     data = records_payload(batch, header, max_bytes)
     try:
@@ -67,7 +66,7 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """The short case of every number is inlined: it is nearly all of them, and a call costs more than the record."""
+    """Decodes all records. One-byte numbers, nearly all, are decoded in line: a call costs more than the record."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
@@ -85,7 +84,7 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
         record_end = pos + length
         if length < 0 or record_end > end:
             raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
-        if (byte := data[pos + 1]) < 0x80:  # behind one byte of attributes, unused so far
+        if (byte := data[pos + 1]) < 0x80:  # after one byte of attributes, which has no meaning yet
             timestamp = (byte >> 1) ^ -(byte & 1)
             pos += 2
         else:

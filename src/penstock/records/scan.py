@@ -1,7 +1,7 @@
-"""Quick passes over a batch's records that cut out what is asked for and decode nothing else.
+"""Quick passes over a batch's records that decode only the wanted parts.
 
-A client decides how many records a batch holds, so the passes that run beside other requests come in slices: a
-generator that stops after every `SLICE_RECORDS` records, and returns its result at the end.
+A client decides how many records a batch holds. So passes on the event loop work in slices: each is a generator that
+yields after every `SLICE_RECORDS` records and returns its result at the end.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 T = TypeVar("T")
-#: Work in slices: each `next` does one, and the last returns the result.
+#: Work in slices: each `next` does one slice, and the last one returns the result.
 Slices = Generator[None, None, T]
 
-#: Records that one slice looks at: less than a millisecond.
+#: Records of one slice, which takes less than a millisecond.
 SLICE_RECORDS = 1_000
-#: A batch is looked into at once if it has at most one slice of records, and not more bytes than these.
+#: A batch with at most one slice of records and this many bytes is examined at once.
 SMALL_PACKED_BYTES = 16 * 1024
 SMALL_UNPACKED_BYTES = 64 * 1024
 
 
 def finish(work: Slices[T]) -> T:
-    """Does all the slices at once: for work that is known to be short, and for helper processes."""
+    """Does all slices at once, for work that is known to be short and for helper processes."""
     while True:
         try:
             next(work)
@@ -39,7 +39,7 @@ def finish(work: Slices[T]) -> T:
 
 
 def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
-    """The records of a batch that takes no longer to look into than a slice; None for a larger one."""
+    """Returns the unpacked records of a batch that is examined at once; None for a larger batch."""
     if header.size > SMALL_PACKED_BYTES or header.records_count > SLICE_RECORDS:
         return None
     try:
@@ -51,7 +51,7 @@ def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 
 class RawRecord(NamedTuple):
-    """A record that keeps its bytes: `tail` is everything after the timestamp, so it can be written again unchanged."""
+    """A record and its bytes: `tail` is everything after the timestamp, to be written again unchanged."""
 
     attributes: int
     timestamp_delta: int
@@ -62,7 +62,7 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> Iterator[RawRecord]:
-    """Every record of one whole batch in turn, its value and headers untouched."""
+    """Yields every record of one whole batch, without decoding value and headers."""
     data = records_payload(batch, header, max_bytes)
     end = len(data)
     pos = 0
@@ -92,7 +92,7 @@ def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPR
 
 
 def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[list[int]]:
-    """Which of the unpacked records have no key; at most `limit` of them."""
+    """Returns the indexes of at most `limit` records without a key."""
     end = len(data)
     missing: list[int] = []
     pos = 0
@@ -124,7 +124,7 @@ def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[
 
 
 def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, int]]]:
-    """Offset and timestamp of each of the unpacked records, a slice at a time."""
+    """Yields offset and timestamp of the unpacked records, a slice at a time."""
     append_time = header.max_timestamp if header.log_append_time else None
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     end = len(data)

@@ -1,8 +1,8 @@
-"""What a leader does with a batch before it is in the log: judge it, give it its offset and its leader epoch.
+"""Validates a batch before a leader appends it, and assigns its offset and leader epoch.
 
-Judged by the header and the CRC, never by the records, with two exceptions that Kafka's semantics force: a compacted
-topic refuses records without a key, and a refused timestamp is answered with the records it belongs to. (A topic with a
-codec of its own has its batches packed anew.) So the limits
+A batch is validated by its header and CRC. Its records are examined only in two cases that Kafka's semantics demand: a
+compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it. (A
+topic with a codec of its own recompresses its batches.) So the limits
 on timestamps hold for the first and the largest of a batch, which stand in its header. (Kafka looks at each record. A
 batch whose records do not fit its count is therefore stored here and refused there; its claim can't be used to skip
 offsets, because the count must agree with the offsets and with what its bytes could hold.)
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LONG_MAX = 2**63 - 1
 MAX_RECORD_ERRORS = 1000
 
-# How many bytes one byte can unpack to at the very most; 0 marks the codec numbers that do not exist.
+# The most bytes that one byte can unpack to, by codec number; 0 for numbers without a codec.
 _MAX_EXPANSION = (1, 1032, 64, 255, 43_691, 0, 0, 0)
 _HEAD = struct.Struct(">qii")
 _HEAD_SIZE = _HEAD.size
@@ -57,7 +57,7 @@ _new_tuple = tuple.__new__
 
 
 class TopicSettings(Protocol):
-    """The topic configs that decide about an append; the log's config object has them all."""
+    """The topic configs that appends depend on; the log's config object has them."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -81,7 +81,7 @@ class TopicSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppendRules:
-    """A topic's rules for batches, worked out once per config. `codec` None leaves each batch as it came."""
+    """A topic's rules for batches, computed once per config. With `codec` None, each batch keeps its codec."""
 
     max_message_bytes: int
     log_append_time: bool = False
@@ -111,7 +111,7 @@ class AppendRules:
 
 
 class LeaderBatch(NamedTuple):
-    """A batch as the log will hold it: `head` and `tail` are its bytes in order, `header` says what they say."""
+    """A batch as it goes into the log: `head` and `tail` are its bytes, `header` is its decoded header."""
 
     header: BatchHeader
     head: bytes
@@ -124,7 +124,7 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordsError(KafkaError):
-    """A refusal that names the records it is about; the response carries them to the producer."""
+    """A refusal with the records that caused it, for the response."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -132,14 +132,14 @@ class InvalidRecordsError(KafkaError):
 
 
 class NotOneBatchError(KafkaError):
-    """What was sent for a partition is not one record batch: refused before its log is asked."""
+    """The request does not have exactly one record batch for the partition."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class Prepared(NamedTuple):
-    """What was found inside of a batch: it keeps the `rules`. `payload` is None where it stays as it came."""
+    """The result of examining a batch under `rules`. `payload` is None if the payload is not recompressed."""
 
     rules: AppendRules
     max_timestamp: int
@@ -147,7 +147,7 @@ class Prepared(NamedTuple):
 
 
 class UnpackFirstError(Exception):
-    """The batch is too large to be looked into in the pass of its append: prepare it and append it again."""
+    """The batch is too large to be examined during its append: prepare it and append it again."""
 
     def __init__(self, header: BatchHeader, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
         super().__init__("The batch has to be unpacked first.")
@@ -166,9 +166,9 @@ def validate_produced(
     now_ms: int,
     prepared: Prepared | None = None,
 ) -> LeaderBatch:
-    """The one batch that a client may send to a partition, ready to append at `base_offset`; KafkaError if refused.
+    """Validates a client's batch and prepares it for `base_offset`. Raises KafkaError if it is refused.
 
-    `prepared` is what an UnpackFirstError for this batch was answered with; rules that changed since make it void.
+    `prepared` is the result of examining this batch after an UnpackFirstError; it is void if the rules have changed.
     """
     view = memoryview(records)
     size = len(view)
@@ -231,7 +231,7 @@ def validate_produced(
 def validate_own(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[LeaderBatch]:
-    """Batches that a part of this broker built (coordinators, quorum): several, and control batches, are fine."""
+    """Prepares batches that this broker built (coordinators, quorum): there may be several, and control batches."""
     batches = []
     for header, view in iter_batches(records):
         if header.size > rules.max_message_bytes:
@@ -252,7 +252,7 @@ def validate_own(
 
 
 def _only_batch(view: memoryview) -> memoryview:
-    """The first batch of a produce request's record set; what is cut off behind it is ignored, as Kafka does."""
+    """Returns the only batch of a record set; ignores an incomplete one behind it, as Kafka does."""
     try:
         found = list(iter_batches(view, allow_partial=True))
     except KafkaError as error:
@@ -262,12 +262,14 @@ def _only_batch(view: memoryview) -> memoryview:
     if not found:
         raise NotOneBatchError("A produce request needs one whole record batch for each partition.")
     if len(found) > 1:
-        raise NotOneBatchError(f"A produce request holds one record batch a partition: this one has {len(found)}.")
+        raise NotOneBatchError(
+            f"A produce request may have one record batch per partition, and this one has {len(found)}."
+        )
     return found[0][1]
 
 
 def _refuse(header: BatchHeader, view: memoryview, rules: AppendRules) -> NoReturn:
-    """The reason why a client's batch is not accepted, in the order in which Kafka looks."""
+    """Returns the reason to refuse a client's batch, checked in the same order as in Kafka."""
     if header.base_offset:
         raise invalid(f"The base offset of a produced batch has to be 0, not {header.base_offset}.")
     if len(view) > rules.max_message_bytes:
@@ -288,7 +290,7 @@ def _refuse(header: BatchHeader, view: memoryview, rules: AppendRules) -> NoRetu
 def _too_large(size: int, rules: AppendRules) -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"The record batch has {size} bytes and max.message.bytes is {rules.max_message_bytes}: send smaller batches "
+        f"The record batch has {size} bytes, over max.message.bytes={rules.max_message_bytes}: send smaller batches "
         "or raise the topic's limit.",
     )
 
@@ -324,12 +326,12 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """The client did not fill the field in. Kafka takes the largest of the records, so look-ups by time still work."""
+    """True if the client did not set the max timestamp. Then, as in Kafka, the largest of the records is used."""
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """The timestamp of the batch that is too old or too new."""
+    """Returns the timestamp of the batch that is too old or too new; None if there is none."""
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
@@ -338,7 +340,7 @@ def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, n
 
 
 def inspecting(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
-    """Looks into a client's batch that was unpacked: the largest timestamp of its records. KafkaError if refused."""
+    """Examines an unpacked batch of a client. Returns the largest timestamp; raises KafkaError if it is refused."""
     if rules.keys_required:
         yield from _check_keys(header, data)
     return (yield from _inspecting_times(header, data, rules, now_ms))
@@ -357,7 +359,7 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """The records in the topic's codec; None where they stay in the client's. Level 22 of zstd takes its time."""
+    """Compresses the records with the topic's codec; None if they keep the client's. May take long (zstd level 22)."""
     if rules.codec is None or not _changes_codec(header, rules):
         return None
     return compress(rules.codec, data, rules.level)
@@ -387,13 +389,13 @@ def _refuse_time(header: BatchHeader, data: bytes, refused: int, rules: AppendRu
     for first, times in enumerate(record_times(header, data)):
         for index, (_, time) in enumerate(times, first * SLICE_RECORDS):
             if time != NO_TIMESTAMP and not earliest <= time <= latest:
-                errors.append(RecordError(index, f"The timestamp {time} is outside of {earliest} to {latest}."))
+                errors.append(RecordError(index, f"The timestamp {time} is not between {earliest} and {latest}."))
         if len(errors) >= MAX_RECORD_ERRORS:
             break
         yield
     raise InvalidRecordsError(
         ErrorCode.INVALID_TIMESTAMP,
-        f"A timestamp of the batch, {refused}, is outside of {earliest} to {latest}: see "
+        f"The timestamp {refused} of the batch is not between {earliest} and {latest}: see "
         "message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
         errors[:MAX_RECORD_ERRORS],
     )
@@ -408,7 +410,7 @@ def _converted(
     now_ms: int,
     prepared: Prepared | None,
 ) -> LeaderBatch:
-    """The batch with the timestamps and the codec that the topic asks for; the way of everything that is not usual."""
+    """Returns the batch with the topic's timestamps and codec, for batches that can't be appended as they are."""
     max_timestamp = header.max_timestamp if prepared is None else prepared.max_timestamp
     attributes, max_timestamp = _assigned_time(header, rules, max_timestamp, now_ms)
     payload: Buffer = view[HEADER_SIZE:]
@@ -428,7 +430,7 @@ def _converted(
 
 
 def _assigned_time(header: BatchHeader, rules: AppendRules, max_timestamp: int, now_ms: int) -> tuple[int, int]:
-    """Attributes and max timestamp that the batch gets in the log."""
+    """Returns the attributes and the max timestamp that the batch gets in the log."""
     if not rules.log_append_time:
         return header.attributes & ~LOG_APPEND_TIME_FLAG, max_timestamp
     if header.log_append_time:

@@ -1,6 +1,6 @@
 """Zigzag variable-length integers of records: small numbers of either sign in few bytes.
 
-The loops over records inline the one-byte case; these are for everything longer.
+Loops over records decode one-byte numbers in line; these functions are for longer ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _MAX_INT64_SHIFT = 63
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """A 32-bit number at `pos`, and the position after it; IndexError where the data ends inside."""
+    """Reads a 32-bit number at `pos`. Returns it and the position after it. IndexError if the data ends inside."""
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
@@ -20,7 +20,7 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_varlong(data: bytes, pos: int) -> tuple[int, int]:
-    """A 64-bit number at `pos`, and the position after it; IndexError where the data ends inside."""
+    """Reads a 64-bit number at `pos`. Returns it and the position after it. IndexError if the data ends inside."""
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
@@ -35,13 +35,13 @@ def _read_long(data: bytes, pos: int, max_shift: int, mask: int) -> tuple[int, i
         pos += 1
         shift += 7
         if shift > max_shift:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "A record holds a number longer than its type allows.")
-    raw = (raw | byte << shift) & mask  # Kafka drops the bits past the type's width, so do we
+            raise KafkaError(ErrorCode.INVALID_RECORD, "A record has a number that is longer than its type allows.")
+    raw = (raw | byte << shift) & mask  # as in Kafka, bits beyond the width of the type are dropped
     return (raw >> 1) ^ -(raw & 1), pos + 1
 
 
 def varint(value: int) -> bytes:
-    """`value` (32 or 64 bits) encoded."""
+    """Encodes `value` of 32 or 64 bits."""
     raw = (value << 1) ^ (value >> 63)
     if raw < 0x80:
         return _ONE_BYTE[raw]
@@ -61,7 +61,7 @@ _KEPT_BELOW = 0x4000
 
 
 class _Varints(dict[int, bytes]):
-    """`varint` as a table: small numbers, which nearly all lengths and deltas are, are encoded once."""
+    """A table of encoded numbers: small ones, as nearly all lengths and deltas are, are encoded once."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = varint(value)

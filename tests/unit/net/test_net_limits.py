@@ -188,7 +188,7 @@ def test_a_log_that_is_flooded_counts_what_it_leaves_out(caplog: pytest.LogCaptu
     assert caplog.messages == [*(f"line {number}" for number in range(LimitedLog.LINES)), "something else"]
     now += LimitedLog.PERIOD_S
     log.warning("flood", "again")
-    assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more like the next one were not shown", "again"]
+    assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more lines like the next one were not logged", "again"]
 
 
 def test_stacks_of_one_kind_of_failure_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -146,12 +146,12 @@ def test_a_tagged_field_that_does_not_fill_its_size_is_refused() -> None:
     wire = bytearray(encode(FetchRequest(cluster_id="abc"), 12))
     assert wire[-6:] == b"\x01\x00\x04\x04abc"[-6:]
     wire[-5] = 3
-    refuse(FetchRequest, 12, bytes(wire) + b"\0", "does not fill its size")
+    refuse(FetchRequest, 12, bytes(wire) + b"\0", "is shorter than its size")
 
 
 def test_bytes_after_the_message_are_refused_by_decode_and_left_by_decode_prefix() -> None:
     wire = encode(HeartbeatRequest(group_id="g"), 4) + b"rest"
-    refuse(HeartbeatRequest, 4, wire, "leaves 4 bytes over")
+    refuse(HeartbeatRequest, 4, wire, "ends 4 bytes before its frame")
     assert decode_prefix(HeartbeatRequest, 4, wire, 0)[1] == len(wire) - 4
 
 

@@ -95,7 +95,7 @@ def test_an_ignorable_field_is_dropped_in_a_version_without_it() -> None:
 
 
 def test_a_field_that_must_not_be_lost_refuses_a_version_without_it() -> None:
-    with pytest.raises(EncodeError, match=r"HeartbeatRequest.group_instance_id has a value, and version 2"):
+    with pytest.raises(EncodeError, match=r"HeartbeatRequest.group_instance_id has a value that version 2"):
         encode(HeartbeatRequest(group_instance_id="i"), 2)
     encode(HeartbeatRequest(group_instance_id="i"), 3)
 

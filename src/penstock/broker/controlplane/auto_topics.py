@@ -105,7 +105,7 @@ class TopicCreator:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         }
         made = [topic.name for topic in topics if topic.name not in refused]
-        # The controller may be another node, and the caller looks for the topics in this node's image.
+        # The controller may be another node, and the caller reads the topics from this node's image.
         await self._lifecycle.sees(lambda image: all(name in image.topics for name in made), SEEN_WITHIN_S)
         return refused
 

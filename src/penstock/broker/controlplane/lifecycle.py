@@ -177,7 +177,7 @@ class Lifecycle:
             except KafkaError as error:
                 if self._metadata.reaches_other_cluster:
                     raise RefusedError(self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID)) from None
-                logger.warning("broker %d is not registered yet: %s", self.identity.node_id, error.message)
+                logger.warning("broker %d is not registered yet and retries: %s", self.identity.node_id, error.message)
                 began_s = loop.time()
                 await asyncio.sleep(AGAIN_S)
                 continue
@@ -238,7 +238,7 @@ class Lifecycle:
                 if self._metadata.reaches_other_cluster and not logged:
                     logged = True
                     logger.error("%s", self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID))
-                logger.info("controller %d is not registered yet: %s", me.node_id, error.message)
+                logger.info("controller %d is not registered yet and retries: %s", me.node_id, error.message)
                 continue
             if not answer.error_code:
                 return
@@ -266,7 +266,7 @@ class Lifecycle:
                     result = answer.error_message or ErrorCode(answer.error_code).name
                     logger.info("the request to change the quorum's voters was answered: %s", result)
                 except KafkaError as error:
-                    logger.info("the quorum's voters could not be changed: %s", error.message)
+                    logger.info("the request to change the quorum's voters failed and is repeated: %s", error.message)
             await asyncio.sleep(1.0)
 
     def _membership(self) -> tuple[str | None, Any]:
@@ -311,7 +311,7 @@ class Lifecycle:
                 answer = await self._channel.ask(self._heartbeat(), timeout_ms=timeout_ms, lane=LANE)
                 pause_s = await self._handle_answer(answer, interval_s)
             except KafkaError as error:
-                logger.warning("broker %d can't reach the controller: %s", self.identity.node_id, error.message)
+                logger.warning("a heartbeat of broker %d got no answer: %s", self.identity.node_id, error.message)
             except RefusedError as error:
                 logger.critical("%s", error)
             except Exception:  # without heartbeats this broker would be fenced for good

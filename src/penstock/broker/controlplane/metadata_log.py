@@ -303,7 +303,7 @@ class MetadataLog:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
             )
-            logger.critical("the metadata log failed: %s", error)
+            logger.critical("the metadata log failed, and this node decides nothing until its restart: %s", error)
             if self._on_fatal is not None:
                 self._on_fatal(error)
         return self._failure

@@ -1,4 +1,4 @@
-"""The metadata log's files: replay of snapshot and log into an image, and the snapshots themselves."""
+"""Opens the metadata log, replays it into an image, and reads and writes its snapshots."""
 
 from __future__ import annotations
 

@@ -350,7 +350,8 @@ class Quorum:
             self._failure = error
             # A failed disk needs no stack trace; an unexpected error does.
             expected = isinstance(error, OSError | KafkaError)
-            logger.critical("this node leaves the quorum: %s", error, exc_info=None if expected else error)
+            stack = None if expected else error
+            logger.critical("this node leaves the quorum until its restart: %s", error, exc_info=stack)
             self._stop_everything()
             self._listener.failed(error)
 

@@ -93,7 +93,7 @@ class Groups:
             if coordinator.phase is Phase.ACTIVE:
                 coordinator.arm()
 
-    # --- finding
+    # --- lookup
 
     def partition_of(self, group_id: str) -> int:
         return self._coordinators.partition_of(group_id)

@@ -120,7 +120,7 @@ class Coordinators(Generic[M]):
             coordinator.close()
         self._by_partition.clear()
 
-    # --- finding
+    # --- lookup
 
     def partition_of(self, key: str) -> int:
         topic = self._metadata.image.topics.get(self._topic)

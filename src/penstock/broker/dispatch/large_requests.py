@@ -45,12 +45,13 @@ SMALL = {PRODUCE: 2_000, FETCH: 2_000, OFFSET_FETCH: 1_000, OFFSET_COMMIT: 2_000
 IN_PIECES = frozenset(
     {PRODUCE, METADATA, OFFSET_COMMIT, OFFSET_FETCH, 10, 15, 21, 23, TXN_OFFSET_COMMIT, 42, 61, 65, 69}
 )
-#: A request that is decided as a whole is refused if it has more elements than `LARGEST`, or more than `WIDEST` topics,
-#: resources or the like.
+#: A request of an API in `REFUSED`, which is handled as a whole, is refused if it has more than `LARGEST` elements, or
+#: more than `WIDEST` at the top level, such as topics or resources.
 LARGEST, WIDEST = 50_000, 10_000
-#: OffsetDelete has a record for each of its elements.
+#: Lower limits than LARGEST: OffsetDelete writes a record for each element.
 LARGEST_BY_API = {47: 10_000}
-#: AddPartitionsToTxn; JoinGroup, LeaveGroup, SyncGroup, OffsetDelete, ConsumerGroupHeartbeat.
+#: Error codes of such refusals: of the controller's APIs and AddPartitionsToTxn (24), and of JoinGroup, LeaveGroup,
+#: SyncGroup, OffsetDelete and ConsumerGroupHeartbeat.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
     24: ErrorCode.POLICY_VIOLATION,

@@ -369,7 +369,7 @@ class ReplicaFetcher:
         if entry.truncate(epoch, end_offset):
             self._session.mention(entry.key)
         else:
-            self._trouble(entry, Trouble.LATER)  # the same question would get the same answer
+            self._trouble(entry, Trouble.LATER)  # an unchanged request would get the same answer
 
     async def _refused(self, entry: FollowedPartition, code: ErrorCode) -> None:
         self._counts.errors += 1

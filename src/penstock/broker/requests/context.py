@@ -14,7 +14,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class RequestConnection(Protocol):
-    """The connection that a request came over, as far as handlers use it."""
+    """The part of a request's connection that handlers use."""
 
     listener: Listener
     peer_host: str

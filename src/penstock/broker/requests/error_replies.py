@@ -79,7 +79,7 @@ def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
 
 
 def merge(response: Any, extra: Any, version: int) -> Any:
-    """Adds the items of one response to another of the same type, inside the topics both have."""
+    """Adds the items of `extra` to `response`; partitions are added to their topic if `response` has it."""
     for field in _struct_arrays(type(response), version):
         mine, theirs = getattr(response, field.name), getattr(extra, field.name)
         if not theirs:

@@ -316,7 +316,7 @@ class ScenarioRunner:
         return "\n".join(f"{name} {'serves' if done else 'could not start'}" for name, done in zip(chosen, started))
 
     async def do_power(self, what: str = "everything", name: str = "n1") -> str:
-        """Takes the power of a machine, with everything or nothing of its unsynced data."""
+        """Powers a machine off. It loses all its unsynced data, or with `nothing` none of it."""
         self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
         return ""
 

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures Penstock and Apache Kafka side by side, prints and keeps the ratios."""
+"""`python -m bench`: measures Penstock and Apache Kafka side by side, prints the ratios and saves them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bench.spark_jars import CONNECTOR
 from tools.kafka import KafkaUnavailable, install
 
 RESULTS = Path(__file__).parent / "results"
-#: Of Spark's cells, quick or not: one query is no measure.
+#: Samples of Spark's cells, also in a quick run: a single query is too noisy.
 SPARK_SAMPLES = 3
 
 
@@ -104,7 +104,7 @@ def _clusters(which: str, home: Path) -> list[ClusterPeer]:
 def run_clusters(
     peers: Sequence[ClusterPeer], chosen: Sequence[ClusterCell], repeat: int, warm_records: int, report: Report
 ) -> None:
-    """One cluster at a time: six brokers at once would measure the machine."""
+    """Measures one cluster at a time: six brokers at once would overload the machine."""
     for peer in peers if chosen else ():
         started = peer.start()
         _say(f"{peer.name}: three nodes after {started:.1f} s")
@@ -118,7 +118,7 @@ def run_clusters(
 
 
 def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which: str, report: Report) -> None:
-    """One broker and one Spark session for all of them: starting either is not what is measured."""
+    """Measures Spark's cells with one broker and one Spark session, whose start is not part of a cell."""
     if not chosen:
         return
     version = bench.start()
@@ -137,7 +137,7 @@ def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which
 
 
 def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records: int, report: Report) -> None:
-    """Shared cells with both brokers up; those that restart a broker get it empty and alone on the machine."""
+    """Measures shared cells with both brokers up; a cell that restarts a broker gets an empty one that runs alone."""
     shared = [cell for cell in chosen if not cell.fresh]
     if shared:
         for peer in peers:

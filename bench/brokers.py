@@ -1,4 +1,4 @@
-"""The two brokers under test, behind one face: start, stop, kill, and who they are in /proc."""
+"""The two brokers under test, with one interface: start, stop, kill, and their process ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Peer(Protocol):
     def pid(self) -> int: ...
 
     def start(self) -> float:
-        """Seconds from spawning the process to the first answer."""
+        """Starts the broker; returns the seconds from spawning the process to its first response."""
         ...
 
     def stop(self) -> None: ...
@@ -38,7 +38,7 @@ class Peer(Protocol):
     def kill(self) -> None: ...
 
     def wipe(self) -> None:
-        """Forget all data. Only while stopped."""
+        """Deletes all data of a stopped broker."""
         ...
 
 
@@ -99,7 +99,7 @@ class Penstock:
 
 
 def environment() -> dict[str, str]:
-    """An installed package has its bytecode beside it; a checkout where Python may not write it would start slower."""
+    """Compiles the package, which an installed one is: a checkout that Python can't write to would start slower."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,7 +1,7 @@
-"""What is measured: each cell is a name and a function from a running broker to numbers.
+"""The cells of the benchmark: each is a name and a function that measures a running broker and returns numbers.
 
-The names read from general to particular, so that `--only 'produce/java/*'` picks a family. A cell makes what it
-needs and leaves the broker running, whatever it did to it meanwhile.
+Names go from general to particular, so that `--only 'produce/java/*'` selects a family. A cell creates the topics that
+it needs, and leaves the broker running even if it restarted it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.process import cpu_seconds, memory
 
 Numbers = dict[str, float]
 GB = 1e9
-SETTLE_S = 0.3  # what a broker does after the last answer belongs to the load too
+SETTLE_S = 0.3  # the work of a broker after its last response counts too
 IDLE_S = 5.0
 RECOVERY_PARTITIONS = 6
 RECOVERY_LIMIT_S = 300.0
@@ -27,7 +27,7 @@ OFFSETS_PER_GROUP = 100
 
 @dataclass(slots=True, frozen=True)
 class Scale:
-    """How much of everything: one for a careful run, one for a quick look."""
+    """Numbers of records, bytes and samples, for a full run or a quick one."""
 
     records_100: int
     records_1024: int
@@ -50,12 +50,12 @@ QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, 100, 6.0, 50_000, qui
 class Cell:
     name: str
     measure: Callable[[Peer], Numbers]
-    fresh: bool = False  # wants an empty broker of its own, and may restart it
+    fresh: bool = False  # needs an empty broker of its own, which it may restart
     repeat: bool = True
 
 
 def create_topic(peer: Peer, name: str, partitions: int) -> float:
-    """Seconds until the broker says that the topic exists."""
+    """Creates a topic; returns the seconds until the broker reports that it exists."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": peer.bootstrap})
@@ -173,7 +173,7 @@ def connections_cell(connections: int, seconds: float) -> Cell:
     return Cell(f"connections/{connections}", measure)
 
 
-# --- life ---------------------------------------------------------------------------------------------------------
+# --- start, recovery and partitions -------------------------------------------------------------------------------
 
 
 def idle_cell(starts: int) -> Cell:
@@ -200,7 +200,7 @@ def partitions_cell(partitions: int) -> Cell:
         for start in range(first, partitions, MAX_PARTITIONS_PER_REQUEST):
             more = min(MAX_PARTITIONS_PER_REQUEST, partitions - start)
             created += create_topic(peer, f"{topic}-from-{start}", more)
-        checked = min(partitions, 100)  # every partition of a topic comes up together; a sample of them is enough
+        checked = min(partitions, 100)  # all partitions of a topic come up together, so a sample is enough
         raw.wait_for_writes(peer.port, topic, checked, time.monotonic() + RECOVERY_LIMIT_S)
         time.sleep(IDLE_S)
         used = memory(peer.pid)
@@ -235,7 +235,7 @@ def recovery_cell(gib: float) -> Cell:
 
 
 def groups_cell(count: int, seconds: float) -> Cell:
-    """Members that only beat, every 3 s: what it costs to keep the groups of a company alive."""
+    """Measures the cost of idle members that only send a heartbeat every 3 s."""
 
     def measure(peer: Peer) -> Numbers:
         done = groups.beating(peer.port, lambda: cpu_seconds(peer.pid), count, GROUP_SIZE, seconds)
@@ -251,7 +251,7 @@ def groups_cell(count: int, seconds: float) -> Cell:
 
 
 def coordinator_load_cell(offsets: int) -> Cell:
-    """Commits of as many keys in one partition of `__consumer_offsets`; a restart; until one of them is told again."""
+    """Measures a restart with many committed keys in one partition of `__consumer_offsets`, until one is served."""
 
     def measure(peer: Peer) -> Numbers:
         topic = fresh_topic(peer, "load", OFFSETS_PER_GROUP)
@@ -280,7 +280,7 @@ def partition_count(peer: Peer, topic: str) -> int:
 
 
 def warm_up(peer: Peer, records: int) -> None:
-    """A JVM compiles what it runs often: neither broker is measured cold, except where start-up is what is measured."""
+    """Warms a broker up, because a JVM compiles hot code; only cells of start-up measure a cold broker."""
     topic = fresh_topic(peer, "warm-up", 1)
     librdkafka("produce", peer.bootstrap, topic, records=records)
     librdkafka("consume", peer.bootstrap, topic, records=records)

@@ -1,4 +1,4 @@
-"""What is measured of three nodes: replicated writes, the pause when a leader is killed, and many partitions."""
+"""Cells of three nodes: replicated writes, the pause after a leader is killed, and many partitions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def create(peer: ClusterPeer, label: str, partitions: int, assignment: list[list
         if assignment
         else NewTopic(name, partitions, FACTOR)
     )
-    admin = _admin(peer)  # lives as long as its futures
+    admin = _admin(peer)  # has to exist until its futures are done
     made = admin.create_topics([topic], operation_timeout=300, request_timeout=300)
     for future in made.values():
         future.result()
@@ -56,7 +56,7 @@ def topic_partitions(peer: ClusterPeer, topic: str) -> dict[int, Any]:
 
 
 def wait_until(peer: ClusterPeer, topic: str, good: Callable[[Any], bool], limit_s: float = HEALTHY_LIMIT_S) -> float:
-    """Until every partition of a topic is as wanted; the seconds that it took."""
+    """Waits until every partition of a topic is in the wanted state; returns the seconds."""
     began = time.monotonic()
     while True:
         partitions = topic_partitions(peer, topic)
@@ -133,7 +133,7 @@ def paced_cell(client: str, rate: int, seconds: int) -> ClusterCell:
 
 
 def failover_cell(trials: int) -> ClusterCell:
-    """Kill -9 of a partition's leader under a steady stream: the longest pause between two acknowledged writes."""
+    """Kills a partition's leader (-9) under steady writes; measures the longest pause between two acknowledgements."""
 
     def measure(peer: ClusterPeer) -> Numbers:
         gaps = []
@@ -176,7 +176,7 @@ def _one_gap(peer: ClusterPeer, topic: str) -> float:
     def resumed() -> bool:
         if time.monotonic() - killed > GAP_LIMIT_S:
             raise TimeoutError(f"no write was acknowledged for {GAP_LIMIT_S:.0f} s after the leader was killed")
-        # What was on its way may still be acknowledged: the stream goes on once it has gone on for a while.
+        # Writes in flight may still be acknowledged, so the stream counts as resumed only after a while.
         return acknowledged[-1] > killed + AFTER_GAP_S and acknowledged[-1] - acknowledged[-20] < AFTER_GAP_S
 
     stream(resumed)
@@ -191,12 +191,12 @@ def _one_gap(peer: ClusterPeer, topic: str) -> float:
 # --- many partitions ----------------------------------------------------------------------------------------------
 
 
-#: Partitions of one topic at most, a divisor of what is measured: brokers limit how many one request makes.
+#: Most partitions of one topic, a divisor of the measured number: brokers limit the partitions that a request creates.
 TOPIC_WIDTH = 2500
 
 
 def partitions_cell(partitions: int) -> ClusterCell:
-    """Replicated partitions: until each has a leader and all replicas, what they take, and a start with them."""
+    """Measures many replicated partitions: time until all have a leader and replicas, memory, and a start with them."""
 
     def measure(peer: ClusterPeer) -> Numbers:
         before = sum(memory(pid).pss_mb for pid in peer.pids)
@@ -222,7 +222,7 @@ def partitions_cell(partitions: int) -> ClusterCell:
 
 
 def election_cell(partitions: int) -> ClusterCell:
-    """A node that leads that many is killed: until every one of them has another leader."""
+    """Kills a node that leads many partitions; measures the time until each has another leader."""
 
     def measure(peer: ClusterPeer) -> Numbers:
         victim, *others = sorted(peer.ports)

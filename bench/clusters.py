@@ -1,4 +1,4 @@
-"""Three nodes of each broker behind one face. Both get the same properties and are formatted the same way."""
+"""Clusters of three nodes of each broker, with one interface, the same properties and the same formatting."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class ClusterPeer(Protocol):
 
     @property
     def ports(self) -> dict[int, int]:
-        """From node id to its client port."""
+        """Client ports by node id."""
         ...
 
     @property
     def pids(self) -> list[int]:
-        """Of the nodes that run."""
+        """Process ids of the running nodes."""
         ...
 
     def start(self) -> float:
-        """Seconds from the first spawn until every node answers."""
+        """Starts all nodes; returns the seconds from the first spawn until every node answers."""
         ...
 
     def stop(self) -> None: ...

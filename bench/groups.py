@@ -1,7 +1,7 @@
-"""Load for coordinators over plain sockets: thousands of members that beat, and a journal with many commits.
+"""Load for coordinators over plain sockets: thousands of members that send heartbeats, and many committed offsets.
 
-Members share connections, which no stock client would do: what is measured is the coordinator. There are enough of them
-that a connection seldom has two beats at once, so that each costs the broker a wake-up of its own, as it would in life.
+Members share connections, unlike stock clients, because only the coordinator is measured. There are enough connections
+that one seldom has two heartbeats at once, so that each heartbeat wakes the broker up, as in production.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def answer_to(request: Any, version: int, answer: bytes) -> Any:
     return decode(response_class(key), version, answer, 5 if since is not None and version >= since else 4)
 
 
-# --- members that beat --------------------------------------------------------------------------------------------
+# --- heartbeats ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Beats:
 
 @dataclass(slots=True)
 class Lane:
-    """One connection, one request at a time while groups form, pipelined afterwards."""
+    """A connection with one request at a time while groups form, and pipelined requests afterwards."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -87,15 +87,15 @@ class Lane:
 
 @dataclass(slots=True)
 class Forming:
-    """A group on its way to a generation that has everybody."""
+    """A group that rebalances until a generation has all members."""
 
     name: str
     size: int
-    whole: int = 0  # that generation; the leader sees who is in it
+    whole: int = 0  # the generation with all members; the leader sees the members
 
 
 async def _member(group: Forming, lane: Lane) -> bytes:
-    """Joins until the group is whole. Returns the frame of this member's beats."""
+    """Joins until the group has all members. Returns the frame of this member's heartbeats."""
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
     member_id = ""
     while True:
@@ -108,7 +108,7 @@ async def _member(group: Forming, lane: Lane) -> bytes:
                 protocol_type="consumer",
                 protocols=[protocol],
             ),
-            3,  # the last version that gives a member its id at once
+            3,  # the last version in which the first join gives a member its id
         )
         _expect(joined.error_code, ErrorCode.NONE)
         member_id, generation = joined.member_id, joined.generation_id
@@ -133,7 +133,7 @@ def _expect(code: int, *good: ErrorCode) -> None:
 
 
 def beating(port: int, cpu: Callable[[], float], groups: int, members: int, seconds: float) -> Beats:
-    """`groups` groups of `members` each, every member beating every 3 s; `cpu` tells what the broker has used."""
+    """Runs `groups` groups of `members` each, with a heartbeat every 3 s; `cpu` returns the broker's CPU seconds."""
     return run(_beating(port, cpu, groups, members, seconds))
 
 
@@ -144,7 +144,7 @@ async def _beating(port: int, cpu: Callable[[], float], groups: int, members: in
     beats: list[tuple[Lane, bytes]] = []
 
     async def form(mine: list[Lane]) -> None:
-        for group in wanted:  # shared: whoever is free takes the next
+        for group in wanted:  # a shared iterator: each free lane takes the next group
             frames = await asyncio.gather(*(_member(group, lane) for lane in mine))
             beats.extend(zip(mine, frames))
 
@@ -166,7 +166,7 @@ async def _beat(beats: list[tuple[Lane, bytes]], lanes: list[Lane], cpu: Callabl
             latencies.append((time.perf_counter() - lane.sent_at.popleft()) * 1000)
 
     listeners = [asyncio.create_task(listen(lane)) for lane in lanes]
-    turns = random.Random(0).sample(beats, len(beats))  # as they fall in life, not group by group
+    turns = random.Random(0).sample(beats, len(beats))  # in random order, not group by group
     try:
         await _send(turns, BEAT_S)  # a first round, to warm up
         latencies.clear()
@@ -184,7 +184,7 @@ async def _beat(beats: list[tuple[Lane, bytes]], lanes: list[Lane], cpu: Callabl
 
 
 async def _send(turns: list[tuple[Lane, bytes]], seconds: float) -> None:
-    """Every member's turn comes once in BEAT_S, evenly spread."""
+    """Sends the heartbeat of every member once in BEAT_S, evenly spread."""
     began, sent = time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < seconds:
         due = int(passed / BEAT_S * len(turns))
@@ -196,11 +196,11 @@ async def _send(turns: list[tuple[Lane, bytes]], seconds: float) -> None:
         await asyncio.sleep(TICK_S)
 
 
-# --- a journal with many commits ----------------------------------------------------------------------------------
+# --- many committed offsets ---------------------------------------------------------------------------------------
 
 
 def wait_for_coordinator(port: int, group: str, limit_s: float = 60.0) -> None:
-    """The first question for one creates `__consumer_offsets`."""
+    """Looks up a coordinator, which creates `__consumer_offsets`."""
     request = FindCoordinatorRequest(key=group)
     _ask_until(port, request, 3, lambda found: ErrorCode(found.error_code), limit_s)
     fetch = OffsetFetchRequest(group_id=group, topics=None)
@@ -208,7 +208,7 @@ def wait_for_coordinator(port: int, group: str, limit_s: float = 60.0) -> None:
 
 
 def _ask_until(port: int, request: Any, version: int, code_of: Callable[[Any], ErrorCode], limit_s: float) -> Any:
-    """Asks again until the coordinator is there; returns the first real answer."""
+    """Retries until the coordinator has loaded; returns its first other response."""
     question, deadline = frame(request, version), time.monotonic() + limit_s
     while True:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -229,13 +229,13 @@ def _ask_until(port: int, request: Any, version: int, code_of: Callable[[Any], E
 
 
 def groups_of_one_coordinator(partition_count: int, wanted: int) -> list[str]:
-    """Names that all go to partition 0 of `__consumer_offsets`."""
+    """Returns group names that all map to partition 0 of `__consumer_offsets`."""
     names: Iterator[str] = (f"load-{index}" for index in count())
     return list(islice((name for name in names if coordinator_partition(name, partition_count) == 0), wanted))
 
 
 def commit(port: int, topic: str, partitions: int, groups: list[str], *, in_flight: int = 8) -> None:
-    """One offset of every partition for every group."""
+    """Commits an offset of every partition for every group."""
     with socket.create_connection(("127.0.0.1", port), 60.0) as connection:
         for start in range(0, len(groups), in_flight):
             requests = [_commit_request(name, topic, partitions) for name in groups[start : start + in_flight]]
@@ -255,10 +255,10 @@ def _commit_request(group: str, topic: str, partitions: int) -> OffsetCommitRequ
 
 
 def wait_for_offset(port: int, topic: str, partition: int, group: str, limit_s: float) -> None:
-    """Until the coordinator tells the committed offset, which has to be the one that `commit` sent."""
+    """Waits until the coordinator returns a committed offset. Raises RuntimeError if it is not the one of `commit`."""
     wanted = [OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
     request = OffsetFetchRequest(group_id=group, topics=wanted, require_stable=True)
     told = _ask_until(port, request, 7, lambda found: ErrorCode(found.error_code), limit_s)
     offset = told.topics[0].partitions[0].committed_offset
     if offset != partition + 1:
-        raise RuntimeError(f"offset {partition + 1} was committed, {offset} came back")
+        raise RuntimeError(f"offset {partition + 1} was committed, but OffsetFetch returned {offset}")

@@ -1,4 +1,4 @@
-"""Stock clients as load, each in a process of its own: librdkafka through confluent-kafka, and Kafka's Java tools.
+"""Runs stock clients as load, each in a process of its own: librdkafka (confluent-kafka) and Kafka's Java tools.
 
 `python -m bench.load produce|consume|pace …` is the librdkafka side; it prints one JSON object.
 """
@@ -138,7 +138,7 @@ def consume(told: argparse.Namespace) -> dict[str, Any]:
     while seen < told.records:
         got = consumer.consume(10_000, timeout=30)
         if not got:
-            raise RuntimeError(f"only {seen} of {told.records} records came")
+            raise RuntimeError(f"only {seen} of {told.records} records were received")
         failed = next((message.error() for message in got if message.error()), None)
         if failed:
             raise RuntimeError(str(failed))
@@ -149,7 +149,7 @@ def consume(told: argparse.Namespace) -> dict[str, Any]:
 
 
 def pace(told: argparse.Namespace) -> dict[str, Any]:
-    """One record every 1/rate seconds, each a request of its own; latency as librdkafka itself measures it."""
+    """Sends a record every 1/rate seconds, each in its own request; latency is librdkafka's own measurement."""
     from confluent_kafka import Producer
 
     latencies: list[float] = []

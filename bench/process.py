@@ -1,4 +1,4 @@
-"""What a process has used so far, from /proc: CPU seconds and memory, with its children."""
+"""Reads the CPU seconds and memory of a process and its children from /proc."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def family(pid: int) -> list[int]:
-    """The process and every living descendant: helper processes are part of what a broker costs."""
+    """Returns the process and all its running descendants, because helper processes are part of a broker's cost."""
     found = [pid]
     for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
             try:
                 found += [int(child) for child in task.read_text().split()]
             except OSError:
-                continue  # a thread that ended meanwhile
+                continue  # the thread ended meanwhile
     return found
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time, living descendants and those already waited for included."""
+    """Returns user and system time, including running descendants and ended children."""
     total = 0
     for each in family(pid):
         try:
             stat = Path(f"/proc/{each}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile: whoever waited for it has its time
-        # The name in parentheses may hold blanks: count fields from behind it.
+            continue  # it ended meanwhile: its time counts for the parent that waited for it
+        # The name in parentheses may have blanks: fields are counted after it.
         fields = stat.rpartition(")")[2].split()
         total += sum(int(ticks) for ticks in fields[11:15])
     return total / TICKS

@@ -1,7 +1,7 @@
-"""Produce requests over plain sockets, built once and sent again and again: the same bytes to both brokers.
+"""Sends produce requests over plain sockets; each is built once and sent repeatedly, the same bytes to both brokers.
 
-What a stock client would do with them is not measured here: a closed loop over many connections, filling a log fast,
-and the moment a broker takes writes again. Version 9 names topics, so one request serves a topic on any broker.
+They serve cells that no stock client can: a closed loop over many connections, filling a log fast, and the moment at
+which a broker accepts writes again. Version 9 names topics by name, so that a request fits a topic on any broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLIENT = b"bench"
 
 
 def produce_frame(topic: str, partition: int, records: int, size: int, acks: int = 1) -> bytes:
-    """A whole frame, size and header included, with one batch of random values."""
+    """Returns a whole frame, with size and header, that has one batch of random values."""
     now = int(time.time() * 1000)
     batch = build_batch([(now, None, os.urandom(size), ()) for _ in range(records)])
     request = ProduceRequest(
@@ -42,7 +42,7 @@ def produce_frame(topic: str, partition: int, records: int, size: int, acks: int
 
 
 def error_code(answer: bytes, topic: str) -> int:
-    """Of the only partition in a Produce v9 response; everything before it has a known length."""
+    """Returns the error code of the only partition in a Produce v9 response; fields before it have a known length."""
     at = 4 + 1 + 1 + 1 + len(topic) + 1 + 4  # correlation, tags, topics, name length, name, partitions, index
     return int(struct.unpack_from(">h", answer, at)[0])
 
@@ -63,13 +63,13 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         part = connection.recv(count - len(data))
         if not part:
-            raise ConnectionError("the broker hung up")
+            raise ConnectionError("the broker closed the connection")
         data += part
     return bytes(data)
 
 
 def wait_for_writes(port: int, topic: str, partitions: int, deadline: float) -> None:
-    """Until every partition has taken a record."""
+    """Waits until every partition has accepted a record."""
     for partition in range(partitions):
         frame = produce_frame(topic, partition, 1, 10)
         while True:
@@ -79,12 +79,12 @@ def wait_for_writes(port: int, topic: str, partitions: int, deadline: float) -> 
             except OSError:
                 pass
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic}-{partition} takes no writes")
+                raise TimeoutError(f"{topic}-{partition} accepts no writes")
             time.sleep(0.005)
 
 
 def fill(port: int, topic: str, partitions: int, total_bytes: int, *, in_flight: int = 4) -> int:
-    """Writes about that many bytes in batches of some 900 KB; returns how many."""
+    """Writes about the given number of bytes in batches of about 900 KB; returns the exact number."""
     frames = [produce_frame(topic, partition, 880, 1024) for partition in range(partitions)]
     turns = cycle(frames)
     sent = waiting = 0
@@ -111,7 +111,7 @@ class ClosedLoop:
 
 
 def closed_loop(port: int, topic: str, partitions: int, connections: int, seconds: float, acks: int = 1) -> ClosedLoop:
-    """Every connection sends a one-record request, waits for its answer, and sends the next."""
+    """Sends requests of one record on every connection, each after the response to the last."""
     return run(_closed_loop(port, topic, partitions, connections, seconds, acks))
 
 
@@ -119,7 +119,7 @@ async def _closed_loop(
     port: int, topic: str, partitions: int, connections: int, seconds: float, acks: int
 ) -> ClosedLoop:
     latencies: list[float] = []
-    # Not the loop's clock: uvloop's has whole milliseconds only.
+    # The loop's clock is not used: uvloop's has whole milliseconds only.
     end = time.perf_counter() + seconds
 
     async def one(index: int) -> None:

@@ -1,4 +1,4 @@
-"""Measurements to ratios, a table that can be read in a minute, and files that can be compared later."""
+"""Turns measurements into ratios, a short table, and files for later comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.kafka import VERSION, java
 
-# What the project aims at, as Penstock's share of Kafka's number: (a cell's family, metric) → ratio.
+# The project's aims, as Penstock's number divided by Kafka's: (a cell's family, metric) → ratio.
 AIMS = {
     ("produce", "cpu_s_per_million"): 1 / 3,
     ("produce", "cpu_s_per_gb"): 1 / 3,
@@ -28,11 +28,11 @@ AIMS = {
     ("cluster/produce", "cpu_s_per_million"): 1 / 3,
     ("cluster/produce", "records_per_s"): 2.0,
     ("cluster/paced", "p99_ms"): 1.0,
-    # here the other side is Spark's own Kafka connector
+    # in Spark's cells the other side is Spark's own Kafka connector
     ("spark/read-wire", "records_per_s"): 1.5,
     ("spark/read-files", "records_per_s"): 2.5,
 }
-# Aims that stand by themselves, whatever Kafka needs.
+# Absolute aims, independent of Kafka's number.
 LIMITS = {
     ("groups/1000x10", "cpu_percent_of_a_core"): 30.0,
     ("cluster/failover/10", "gap_max_ms"): 1000.0,
@@ -44,7 +44,7 @@ HIGHER_IS_BETTER = {"records_per_s", "requests_per_s", "beats_per_s"}
 
 @dataclass(slots=True)
 class Line:
-    """One metric of one cell: every sample of each broker, in the order taken."""
+    """A metric of a cell, with all samples of each broker in order."""
 
     cell: str
     metric: str

@@ -1,8 +1,8 @@
-"""What is measured of Spark: our source and sink beside Spark's own Kafka connector, on the same topic and machine.
+"""Spark's cells: Penstock's source and sink and Spark's own Kafka connector, on the same topic and machine.
 
-One Penstock broker and one Spark session serve every cell; each cell runs ours and then the connector's job, in turn.
-CPU is everybody's: Spark's driver and workers and the broker. In the report "kafka" is the connector. The decoder
-alone, and growth, have nothing to stand beside.
+All cells use one Penstock broker and one Spark session; each cell runs Penstock's job and the connector's in turn. CPU
+is that of Spark's driver, its workers and the broker together. In the report "kafka" is the connector. The cells of the
+decoder alone, and of growth, have no number of the connector.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class SparkScale:
 
 
 FULL = SparkScale(5_000_000, 1_000_000, 1_000_000, 500_000)
-# As many to read: with fewer, what is measured is how long a query takes to start.
+# The same number of records to read as in a full run: with fewer, the start of a query would be measured.
 QUICK = SparkScale(5_000_000, 1_000_000, 400_000, 200_000)
 
 
 @dataclass(slots=True)
 class SparkBench:
-    """A broker and a Spark session, started with the first cell that wants them."""
+    """A broker and a Spark session, which the first cell that needs them starts."""
 
     home: Path
     broker: Penstock = field(init=False)
@@ -64,7 +64,7 @@ class SparkBench:
         self.broker = Penstock(self.home / "broker")
 
     def start(self) -> str:
-        """Spark's version."""
+        """Starts broker and session; returns Spark's version."""
         self.broker.start()
         (self.home / "spark").mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "bench.spark_driver", "--home", str(self.home / "spark")]
@@ -77,13 +77,13 @@ class SparkBench:
         return str(self._answer()["ready"])
 
     def warm_up(self, peers: Sequence[str]) -> None:
-        """What a JVM compiles and Python imports once is not what a row costs."""
+        """Warms Spark up: compilation and imports happen once and are not part of a row's cost."""
         for peer in (*peers, *peers):
             for job in ("read", "read_stream", "write", "write_stream"):
                 self.warm(job, peer)
 
     def warm(self, job: str, peer: str) -> None:
-        """The job, small."""
+        """Runs the job once with few rows."""
         if job.startswith("read"):
             options = self.source(peer, self.filled(WARM_RECORDS, 100), "wire")
             self.run(job, format=FORMATS[peer], options=options)
@@ -103,7 +103,7 @@ class SparkBench:
         self.broker.stop()
 
     def run(self, job: str, **what: Any) -> float:
-        """Seconds of one job."""
+        """Runs a job in the session; returns its seconds."""
         assert self.driver is not None
         stdin: IO[str] | None = self.driver.stdin
         assert stdin is not None
@@ -121,7 +121,7 @@ class SparkBench:
         return {"records_per_s": records / seconds, "cpu_s_per_million": used / records * 1e6}
 
     def filled(self, records: int, size: int, partitions: int = PARTITIONS) -> str:
-        """A topic with that many records, the same one for everybody who asks."""
+        """Returns a topic with the given number of records, which cells share."""
         key = (records, size, partitions)
         if key not in self.topics:
             topic = f"spark-{records}-{size}-{partitions}"
@@ -131,7 +131,7 @@ class SparkBench:
         return self.topics[key]
 
     def rows(self, count: int) -> str:
-        """The name of that many rows of 100 bytes, as files for a job to read."""
+        """Returns the path of files with the given number of rows of 100 bytes, for a job to read."""
         name = f"rows-{count}"
         if not (self.home / "spark" / name).exists():
             self.run("rows", name=name, count=count, value_bytes=92, partitions=PARTITIONS)
@@ -162,7 +162,7 @@ class SparkCell:
     name: str
     measure: Callable[[SparkBench, str], Numbers]
     peers: Sequence[str] = (OURS, THEIRS)
-    #: Runs that nobody counts, before the others: in the first of a job the JVM compiles what its rows go through.
+    #: Uncounted runs before the others: in the first runs of a job the JVM compiles its code.
     warm_runs: int = 0
 
 
@@ -184,7 +184,7 @@ def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
 
 
 def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
-    """Beside the connector's sink, which writes at least once; `exactly-once` costs what it costs beside that."""
+    """Measures the sink and the connector's, which writes at least once; `exactly-once` is compared with that, too."""
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)
@@ -197,11 +197,11 @@ def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
     return SparkCell(f"spark/sink/{'exactly-once' if exactly_once else 'at-least-once'}/{how}", measure, warm_runs=1)
 
 
-# --- ours alone ---------------------------------------------------------------------------------------------------
+# --- without the connector ----------------------------------------------------------------------------------------
 
 
 def decode_cell(name: str, sizes: Sequence[int], compression: int) -> SparkCell:
-    """Record batches to Arrow columns, without Spark and brokers, by one core's time."""
+    """Measures the decoding of record batches to Arrow columns, without Spark and brokers, on one core."""
 
     def measure(_bench: SparkBench, _peer: str) -> Numbers:
         batches = _batches(sizes, compression)
@@ -230,7 +230,7 @@ def _batches(sizes: Sequence[int], compression: int) -> list[tuple[BatchHeader, 
 
 
 def growth_cell(name: str, rows: int, partitions: int) -> SparkCell:
-    """Ten times the rows, in as many partitions or in ten times as many: what a row takes beside what it took."""
+    """Measures how the time per row grows with ten times the rows, in the same or ten times as many partitions."""
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         def read(count: int, parts: int) -> Numbers:

@@ -1,6 +1,6 @@
-"""`python -m bench.spark_driver`: a Spark session that does what it is told, a JSON object a line, and says how long.
+"""`python -m bench.spark_driver`: runs jobs in a Spark session, one JSON object per line, and prints their seconds.
 
-A process of its own, with Spark's JVM and Python workers below it: what a job costs is what this family has used.
+It is a process of its own with Spark's JVM and Python workers as descendants, whose CPU time is the cost of a job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMA = "key string, value string"
 
 
 class Jobs:
-    """Each does the whole of one job and returns nothing; the caller measures."""
+    """The jobs. Each method runs a whole job and returns nothing; the caller measures."""
 
     def __init__(self, spark: Any, home: Path) -> None:
         self._spark, self._home = spark, home
@@ -32,7 +32,7 @@ class Jobs:
         self._run(frame.writeStream.format("noop"))
 
     def rows(self, name: str, count: int, value_bytes: int, partitions: int) -> None:
-        """Rows for the sinks, as files: reading them back is cheap and the same for everyone."""
+        """Writes rows for the sinks as files, which are cheap to read and the same for both sinks."""
         value = f"rpad(string(id), {value_bytes}, 'x') AS value"
         frame = self._spark.range(0, count, 1, partitions).selectExpr("string(id) AS key", value)
         frame.write.mode("overwrite").parquet(str(self._home / name))
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--memory", default="1g")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark's")
     told = parser.parse_args()
-    # Spark and its JVM may print what they like: answers have a channel of their own.
+    # Spark and its JVM print to stdout, so results have a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     config = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "2"}

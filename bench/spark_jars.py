@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector, fetched from Maven Central once: what our source and sink are measured beside.
+"""Fetches Spark's own Kafka connector from Maven Central once, to compare Penstock's source and sink with it.
 
-The connector's module for access tokens is not there in every version that the connector itself is; it does nothing
-unless tokens are used, so the newest one that is there does.
+The connector's module for access tokens is not published in every version of the connector. It has no effect without
+tokens, so the newest published version is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ARTIFACTS = (
 
 
 def connector_jars() -> list[Path]:
-    """Raises KafkaUnavailable."""
-    # Only these four: everything else that they need is in Spark already.
+    """Returns the connector's jars, and downloads them if they are missing. Raises KafkaUnavailable."""
+    # Only these four: Spark has their other dependencies.
     home = fetch(ARTIFACTS, CACHE / "spark-connector", whole=False)
     return [home / f"{name}-{version}.jar" for _, name, version in ARTIFACTS]

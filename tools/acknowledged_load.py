@@ -1,7 +1,7 @@
-"""Writers that keep book of what was acknowledged, and the judgement of what is there in the end.
+"""Writers that record every acknowledgement, and a check of the topic against their records.
 
-Three stock clients, each an idempotent producer with acks=all that numbers its records and never stops: librdkafka's,
-kafka-python's and aiokafka's. `judge` reads the topic and says what was lost, doubled, swapped or left out.
+The writers are three stock clients, each an idempotent producer with acks=all that numbers its records and never stops:
+librdkafka's, kafka-python's and aiokafka's. `judge` reads the topic and finds lost, duplicate and reordered records.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 QUIET = {"log_level": 0}
 DELIVERY_LIMIT_S = 120.0
 PROGRESS_LIMIT_S = 90.0
-BEHIND = 5_000  # how far a writer may be ahead of its acknowledgements
+BEHIND = 5_000  # records that a writer may have sent without an acknowledgement
 
 
 @dataclass(slots=True)
 class Book:
-    """What one writer was told. Partition of record N is N modulo their number."""
+    """The acknowledgements of a writer. Record N is in partition N modulo the number of partitions."""
 
     topic: str
     partitions: int
@@ -59,7 +59,7 @@ Writing = Callable[[str, Book, threading.Event], None]
 
 
 def forget_leftovers() -> None:
-    """kafka-python never closes sockets of refused connections: here, and not in a test after it."""
+    """Closes the sockets of refused connections, which kafka-python leaves open, before another test finds them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -69,7 +69,7 @@ def forget_leftovers() -> None:
 
 
 def _was_refused(each: socket.socket) -> bool:
-    """Open, of TCP, connected to nobody and not listening."""
+    """Returns the open TCP sockets that are neither connected nor listening."""
     if each.fileno() < 0 or each.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:
@@ -91,7 +91,7 @@ class Load:
     def stop(self) -> None:
         self._enough.set()
         self._thread.join(DELIVERY_LIMIT_S + 30)
-        assert not self._thread.is_alive(), f"{self.book.topic}: the writer does not end"
+        assert not self._thread.is_alive(), f"{self.book.topic}: the writer's thread did not end"
 
 
 def confluent_writes(bootstrap: str, book: Book, enough: threading.Event) -> None:
@@ -205,11 +205,11 @@ WRITERS: dict[str, Writing] = {
 }
 
 
-# --- judgement ------------------------------------------------------------------------------------------------------
+# --- checking the topic ---------------------------------------------------------------------------------------------
 
 
 def read_all(bootstrap: str, book: Book) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of every record, by partition, as a consumer of all three replicas' leaders sees them."""
+    """Returns (offset, number) of every record by partition, as a consumer reads them from the leaders."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -243,16 +243,16 @@ def read_all(bootstrap: str, book: Book) -> dict[int, list[tuple[int, int]]]:
 
 
 def judge(bootstrap: str, book: Book) -> None:
-    """Nothing acknowledged is lost, nothing comes twice or out of order, offsets have no gap, nothing failed."""
+    """Asserts that no acknowledged record is lost, duplicate or out of order, no offset missing, and no send failed."""
     assert book.failed == []
-    assert len(book.acknowledged) == book.sent, f"{book.sent - len(book.acknowledged)} never answered"
+    assert len(book.acknowledged) == book.sent, f"{book.sent - len(book.acknowledged)} records were not acknowledged"
     found = read_all(bootstrap, book)
     for partition, records in found.items():
         offsets = [offset for offset, _ in records]
         assert offsets == list(range(len(records))), f"a gap in {book.topic}-{partition}"
         numbers = [number for _, number in records]
         assert len(set(numbers)) == len(numbers), f"a duplicate in {book.topic}-{partition}"
-        assert numbers == sorted(numbers), f"a swap in {book.topic}-{partition}"
+        assert numbers == sorted(numbers), f"records of {book.topic}-{partition} are out of order"
     stored = {number: offset for records in found.values() for offset, number in records}
     lost = [number for number, offset in book.acknowledged.items() if stored.get(number) != offset]
     assert lost == [], f"{len(lost)} acknowledged records of {book.topic} lost or elsewhere: {lost[:10]}"

@@ -1,6 +1,6 @@
 """Prints docs/apis.md: every API of Kafka 4.3, the versions served, and the files that serve and test it.
 
-`make docs` writes it; a test says when it's out of date.
+`make docs` writes the page; a test fails if it is out of date.
 """
 
 import re
@@ -25,7 +25,7 @@ This page is generated: `make docs`.
 
 
 def tests_by_module() -> dict[str, list[str]]:
-    """Test files by the API modules that they name."""
+    """Returns the test files that name each API module."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         relative = path.relative_to(ROOT)
@@ -60,7 +60,7 @@ def row(api: Api, tests: dict[str, list[str]]) -> str:
 
 
 def ranked(paths: list[str], api: Api) -> list[str]:
-    """Those named after the API first, then unit tests, then the rest."""
+    """Sorts tests: files named after the API first, then unit tests, then the others."""
     order = sorted(
         paths, key=lambda path: (api.snake_name not in path, not path.startswith("tests/unit/broker/"), path)
     )

@@ -1,8 +1,8 @@
-"""Apache Kafka beside Penstock: its jars, its tools and a broker of it, for tests and benchmarks.
+"""Installs and runs Apache Kafka for tests and benchmarks: its jars, its tools and its broker.
 
     python -m tools.kafka install [--streams]  jars into the cache (needs Java 17+ and Maven; once, about a minute)
     python -m tools.kafka start [--nodes 3]    one or three combined KRaft nodes on 127.0.0.1
-    python -m tools.kafka stop [--kill]        stop what `start` started
+    python -m tools.kafka stop [--kill]        stop the nodes that `start` started
     python -m tools.kafka tool CLASS ARGS…     run a class of the jars, e.g. org.apache.kafka.tools.TopicCommand
 
 `PENSTOCK_KAFKA_LIBS` names a directory of jars to use instead of the cache, `JAVA` a java to use instead of PATH's.
@@ -28,7 +28,7 @@ VERSION = "4.3.1"
 LOG4J = "2.25.3"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "kafka"
 
-# What a broker, its tools and the metadata shell need at run time; Maven brings what these depend on.
+# Artifacts that a broker, its tools and the metadata shell need at run time; Maven adds their dependencies.
 ARTIFACTS = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
@@ -39,7 +39,7 @@ ARTIFACTS = (
     ("org.apache.logging.log4j", "log4j-1.2-api", LOG4J),
 )
 
-# Kafka Streams and its native store: a directory of their own, because only one test wants them.
+# Kafka Streams and its native store, in a directory of their own, because only one test needs them.
 STREAMS_ARTIFACTS = (
     ("org.apache.kafka", "kafka-streams", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J),
@@ -56,7 +56,7 @@ COLLECTOR = (
     "-Djava.awt.headless=true",
 )
 BROKER_HEAP = ("-Xmx1G", "-Xms1G")
-# A tool lives for a second or two: a small heap, one compiler tier and the serial collector start it soonest.
+# A tool runs for a second or two: it starts fastest with a small heap, one compiler tier and the serial collector.
 TOOL_FLAGS = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 
 CLUSTER_ID = "cGVuc3RvY2stYmVuY2gtMQ"
@@ -65,14 +65,14 @@ STOP_LIMIT_S = 60.0
 
 
 class KafkaUnavailable(Exception):
-    """Java, Maven or the jars are not there. The message says what to install."""
+    """Java, Maven or the jars are missing; the message says what to install."""
 
 
 # --- the jars -----------------------------------------------------------------------------------------------------
 
 
 def java() -> str:
-    """The java to run, at least version 17."""
+    """Returns the java to run, of version 17 or newer. Raises KafkaUnavailable."""
     command = os.environ.get("JAVA") or shutil.which("java")
     if command is None:
         raise KafkaUnavailable("no java on PATH: install a Java runtime, version 17 or newer")
@@ -97,17 +97,17 @@ def installed() -> bool:
 
 
 def install() -> Path:
-    """The directory with the jars, fetched by Maven if they are not there yet."""
+    """Returns the directory with the jars; Maven fetches them if they are missing. Raises KafkaUnavailable."""
     libs = libs_dir()
     if not installed():
         if os.environ.get("PENSTOCK_KAFKA_LIBS"):
-            raise KafkaUnavailable(f"PENSTOCK_KAFKA_LIBS={libs} does not hold Kafka {VERSION}: unset it or fill it")
+            raise KafkaUnavailable(f"PENSTOCK_KAFKA_LIBS={libs} has no jars of Kafka {VERSION}: add them, or unset it")
         fetch(ARTIFACTS, libs)
     return libs
 
 
 def install_streams() -> Path:
-    """The directory with the jars of Kafka Streams."""
+    """Returns the directory with the jars of Kafka Streams, fetched if they are missing. Raises KafkaUnavailable."""
     return fetch(STREAMS_ARTIFACTS, streams_dir())
 
 
@@ -119,7 +119,7 @@ def _holds(libs: Path, artifacts: Artifacts) -> bool:
 
 
 def fetch(artifacts: Artifacts, libs: Path, *, whole: bool = True) -> Path:
-    """Jars into a directory, unless they are there; `whole` brings what they depend on too."""
+    """Fetches jars into a directory unless it has them; `whole` adds their dependencies. Raises KafkaUnavailable."""
     if _holds(libs, artifacts):
         return libs
     java()
@@ -155,7 +155,7 @@ def _pom(artifacts: Artifacts, whole: bool) -> str:
 
 
 def _log4j_config(to_file: bool) -> Path:
-    """Brokers log to a file of their own; tools only warn, on stderr, so that their output stays clean."""
+    """Writes the log configurations: a broker logs to its own file; a tool prints only warnings, to stderr."""
     path = CACHE / ("log4j2-broker.properties" if to_file else "log4j2-tool.properties")
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -177,12 +177,12 @@ def _log4j_config(to_file: bool) -> Path:
 
 
 def tool_command(class_name: str, *args: str, flags: Sequence[str] = TOOL_FLAGS) -> list[str]:
-    """The command line that runs one class of the jars."""
+    """Returns the command line that runs a class of the jars."""
     return _java_command(install(), class_name, args, flags)
 
 
 def streams_command(source: str, *args: str, flags: Sequence[str] = TOOL_FLAGS) -> list[str]:
-    """The command line that runs a Kafka Streams application from its one source file."""
+    """Returns the command line that runs a Kafka Streams application from its only source file."""
     return _java_command(install_streams(), source, args, flags)
 
 
@@ -203,7 +203,7 @@ def run_tool(
 
 
 def end_process(process: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
-    """Sends the signal and waits; a process that stays is killed."""
+    """Sends the signal and waits; kills a process that does not end."""
     if process is None:
         return
     process.send_signal(how)
@@ -219,7 +219,7 @@ def end_process(process: subprocess.Popen[bytes] | None, how: signal.Signals) ->
 
 @dataclass(slots=True)
 class KafkaNode:
-    """One combined broker and controller, run as a child of this process."""
+    """A combined broker and controller that runs as a child of this process."""
 
     node_id: int
     port: int
@@ -282,7 +282,7 @@ class KafkaCluster:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.members)
 
     def start(self) -> float:
-        """Format what is new, start every node, wait until all serve. Returns the seconds from spawn to serving."""
+        """Formats new directories, starts every node, and waits until all serve; returns the seconds from the spawn."""
         install()
         if not self.members:
             self._place()
@@ -337,7 +337,7 @@ class KafkaCluster:
 def node_properties(
     node_id: int, port: int, controller_port: int, controllers: Sequence[int], log_dir: Path
 ) -> dict[str, str]:
-    """A combined node on loopback; `controllers` are the controller ports of all nodes, its own included."""
+    """Returns the properties of a combined node on loopback; `controllers` has the controller ports of all nodes."""
     factor, in_sync = (1, 1) if len(controllers) == 1 else (3, 2)
     listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}"
     return {
@@ -361,7 +361,7 @@ def node_properties(
 
 
 def initial_controllers(controllers: Mapping[int, int]) -> str:
-    """For `--initial-controllers`, from node id to controller port. A directory id is any 16 bytes; these differ."""
+    """Returns `--initial-controllers` for controller ports by node id, with a distinct directory id for each."""
     return ",".join(f"{node_id}@127.0.0.1:{port}:{'A' * 20}{node_id}Q" for node_id, port in controllers.items())
 
 
@@ -378,12 +378,12 @@ def _listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-# An ApiVersions v0 request of correlation id 1: the shortest question to which only a broker that serves has an answer.
+# An ApiVersions v0 request with correlation id 1: the shortest request that only a serving broker answers.
 PING = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
 
 
 def answers(host: str, port: int, timeout: float = 1.0) -> bool:
-    """Whether a broker of the Kafka protocol answers there."""
+    """True if a broker of the Kafka protocol answers at the port."""
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.sendall(PING)
@@ -408,7 +408,7 @@ def _stop_recorded(how: signal.Signals) -> None:
     for path in sorted((CACHE / "run").glob("*.pid")):
         pid = int(path.read_text())
         path.unlink()
-        # The process id may have been given to something else since: only a Kafka is ended.
+        # Another program may have this process id by now: only a Kafka process is ended.
         with contextlib.suppress(OSError):
             if b"kafka.Kafka" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, how)

@@ -1,4 +1,4 @@
-"""A Penstock cluster of real processes, for tests that kill and stop them: formatted, started, and ended here."""
+"""Formats, starts and stops a Penstock cluster of real processes, for tests that kill and stop nodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NodeProcess:
         self.process.send_signal(number)
 
     def end(self, number: int) -> int:
-        """Sends the signal and waits; a process that stays is killed."""
+        """Sends the signal and waits; kills a process that does not end."""
         assert self.process is not None
         process, self.process = self.process, None
         process.send_signal(signal.SIGCONT)
@@ -101,7 +101,7 @@ class ProcessCluster:
         return ",".join(f"{node.host}:{node.port}" for node in self.nodes.values())
 
     def lay_out(self) -> None:
-        """Properties files and formatted directories."""
+        """Writes the properties files and formats the directories."""
         ports = free_ports(2 * self.count)
         for index in range(self.count):
             node_id = index + 1
@@ -116,7 +116,7 @@ class ProcessCluster:
         self._format()
 
     def _format(self) -> None:
-        """As `penstock storage format --initial-controllers` on each does, without starting three more processes."""
+        """Formats a node like `penstock storage format --initial-controllers`, without starting another process."""
         chance = random.Random(1)
         voters = tuple(
             Voter(node.node_id, random_uuid(chance), (("CONTROLLER", node.host, node.controller_port),))
@@ -148,10 +148,10 @@ class ProcessCluster:
         }
         node.properties.write_text("".join(f"{name}={value}\n" for name, value in told.items()))
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self, *node_ids: int) -> None:
-        """Starts these, or all, and waits until they answer."""
+        """Starts the given nodes, all by default, and waits until they answer."""
         if not self.nodes:
             self.lay_out()
         wanted = [self.nodes[each] for each in node_ids or self.nodes]

@@ -28,7 +28,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Texts that a raised error or a log line has."""
+    """Yields the texts of raised errors and log lines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             call = node.exc
@@ -44,7 +44,7 @@ def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _text(node: ast.expr) -> str:
-    """The text of a string or f-string, with {…} in place of values; empty for any other expression."""
+    """Returns the text of a string or f-string, with {…} for values; empty for any other expression."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):

@@ -1,10 +1,10 @@
-"""Changes of a database become a table that is what the database is: inserts, updates, deletes, a new column.
+"""Keeps a table equal to a database from the database's changes: inserts, updates, deletes, and a new column.
 
     penstock up &
     python examples/change-capture/change_capture.py --bootstrap 127.0.0.1:9092 --table /tmp/customers
 
-A made-up database of customers writes each change to a topic: the new row under the customer's id, and no value for one
-that was deleted. `penstock pipeline table --mode upsert` does the rest; this shows that both agree.
+A simulated database of customers writes each change to a topic: the new row with the customer's id as key, and a null
+value for a deleted customer. `penstock pipeline table --mode upsert` keeps the table; this program compares both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Change = tuple[str, dict[str, Any] | None]
 
 
 def changes(seed: int, count: int) -> tuple[list[Change], dict[str, dict[str, Any]]]:
-    """The changes in their order, and what the database holds after them. Half-way the table gets a column."""
+    """Returns the changes in order, and the rows of the database after them. Half-way a column is added."""
     chance = random.Random(seed)
     rows: dict[str, dict[str, Any]] = {}
     made: list[Change] = []
@@ -52,7 +52,7 @@ def produce(bootstrap: str, made: list[Change]) -> None:
 
 
 def keep_current(bootstrap: str, table: str) -> None:
-    """What one would type; with --follow it would go on."""
+    """Runs the command as a user types it; with --follow it would keep running."""
     command = [sys.executable, "-m", "penstock.cli.main", "pipeline", "table", TOPIC, table, "--mode", "upsert"]
     subprocess.run([*command, "--bootstrap", bootstrap], check=True)
 
@@ -76,7 +76,7 @@ def main() -> int:
     args = parser.parse_args()
     made, expected = changes(1, args.changes)
     if not create_like(args.bootstrap, TOPIC, 3):
-        print(f"topic {TOPIC} is there already: `penstock topic delete {TOPIC}` to begin anew", file=sys.stderr)
+        print(f"topic {TOPIC} already exists: run `penstock topic delete {TOPIC}` to start again", file=sys.stderr)
         return 5
     half = len(made) // 2
     for part in (made[:half], made[half:]):

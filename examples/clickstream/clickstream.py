@@ -1,12 +1,12 @@
-"""Clicks become sessions and a dashboard: event time, late data and state of our own, from a topic to tables.
+"""Turns clicks into sessions and a dashboard: event time, late data and custom state, from a topic to tables.
 
     penstock up &
     python examples/clickstream/clickstream.py --bootstrap 127.0.0.1:9092 --out /tmp/clickstream
 
 `sessions` has a row for each visit (a visitor's clicks with less than 30 minutes between them), written once the
-watermark says that no more will come: `Visits` keeps the clicks of open visits in Spark's state store and a timer for
-the end of each (transformWithState). `dashboard` has clicks for each page and hour, and is replaced with every batch.
-Clicks that come in another order than they happened are counted right; those later than the watermark are dropped.
+watermark has passed its end: `Visits` keeps the clicks of open visits in Spark's state store and a timer for the end of
+each (transformWithState). `dashboard` has the clicks for each page and hour, and is replaced with every batch.
+Clicks that arrive out of order are counted correctly; clicks older than the watermark are dropped.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ SCHEMA = "user STRING, page STRING, at TIMESTAMP"
 PAGES = ("/", "/search", "/product", "/cart", "/checkout")
 GAP_MS = 30 * 60 * 1000
 LATE = "2 hours"
-#: transformWithState keeps its state there and nowhere else.
+#: The only state store that transformWithState supports.
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 BEGIN = datetime(2026, 1, 5, 8, tzinfo=UTC)
 
 
 def visits(seed: int, visitors: int) -> list[tuple[datetime, dict[str, str]]]:
-    """Clicks of made-up visitors, as (when it arrives, the click). Each visitor comes twice, hours apart."""
+    """Returns clicks of simulated visitors, as (time of arrival, click). Each visitor comes twice, hours apart."""
     chance = random.Random(seed)
     clicks = []
     for number in range(visitors):
         for visit in range(2):
             at = BEGIN + timedelta(minutes=chance.randrange(120), hours=6 * visit)
             for _ in range(chance.randint(1, 8)):
-                # Some phones are offline for a while: their clicks come later than they happened.
+                # Some phones are offline for a while, so that their clicks arrive late.
                 delay = timedelta(minutes=chance.randrange(60) if chance.random() < 0.1 else 0)
                 click = {"user": f"visitor-{number}", "page": chance.choice(PAGES), "at": at.isoformat()}
                 clicks.append((at + delay, click))
@@ -48,12 +48,12 @@ def visits(seed: int, visitors: int) -> list[tuple[datetime, dict[str, str]]]:
 
 
 def late_click() -> dict[str, str]:
-    """From the first morning, when the next day has begun: nobody waits for it any more."""
+    """Returns a click of the first morning that arrives on the next day, older than the watermark."""
     return {"user": "visitor-late", "page": "/", "at": BEGIN.isoformat()}
 
 
 def closing_click() -> dict[str, str]:
-    """A day later: it moves the watermark past all visits before it."""
+    """Returns a click a day later, which moves the watermark past all visits before it."""
     return {"user": "visitor-next-day", "page": "/", "at": (BEGIN + timedelta(days=1)).isoformat()}
 
 
@@ -77,11 +77,11 @@ def clicks_of(spark: Any, bootstrap: str) -> Any:
 
 
 Click = tuple[int, str]
-"""When, in ms, and the page."""
+"""The time of a click in ms, and its page."""
 
 
 def apart(clicks: list[Click]) -> list[list[Click]]:
-    """A visitor's clicks as visits, oldest first."""
+    """Splits a visitor's clicks into visits, oldest first."""
     found: list[list[Click]] = []
     for click in sorted(clicks):
         if found and click[0] - found[-1][-1][0] < GAP_MS:
@@ -92,7 +92,7 @@ def apart(clicks: list[Click]) -> list[list[Click]]:
 
 
 class Visits(StatefulProcessor):
-    """State of a visitor: clicks of visits that may still get more. A timer ends each, GAP after its last click."""
+    """Keeps the clicks of a visitor's open visits. A timer ends each visit GAP after its last click."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -112,7 +112,7 @@ class Visits(StatefulProcessor):
                 yield Row(user=key[0], start=begin, end=end, clicks=len(visit), entry=entry, exit=exit)
 
     def _keep(self, visits: list[list[Click]]) -> None:
-        # A click may have moved a visit's end, or made one visit of two: timers are set anew.
+        # A click may have moved the end of a visit, or joined two visits: all timers are set again.
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         if visits:

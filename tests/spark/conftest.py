@@ -35,7 +35,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.fixture(scope="session")
 def spark_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file here with the name of a step of the sink kills the Python process that reaches it."""
+    """Returns a directory; a file in it with the name of a sink step kills the Python process that reaches it."""
     return tmp_path_factory.mktemp("steps")
 
 
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_steps: Path) -> Iterat
     pytest.importorskip("pyspark")
     warehouse: Path = tmp_path_factory.mktemp("warehouse")
     killing = str(Path(__file__).with_name("killing"))
-    with pytest.MonkeyPatch.context() as patch:  # for Spark's Python processes, which get what Java starts with
+    with pytest.MonkeyPatch.context() as patch:  # for Spark's Python processes, which inherit Java's environment
         patch.setenv("PENSTOCK_TEST_STEPS", str(spark_steps))
         patch.setenv("PYTHONPATH", killing, prepend=os.pathsep)
         made = _session(warehouse)
@@ -71,14 +71,14 @@ def _session(warehouse: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def spark_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """On real files: both ways of reading are there."""
+    """Returns a broker with real files, so that tasks can read files and fetch."""
     with Broker(data=tmp_path_factory.mktemp("broker"), config={"log.segment.bytes": str(1 << 20)}) as broker:
         yield broker
 
 
 @pytest.fixture
 def new_topic(spark_broker: Broker) -> Callable[..., str]:
-    """Makes a topic with a name of its own."""
+    """Returns a function that creates a topic with a unique name."""
 
     def make(partitions: int = 1, **configs: str) -> str:
         name = f"topic-{next(NAMES)}"

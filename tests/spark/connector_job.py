@@ -1,8 +1,8 @@
-"""Every case of the comparison with Spark's own Kafka connector, run in one session with both sources.
+"""Runs every case of the comparison with Spark's own Kafka connector, in one session with both sources.
 
     python connector_job.py JARS PLACE > outcomes.json
 
-An outcome is what the case returns, or {"refused": sentence}. `test_connector_parity` says what has to be the same.
+An outcome is the result of a case, or {"refused": sentence}. `test_connector_parity` says which have to be the same.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def case(name: str) -> Callable[[Case], Case]:
 
 
 class Bench:
-    """One broker and one session; topics and checkpoints with names of their own."""
+    """One broker and one session; topics and checkpoints have unique names."""
 
     def __init__(self, broker: Broker, spark: Any, place: Path) -> None:
         self.broker = broker
@@ -79,7 +79,7 @@ class Bench:
         return self.finish(writer.outputMode(mode), self.checkpoint())
 
     def batches(self, frame: Any, checkpoint: str | None = None, **trigger: bool) -> list[Any]:
-        """The partitions and offsets of every micro-batch."""
+        """Returns the partitions and offsets of every micro-batch."""
         seen: list[Any] = []
 
         def keep(batch: Any, _: int) -> None:
@@ -128,7 +128,7 @@ def rows(frame: Any, columns: Iterable[str] = COLUMNS) -> list[Any]:
 
 
 def reading(name: str, **options: str) -> None:
-    """A batch read whose rows are the outcome."""
+    """Adds a case of a batch read, whose rows are the outcome."""
     given = {key.replace("__", "."): value for key, value in options.items()}
     CASES[name] = lambda bench, source: rows(bench.read(source, **given))
 
@@ -136,7 +136,7 @@ def reading(name: str, **options: str) -> None:
 def writing(
     name: str, *columns: str, mode: str | None = "append", to: str | None = "option", count: int = 9, **options: str
 ) -> None:
-    """A batch write into a topic of three partitions, whose records are the outcome."""
+    """Adds a case of a batch write to a topic of three partitions, whose records are the outcome."""
     given = {key.replace("__", "."): value for key, value in options.items()}
 
     def run(bench: Bench, sink: str) -> Any:
@@ -348,7 +348,7 @@ def _(bench: Bench, source: str) -> Any:
 
 
 def _continued(bench: Bench, first: str, second: str) -> Any:
-    """What a query reads with one source, then with the other, then with the first again."""
+    """Returns the rows that a query reads with one source, then with the other, then with the first again."""
     topic, checkpoint = bench.topic(40, 2), bench.checkpoint()
     seen = []
     for source in (first, second, first):

@@ -1,6 +1,6 @@
 """A driver that copies topic `in` to topic `out`, exactly once: `python copy_query.py BOOTSTRAP CHECKPOINT MASTER`.
 
-Small batches, so that there is much to be killed in. The rest of the command line are Spark's settings.
+Batches are small, so that tests can kill processes in many of them. Further arguments are Spark's settings.
 """
 
 import sys

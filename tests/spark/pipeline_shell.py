@@ -1,4 +1,4 @@
-"""`penstock` commands one after the other in a process of their own: Java is started once for all of them.
+"""Runs `penstock` commands in order in another process, so that Java is started once for all of them.
 
 with Shell(tmp_path) as shell:
     done = shell.run("pipeline", "report", "-b", broker.bootstrap)
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: What runs for a minute is not worth compiling well.
+#: Java's optimising compiler does not pay off in a test of a minute.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -28,7 +28,7 @@ class Done:
 
     @property
     def last(self) -> str:
-        """The sentence that a failure ends with."""
+        """The last line of stderr, which has the error message."""
         return (self.err.splitlines() or [""])[-1]
 
     def json(self) -> Any:
@@ -37,7 +37,7 @@ class Done:
 
 class Shell:
     def __init__(self, state: Path) -> None:
-        """`state` is where runs are recorded: not with those of whoever runs the tests."""
+        """`state` is the directory in which runs are recorded, apart from those of the user who runs the tests."""
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -63,7 +63,7 @@ class Shell:
 def serve() -> None:
     from penstock.cli.main import main
 
-    # Whatever else this process says on stdout is not an answer.
+    # Other output of this process on stdout must not be taken for a result.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""As much of S3 as an archive needs, on a port of this machine: objects whole and in parts, ranges, listings."""
+"""A local server with the part of S3 that an archive needs: whole and multipart objects, ranges, listings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
-        """By bucket/key."""
+        """Contents of the objects by bucket/key."""
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
 
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _unchunked(data: bytes) -> bytes:
-    """What clients send that add a checksum behind the body."""
+    """Decodes a chunked body with a trailing checksum."""
     whole = b""
     at = 0
     while True:

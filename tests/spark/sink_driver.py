@@ -1,4 +1,4 @@
-"""Spark's part in an exactly-once write, without Spark: tasks, their attempts, the driver's commit, a checkpoint."""
+"""Simulates Spark's part in an exactly-once write: tasks, their attempts, the driver's commit, a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = list[tuple[str, str]]
 
 
 class Killed(BaseException):
-    """The process is gone: nothing that catches exceptions gets to know."""
+    """Stands for the death of the process: a BaseException, which no handler of Exception sees."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def killed_at(step: str, occurrence: int = 1) -> Iterator[None]:
 
 
 class Query:
-    """What survives a driver: the query's id and the batches that are done."""
+    """The state that survives a driver: the query's id and the completed batches."""
 
     def __init__(self, broker: Broker | Cluster, topic: str) -> None:
         self.id = str(uuid.uuid4())
@@ -66,7 +66,7 @@ class Query:
         StreamWriter(self.options).abort(messages, batch)
 
     def run(self, batches: Sequence[Rows], tasks: int = 3) -> None:
-        """A driver's life: from the first batch that isn't done to the last."""
+        """Runs a driver from the first batch that is not completed to the last."""
         while self.done < len(batches):
             rows = batches[self.done]
             messages = [self.attempt(self.done, slot, rows[slot::tasks]) for slot in range(tasks)]
@@ -75,7 +75,7 @@ class Query:
 
 
 def committed_rows(broker: Broker | Cluster, topic: str, *, up_to_the_end: bool = True) -> list[tuple[str, str]]:
-    """What a consumer of committed records sees. Up to the end: nothing is left open that hides what comes after it."""
+    """Returns the rows that a committed read sees. It reads to the end, so no open transaction may hide later rows."""
     found: list[tuple[str, str]] = []
     settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=50)
     with Client(broker.bootstrap) as client, client.consumer(settings) as consumer:

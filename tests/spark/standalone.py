@@ -17,7 +17,7 @@ from penstock.spark.java import find_java
 BARE_PATH = "/usr/local/bin:/usr/bin:/bin"
 _DEPLOY = "org.apache.spark.deploy"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
-#: Of a session on this cluster: an executor on each worker.
+#: Settings of a session on this cluster, with an executor on each worker.
 EXECUTORS = {"spark.executor.memory": "600m", "spark.cores.max": "2", "spark.executor.cores": "1"}
 
 
@@ -27,18 +27,18 @@ class Standalone:
     workers: list[subprocess.Popen[bytes]]
 
     def executors(self) -> list[int]:
-        """Process ids of those that run now."""
+        """Returns the process ids of the running executors."""
         return [child for worker in self.workers for child in _children(worker.pid) if _EXECUTOR in _command(child)]
 
     def python_workers(self) -> list[int]:
-        """Process ids of the executors' Python processes that run tasks, or wait for one."""
+        """Returns the process ids of the executors' Python workers, busy or idle."""
         daemons = [child for executor in self.executors() for child in _children(executor)]
         return [worker for daemon in daemons for worker in _children(daemon)]
 
 
 @contextmanager
 def standalone(place: Path, *, bare: bool = False) -> Iterator[Standalone]:
-    """`bare`: its processes see nothing of this environment, neither Python's path nor the commands of it."""
+    """Runs a cluster. `bare`: its processes have neither the Python path nor the commands of this environment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -67,7 +67,7 @@ def spark_home() -> Path:
 
 
 def bare_environment() -> dict[str, str]:
-    """For Spark, with the commands of the system alone."""
+    """Returns an environment for Spark that has only the system's commands."""
     return {
         "PATH": BARE_PATH,
         "SPARK_HOME": str(spark_home()),
@@ -93,7 +93,7 @@ def _children(pid: int) -> list[int]:
         try:
             found += [int(child) for child in task.read_text().split()]
         except OSError:
-            continue  # a thread that ended meanwhile
+            continue  # the thread ended meanwhile
     return found
 
 

@@ -1,6 +1,6 @@
-"""Source and sink beside Spark's own Kafka connector, in one session: what is the same, and what differs.
+"""Compares source and sink with Spark's own Kafka connector, in one session.
 
-`connector_job` has the cases; docs/spark-connector.md has the same table for readers.
+`connector_job` has the cases; docs/spark-connector.md has the same table for users.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.java_tests import require_jars
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 1700
 
-#: Cases with another outcome here, and words of the refusals on both sides; None where the outcome is rows.
+#: Cases with different outcomes, and words of the error of the connector and of Penstock; None if the outcome is rows.
 DIFFERENT: dict[str, tuple[str | None, str | None]] = {
     "tasks of maxRecordsPerPartition": (None, None),
     "past the end": ("is greater than the resolved end offset", None),

@@ -1,4 +1,4 @@
-"""Java's regular expressions, of which each example was tried with Java's `Pattern`."""
+"""Translation of Java's regular expressions; each example was checked with Java's `Pattern`."""
 
 from __future__ import annotations
 

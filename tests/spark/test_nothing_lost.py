@@ -1,4 +1,4 @@
-"""Queries of a real Spark session that meet a loss: everything is written, or the query says what is missing."""
+"""Queries of a real Spark session that lose data at the source: all rows are written, or the query reports the loss."""
 
 from __future__ import annotations
 

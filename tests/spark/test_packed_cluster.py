@@ -1,6 +1,6 @@
-"""A cluster whose executors have neither Penstock nor the driver's paths: what `penstock pipeline pack` is for.
+"""`penstock pipeline pack` on a cluster whose executors have neither Penstock nor the driver's paths.
 
-Drivers are started with spark-submit, as on a real cluster, each a process with the system's Python alone.
+Drivers are started with spark-submit, as on a real cluster; each is a process that has only the system's Python.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def submission(cluster: Standalone, *words: str) -> list[str]:
 def submit(
     place: Path, cluster: Standalone, broker: Broker, *words: str, job: str = JOB, **environment: str
 ) -> tuple[int, str]:
-    """Exit code and output of a driver in this directory."""
+    """Runs a driver in this directory; returns its exit code and output."""
     (place / "job.py").write_text(job)
     done = subprocess.run(
         [*submission(cluster, *words), "job.py", broker.bootstrap],
@@ -112,7 +112,7 @@ def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
 
 @pytest.fixture(scope="module")
 def without_penstock(archive: Path) -> Path:
-    """An environment with the packages that Penstock needs, as a node may have it."""
+    """Returns an environment with the packages that Penstock needs, as a node may have it."""
     target = archive.with_name("node.tar.gz")
     ours = tuple(f"lib/{package}/" for package in OURS)
     with tarfile.open(archive) as packed, tarfile.open(target, "w:gz", compresslevel=1) as left:
@@ -166,8 +166,10 @@ def batches_done(place: Path) -> int:
 def copy_with_kills(
     place: Path, cluster: Standalone, broker: Broker, archive: Path, kills: list[tuple[int, str]]
 ) -> int | None:
-    """The driver's exit code. Each kill is taken out and done when so many batches are through; None: the driver was
-    killed."""
+    """Runs the driver; returns its exit code, None if it was killed.
+
+    Each kill is removed and done when its number of batches is completed.
+    """
     with (place / "driver.log").open("ab") as log:
         command = submission(cluster, "--archives", f"{archive}#env", "--conf", "spark.task.maxFailures=20")
         driver = subprocess.Popen(

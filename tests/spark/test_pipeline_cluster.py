@@ -1,4 +1,4 @@
-"""The same commands on a Spark cluster of a master and two workers: all that changes is `--master`."""
+"""Pipeline commands on a Spark cluster of a master and two workers, which differ only in `--master`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pipeline(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def executors(place: Path) -> int:
-    """How many there have been."""
+    """Returns the number of executors that were started."""
     return sum(path.is_dir() for number in (1, 2) for path in (place / f"work-{number}").glob("app-*/*"))
 
 

@@ -1,4 +1,4 @@
-"""What `penstock pipeline` says before Spark is started, and how the demo judges itself."""
+"""Errors of `penstock pipeline` before Spark is started, its progress lines, and the demo's own check."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_demo_stops_by_itself_and_reports_that_the_table_is_exact(tmp_path: Path
 
 
 def on_terminal(command: list[str], environment: dict[str, str], until: str) -> tuple[int, str]:
-    """Runs a command on a terminal of its own, as a shell does, presses Ctrl-C once it has said that, and waits."""
+    """Runs a command on a terminal of its own, like a shell; sends Ctrl-C once the text is printed, and waits."""
     take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
     ours, its = pty.openpty()
     process = subprocess.Popen(
@@ -286,7 +286,7 @@ def on_terminal(command: list[str], environment: dict[str, str], until: str) -> 
         while True:
             try:
                 text = os.read(ours, 65536).decode(errors="replace")
-            except OSError:  # a terminal whose last user has gone
+            except OSError:  # no process has the terminal open any more
                 break
             if not text:
                 break

@@ -1,4 +1,4 @@
-"""Delta tables kept current, by the commands themselves: Spark gets Delta's jars when it starts, from Maven Central."""
+"""Commands that keep Delta tables up to date; Spark downloads Delta's jars from Maven Central when it starts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def values(broker: Broker, topic: str) -> list[tuple[str, Any]]:
 
 
 def log_of(table: Path) -> list[dict[str, Any]]:
-    """What Delta's own log says, in its order."""
+    """Returns the entries of Delta's own log, in order."""
     files = sorted((table / "_delta_log").glob("*.json"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
@@ -71,7 +71,7 @@ def test_a_delta_table_has_the_newest_row_of_each_key_and_grows_with_its_values(
         assert values(broker, "restored") == [("a", {"n": 2}), ("b", {"n": 5, "city": {"name": "Bern"}})]
 
 
-#: By batch: each has fields, types and names that the table has not been made for.
+#: Values by batch: each batch has fields, types and names that are new to the table.
 GROWING = [
     ['{"price":1.5,"n":1,"a":{"x":1},"l":[{"x":1}],"id":1,"_id":1}', '"no object"'],
     [
@@ -132,7 +132,7 @@ def test_upserts_keep_records_without_a_key_and_delete_by_the_key_of_records(she
     assert (done.code, "is a Delta table: use --format delta" in done.last) == (Exit.FAILED, True), done
 
 
-#: By batch: keys that are objects and grow, or that columns don't hold; names and texts that Delta itself uses.
+#: Values by batch: keys that are growing objects or that columns can't hold; names and texts that Delta itself uses.
 AWKWARD = [
     ["no object"],
     ['{"id":{"x":1},"day":"mo","_row_id_":1}', '{"id":{"x":2},"day":"","_until":1,"row":1}'],

@@ -1,4 +1,4 @@
-"""The ready-made pipelines on a Spark session, with Parquet tables: Delta's jars come from elsewhere."""
+"""The ready-made pipelines on a Spark session, with Parquet tables, which need no jars from the network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = "user STRING, n BIGINT"
 
 
 def produce(broker: Broker, topic: str, numbers: range) -> None:
-    """Key k0 … k4, user u0 … u3, numbers that grow."""
+    """Sends records with keys k0 … k4, users u0 … u3 and ascending numbers."""
     with broker.client() as client, client.producer() as producer:
         values = ((n, json.dumps({"user": f"u{n % 4}", "n": n}).encode()) for n in numbers)
         producer.send_many(topic, [(f"k{n % 5}".encode(), value, (), FIRST_MS + n) for n, value in values])
@@ -88,7 +88,7 @@ def test_a_parquet_table_has_new_fields_when_its_query_starts_again(
     assert {(row["n"], row["city"] and row["city"]["name"]) for row in rows} == {
         *((n, None) for n in range(10)),
         *((n, "Bern") for n in range(10, 20)),
-        (None, None),  # a number it was, and a number it stays
+        (None, None),  # the column keeps its numeric type
     }
     [bad] = [row for row in rows if row["n"] is None]
     assert json.loads(bad["_bad"]) == {"n": "many", "day": "20260102"}
@@ -116,7 +116,7 @@ def test_merging_small_parquet_files_keeps_all_rows(
         return sorted(str(path.relative_to(place)) for path in place.glob("user=*/*.parquet"))
 
     def numbers(expected: int) -> None:
-        """Through the log, as Spark reads it, and from all files that are there, as others do."""
+        """Returns the rows that Spark reads through the log, and those of all files, as other tools read them."""
         found = spark.read.parquet(str(place)).collect()
         assert sorted(row["n"] for row in found) == list(range(expected))
         assert {(row["user"], row["n"]) for row in found} == {(f"u{n % 4}", n) for n in range(expected)}
@@ -138,7 +138,7 @@ def test_merging_small_parquet_files_keeps_all_rows(
                 with pytest.raises(Killed):
                     compact(spark, str(place), least=8)
             assert sorted(row["n"] for row in spark.read.parquet(str(place)).collect()) == list(range(36))
-            assert compact(spark, str(place), least=100) == 0  # ends what was begun
+            assert compact(spark, str(place), least=100) == 0  # completes the interrupted merge
             numbers(36)
             assert (len(on_disk()) < len(before)) is (step == "delete")
         assert {path.name for path in place.iterdir()} == {"_spark_metadata", *(f"user=u{n}" for n in range(4))}
@@ -172,7 +172,7 @@ def test_following_query_is_stopped_while_its_files_are_merged(
     produced = 0
 
     def until() -> bool:
-        """More at every look, until files have been put together; then until all is in the table."""
+        """Sends more records at each call until files were merged; True once all are in the table."""
         nonlocal produced
         if not any(together):
             produce(spark_broker, name, range(produced, produced + 6))
@@ -212,7 +212,7 @@ def test_mirror_keeps_partitions_and_translates_the_offsets_of_a_group(
     source = new_topic(2)
     produce(spark_broker, source, range(40))
     bootstrap = spark_broker.bootstrap
-    with spark_broker.client() as client:  # the source has lost its beginning: offsets are not the same there and here
+    with spark_broker.client() as client:  # the source's first records are deleted, so that offsets differ
         client.delete_records({(source, 0): 4, (source, 1): 4})
         ends = {index: len(spark_broker.records(source, index)) + 4 for index in range(2)}
     mirrored = Topic(bootstrap, f"{source}-mirror")
@@ -263,7 +263,7 @@ def test_an_archive_and_the_topic_are_read_as_one(
     else:
         assert sum(each.records for each in archive_segments(spark, topic, place, everything=True)) == 50
     ends = {(name, index): len(spark_broker.records(name, index)) for index in range(2)}
-    with spark_broker.client() as client:  # retention has taken what is in the archive
+    with spark_broker.client() as client:  # retention deletes records that are in the archive
         client.delete_records(ends)
     produce(spark_broker, name, range(50, 80))
     rows = read_with_archive(spark, topic, place).collect()
@@ -273,7 +273,7 @@ def test_an_archive_and_the_topic_are_read_as_one(
         number = json.loads(row["value"])["n"]
         assert (row["key"], row["topic"]) == (f"k{number % 5}".encode(), name)
         assert row["timestamp"].timestamp() * 1000 == FIRST_MS + number
-    with spark_broker.client() as client:  # and now what is not
+    with spark_broker.client() as client:  # and now records that are not
         client.delete_records({(name, 0): ends[name, 0] + 3})
     with pytest.raises(Exception, match=f"{name}-0 holds offsets"):
         read_with_archive(spark, topic, place).collect()

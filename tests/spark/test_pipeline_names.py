@@ -1,4 +1,4 @@
-"""Names of the queries that pipelines start: Spark refuses two of one name, and the console shows one of each."""
+"""Names of the queries that pipelines start: Spark refuses two with the same name, and the console shows only one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's declarative pipelines by our commands: a project made, checked, run, and stopped with a reason."""
+"""Commands for Spark's declarative pipelines: a project is created, checked, run, and stopped with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments in an archive: what tasks write and read, without Spark around them."""
+"""Archives of segments: the functions that tasks run, without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.testing import Broker
 PADDING = bytes(700)
 Row = dict[str, Any]
 Rows = dict[tuple[int, int], Row]
-"""By partition and offset."""
+"""Records by partition and offset."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def add(rows: Rows, found: list[Row]) -> None:
 
 
 def live(broker: Broker, topic: str, starts: dict[int, int] | None = None) -> Rows:
-    """What the source reads of the topic, from the beginning or from offsets."""
+    """Returns the records that the source reads from the topic, from the beginning or from offsets."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "includeHeaders": "true"}
     options = parse_options({**given, "kafka.isolation.level": "read_committed"})
     with connect(options) as client:
@@ -104,7 +104,7 @@ def both(broker: Broker, topic: str, place: Path) -> Rows:
     return archived(place, topic) | live(broker, topic, ends)
 
 
-# --- which pieces count ---------------------------------------------------------------------------------------------
+# --- choosing pieces ------------------------------------------------------------------------------------------------
 
 
 def piece(first: int, end: int) -> Piece:
@@ -123,7 +123,7 @@ def test_every_offset_is_read_once_from_overlapping_pieces() -> None:
     assert gaps_in(parts) == [(40, 50)]
 
 
-# --- what is in them ------------------------------------------------------------------------------------------------
+# --- contents -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["files", "wire"])
@@ -227,7 +227,7 @@ def test_no_record_is_lost_or_repeated_while_the_topic_is_written_trimmed_and_co
                 client.delete_records({(topic, 0): end - 7})
         else:
             broker.run(Cleaner(broker.node.broker.logs).run())
-        # What is archived stays as it was when it was taken; what is not is what the topic has now.
+        # Archived records stay as they were when they were archived; later records are those of the topic now.
         assert archived(tmp_path, topic) | live(broker, topic, {0: end}) == both(broker, topic, tmp_path)
         kept = archived(tmp_path, topic)
         assert kept == {place: ever[place] for place in kept}
@@ -302,7 +302,7 @@ def test_archive_in_an_object_store_has_the_same_files_as_in_a_directory(broker:
             archived(place, "stored")
 
 
-# --- what is wrong --------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_damaged_file_is_reported_by_name_in_one_sentence(broker: Broker, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ready-made pipelines as they are typed, right and wrong, on one Java."""
+"""Pipeline commands as a user types them, correct and wrong, in one Java process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def fresh_broker(place: Path) -> Broker:
-    return Broker(data=place, config={"log.retention.ms": "-1"})  # records have times of their own
+    return Broker(data=place, config={"log.retention.ms": "-1"})  # the records' timestamps are fixed
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker) -> str:
-    """Three partitions, sixty records."""
+    """Returns a topic of three partitions with sixty records."""
     name = f"orders-{next(NUMBERS)}"
     broker.create_topic(name, 3)
     produce(broker.bootstrap, name, range(60))
@@ -58,7 +58,7 @@ def topic(broker: Broker) -> str:
 
 
 def produce(bootstrap: str, topic: str, numbers: range) -> None:
-    """Key k0 … k4, user u0 … u3, a second between them."""
+    """Sends records with keys k0 … k4 and users u0 … u3, a second apart."""
     with Client(bootstrap) as client, client.producer() as producer:
         values = ((n, json.dumps({"user": f"u{n % 4}", "n": n}).encode()) for n in numbers)
         producer.send_many(topic, [(f"k{n % 5}".encode(), value, (), FIRST_MS + 1000 * n) for n, value in values])
@@ -123,7 +123,7 @@ def test_a_repartitioned_topic_has_other_partitions_and_each_key_in_order(
 
 
 def mirrored(shell: Shell, source: str, topic: str, tmp_path: Path) -> None:
-    """A topic whose first four offsets are gone: other offsets here than there, and a group that is in both."""
+    """Mirrors a topic without its first four offsets, so that offsets differ, and checks a group's new offsets."""
     with Client(source) as client:
         client.delete_records({(topic, index): 4 for index in range(3)})
         commit_offsets(client, "readers", {(topic, 0): 6, (topic, 1): 4})
@@ -184,7 +184,7 @@ def test_archive_of_records_has_files_by_partition(shell: Shell, broker: Broker,
 
 
 def whole(broker: Broker, topic: str, partition: int) -> list[tuple[bytes | None, bytes | None, int, object]]:
-    """Records of a partition, in order, with all that a producer gave them."""
+    """Returns the records of a partition in order, with all fields that the producer set."""
     found = broker.records(topic, partition)
     return [(each.key, each.value, each.timestamp, each.headers) for each in found if each.value is not None]
 
@@ -277,12 +277,12 @@ def test_user_errors_are_reported_in_one_sentence(shell: Shell, broker: Broker, 
         done = shell.run("pipeline", *words, *where)
         assert (done.code, sentence in done.last) == (code, True), (words, done)
         assert len(done.err.splitlines()) == 1, done.err
-    with broker.client() as client:  # nothing was made for what can't be done
+    with broker.client() as client:  # a refused command creates no topic
         assert not {f"{topic}-x", "missing"} & {each.name for each in client.metadata(None).topics}
 
 
 def test_failed_stream_prints_one_sentence_to_the_terminal(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """In a process of its own: Java and Python's workers write where nobody can catch it."""
+    """Runs in another process: Java and Python workers write to stderr directly, which capsys does not see."""
     with Client(broker.bootstrap) as client, client.producer() as producer:
         many = [(None, json.dumps({"user": "u", "n": n}).encode(), (), FIRST_MS) for n in range(20_000)]
         producer.send_many(topic, many, partition=0)

@@ -1,4 +1,4 @@
-"""JSON values as rows, and rows as changes of a table, on a Spark session; test_pipeline_delta.py has the tables."""
+"""JSON values as rows, and rows as changes of a table, on a Spark session; test_pipeline_delta.py tests the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST = [
     b'{"n":1,"price":1.5,"a":{"x":1},"l":[{"x":1}],"id":1,"_id":1}',
     b'"no object"',
 ]
-#: One of each thing that once failed every rerun, or was dropped.
+#: A value of each kind that once made every rerun fail, or was dropped.
 SECOND = [
     b'{"n":2.5,"price":12.75}',
     b'{"n":99999999999999999999}',
@@ -41,7 +41,7 @@ SECOND = [
 
 
 def rows_of(records: Any) -> list[Any]:
-    """Of each record its value's fields as JSON, and what is in `_bad`."""
+    """Returns, for each record, the fields of its value as JSON, and its `_bad`."""
     found = records.selectExpr("value IS NULL", "to_json(value)", "value._bad").collect()
     return [None if none else (json.loads(text, parse_float=Decimal), bad) for none, text, bad in found]
 
@@ -78,7 +78,7 @@ TABLE = (
 
 
 def changed(spark: Any, rows: list[tuple[Any, ...]], *fields: str) -> tuple[list[Any], list[Any], list[Any]]:
-    """What is kept, as (key, id, n); keys that end; record keys that are deleted, and up to where."""
+    """Returns kept rows as (key, id, n), deleted keys, and deleted record keys with their offset."""
     made = [(key, id_, n, bad, "t", 0, offset, offset, gone) for offset, (key, id_, n, bad, gone) in enumerate(rows)]
     changes = changes_of(spark.createDataFrame(made, TABLE).coalesce(1), fields)
     deleted = changes.deleted.select("_key", "_offset").collect() if changes.deleted is not None else []
@@ -93,12 +93,12 @@ def test_record_without_a_key_is_a_row_that_no_record_replaces(spark: Any) -> No
     rows = [
         (None, 1, 1, None, False),
         (None, 1, 2, None, False),
-        (None, None, None, None, True),  # deletes nothing
+        (None, None, None, None, True),  # no key: deletes no row
         ("a", 1, 3, None, False),
         ("a", 1, 4, None, False),
         ("b", 2, 5, None, False),
         ("b", None, None, None, True),
-        ("c", None, None, "", False),  # an empty value is no deletion
+        ("c", None, None, "", False),  # an empty value does not delete
     ]
     kept, ended, deleted = changed(spark, rows)
     assert kept == sorted([(None, 1, 1), (None, 1, 2), ("a", 1, 4), ("c", None, None)], key=str)

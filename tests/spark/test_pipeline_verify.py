@@ -1,4 +1,4 @@
-"""Replicas compared by Spark's tasks: the same found as without Spark, at the same place."""
+"""Spark tasks that compare replicas find the same differences, at the same offsets, as a run without Spark."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def damage(path: Path, number: int) -> int:
-    """One bit of the last byte of a batch; returns the batch's first offset."""
+    """Flips a bit of the last byte of a batch; returns the batch's first offset."""
     data = bytearray(path.read_bytes())
     batches = list(iter_batches(bytes(data), allow_partial=True))
     header, _ = batches[number]

@@ -1,6 +1,6 @@
-"""From topic to topic, exactly once, while anything of a cluster is killed at random: compared row by row at the end.
+"""Copies a topic exactly once while any part of a cluster is killed at random; compares all rows at the end.
 
-When a driver has died, what it had decided is trimmed from the source: the replay of a decided batch has no rows.
+After a driver has died, the records of its decided batch are deleted at the source, so that the replay has no rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = EXECUTORS | {"spark.task.maxFailures": "20", "spark.penstock.test.fai
 
 
 class Copy:
-    """A query, its drivers one after the other, and what is still to be killed after how many batches."""
+    """A query, its drivers in order, and the pending kills with the number of batches that each waits for."""
 
     def __init__(self, broker: Broker, cluster: Standalone, place: Path, kills: list[tuple[int, str]]) -> None:
         self._broker, self._cluster, self._place, self.kills = broker, cluster, place, kills
@@ -46,7 +46,7 @@ class Copy:
         self.empty_replays = 0
 
     def drive(self) -> bool:
-        """Whether a driver got to the end."""
+        """Runs a driver, and kills processes meanwhile; returns True if the driver completed the query."""
         words = [str(Path(__file__).with_name("copy_query.py")), self._broker.bootstrap, str(self.checkpoint)]
         words += [self._cluster.url, *(f"{name}={value}" for name, value in SETTINGS.items())]
         path = [str(Path(__file__).with_name("killing")), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -59,7 +59,7 @@ class Copy:
                 stderr=log,
                 start_new_session=True,
             )
-        if (self._steps / STEP).exists():  # the driver before ended in another way
+        if (self._steps / STEP).exists():  # the last driver ended before it reached the step
             (self._steps / STEP).write_text(str(driver.pid))
         deadline = time.monotonic() + PATIENCE_S
         try:
@@ -75,7 +75,7 @@ class Copy:
             driver.wait()
 
     def _kill(self, kind: str, driver: int) -> None:
-        """A kill that found something to kill is done."""
+        """Does a kill, and removes it from the pending ones if there was a process to kill."""
         if kind == "broker":
             self._broker.kill()
             self._broker.start()
@@ -92,7 +92,7 @@ class Copy:
         self.kills.pop(0)
 
     def trim(self) -> None:
-        """Takes from the source what the last decision is about, whether it is completed or not."""
+        """Deletes the records of the last decision at the source, also if the decision is not completed."""
         query = json.loads((self.checkpoint / "metadata").read_text())["id"]
         with self._broker.client() as client:
             last = DecisionLog(client, query).last()

@@ -1,4 +1,4 @@
-"""Exactly once on three nodes, one of which is killed in the middle: prepared transactions move to others."""
+"""Exactly-once writes to three nodes, one of which is killed: prepared transactions move to another coordinator."""
 
 from __future__ import annotations
 

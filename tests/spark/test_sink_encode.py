@@ -1,4 +1,4 @@
-"""Batches built from columns are the bytes that record after record gives, and keys go where Kafka sends them."""
+"""Batches encoded from columns equal those encoded record by record, and keys get the same partitions as in Kafka."""
 
 from __future__ import annotations
 

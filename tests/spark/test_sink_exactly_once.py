@@ -1,6 +1,6 @@
-"""Kill the driver or a task at every step: no row is lost, none is there twice, and nothing stays open.
+"""Kills the driver or a task at every step: no row is lost or duplicated, and no transaction stays open.
 
-Spark's part is played by `sink_driver`; test_sink_kills.py does a few of these with Spark itself.
+`sink_driver` simulates Spark; test_sink_kills.py has a few of these tests with Spark itself.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_attempt_between_decision_and_completion_ends_no_transaction(broker: Bro
     with killed_at("driver-decided"), pytest.raises(Killed):
         query.commit(0, [message])
     assert query.attempt(0, 0, BATCHES[0]).decided
-    # and one of the next batch that a driver gone wild sent out takes another place
+    # and an attempt of the next batch, which a replaced driver started, uses another transactional id
     assert query.attempt(1, 0, BATCHES[1]).transactional_id != message.transactional_id
     query.commit(0, [message])
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
@@ -135,7 +135,7 @@ def test_a_driver_that_was_replaced_cannot_decide(broker: Broker, topic: str) ->
         query.commit(0, zombies)
     ours = [query.attempt(0, 0, BATCHES[0])]
     query.commit(0, ours)
-    query.commit(0, zombies)  # the zombie wakes up: it finds the batch decided
+    query.commit(0, zombies)  # the replaced driver continues and finds the batch decided
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
     query.commit(1, [query.attempt(1, 0, BATCHES[1])])
     with pytest.raises(SourceError, match="another run of this query"):
@@ -229,7 +229,7 @@ def test_decided_batch_is_completed_although_its_replay_has_no_rows(broker: Brok
     messages = [query.attempt(0, slot, BATCHES[0][slot::2]) for slot in range(2)]
     with killed_at(step), pytest.raises(Killed):
         query.commit(0, messages)
-    query.commit(0, [query.attempt(0, 0, [])])  # the source has been trimmed
+    query.commit(0, [query.attempt(0, 0, [])])  # the source's records were deleted
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
     query.done = 1
     query.run(BATCHES)
@@ -254,7 +254,7 @@ def test_empty_replay_of_an_undecided_batch_unblocks_committed_reads(broker: Bro
     query.commit(0, [query.attempt(0, 0, [])])
     assert open_transactions(broker, query) == []
     assert committed_rows(broker, topic) == []
-    query.commit(0, messages)  # the driver that was replaced wakes up
+    query.commit(0, messages)  # the replaced driver continues
     assert committed_rows(broker, topic) == []
 
 

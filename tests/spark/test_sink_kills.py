@@ -41,7 +41,7 @@ class Killable:
             self.expected += [("", row) for row in rows]
 
     def run(self, kill_driver_at: str | None = None) -> int:
-        """The driver's exit code; all that belongs to it is gone then."""
+        """Runs the driver, which a step may kill with its process group; returns its exit code."""
         driver = subprocess.Popen(
             self._command,
             env=os.environ | {"PENSTOCK_TEST_STEPS": str(self.steps), "PYTHONPATH": PYTHON_PATH},

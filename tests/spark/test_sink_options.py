@@ -1,4 +1,4 @@
-"""What the sink is told, and in which sentence it refuses."""
+"""Options and columns of the sink, and its messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_extra_columns_are_left_out_on_request_and_named() -> None:
     types = {"key": "string", "value": "string", "offset": "bigint", "timestamp": "timestamp"}
     options = parse_sink_options(TO | {"topic": "t", "extraColumns": "ignore"}, streaming=False)
     assert check_columns(types, options) == ["offset"]
-    # Spark's own sink has no place for a record's time.
+    # Spark's own sink does not write a record's timestamp.
     options = parse_sink_options(TO | {"topic": "t", "compatibility": "kafka"}, streaming=False)
     assert check_columns(types | {"timestamp": "string"}, options) == ["offset", "timestamp"]
     with pytest.raises(SourceError, match="Column 'value' is int"):

@@ -1,4 +1,4 @@
-"""Which decision is recorded next: every case of last decision, rows of a replay, and leftovers. Pure."""
+"""The next decision for every case of last decision, replayed rows and open transactions. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows go."""
+"""Assignment of rows to topics and partitions."""
 
 from __future__ import annotations
 

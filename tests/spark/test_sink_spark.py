@@ -1,4 +1,4 @@
-"""The sink on a Spark session: batch and stream, with the broker's own reader as the judge."""
+"""The sink on a Spark session, in batch and as a stream; Penstock's own consumer checks the topics."""
 
 from __future__ import annotations
 

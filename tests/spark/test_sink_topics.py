@@ -1,4 +1,4 @@
-"""Topics that are not there when a sink writes to them. Needs PySpark, and no Java."""
+"""Missing topics when a sink writes to them. Needs PySpark, but no Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("penstock")` on a real session. Every read starts Python workers: few reads, many checks."""
+"""`spark.read.format("penstock")` on a real session. Few reads with many checks: a read starts Python workers."""
 
 from __future__ import annotations
 

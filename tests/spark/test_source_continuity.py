@@ -1,4 +1,4 @@
-"""Where a stream goes on, by offsets and ids of topics. Pure."""
+"""Where a stream continues, by the offsets and ids of its topics. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns are compared with the reader that makes an object per record."""
+"""The column decoder gives the same records as the reader that makes an object per record."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_damaged_batch_among_batches_of_the_same_layout_is_refused() -> None:
     damaged = bytearray(batches[1])
     damaged[HEADER_SIZE] += 2  # the length of its first record: one more
     with pytest.raises(KafkaError) as refused:
-        decoded_rows(batches[0] + damaged + batches[2])  # checksums are for whoever fetched it
+        decoded_rows(batches[0] + damaged + batches[2])  # the fetch checks checksums, not the decoder
     assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
@@ -150,7 +150,7 @@ def test_corrupt_bytes_inside_a_batch_are_refused_or_harmless(place: int, byte: 
         code = error.code
     assert code in (None, ErrorCode.INVALID_RECORD)
     if expected is not None:
-        # Offsets outside the batch's own range are the only thing that the column reader leaves out.
+        # The column decoder only leaves out offsets outside of the batch's own range.
         assert found is None or [each for each in expected if each in found] == found
 
 

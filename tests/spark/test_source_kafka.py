@@ -1,4 +1,4 @@
-"""The same source on Apache Kafka: over the wire and from its files."""
+"""The source reads Apache Kafka, by fetch and from its files."""
 
 from __future__ import annotations
 

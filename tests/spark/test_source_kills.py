@@ -1,4 +1,4 @@
-"""A driver killed at random points, with everything it started: the checkpoint brings every row back exactly once."""
+"""A driver and all its processes are killed at random points; with the checkpoint, every row is written once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def batches_done(place: Path) -> int:
 
 
 def drive(broker: Broker, place: Path, kill_after: int | None) -> None:
-    """Runs the driver; kills it with all its processes once so many batches are committed."""
+    """Runs the driver, and kills it with all its processes once the given number of batches is committed."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, broker.bootstrap, str(place)],
         env=dict(os.environ) | {"SPARK_LOCAL_IP": "127.0.0.1"},
@@ -54,7 +54,7 @@ def drive(broker: Broker, place: Path, kill_after: int | None) -> None:
         while kill_after is not None:
             try:
                 process.wait(0.02)
-                return  # it was quicker
+                return  # the driver ended before
             except subprocess.TimeoutExpired:
                 if batches_done(place) >= kill_after:
                     return

@@ -1,4 +1,4 @@
-"""A task's memory goes with what it fetches at a time, however much it reads in all."""
+"""A task's memory depends on its fetch size, and not on the number of records that it reads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.testing import Broker
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MB = 1 << 20
 SMALL_MB, LARGE_MB = 24, 240
-#: What may come and go between two runs of the same process: the allocator's arenas, mostly.
+#: Difference in MB between two runs of the same program, mostly from the allocator's arenas.
 NOISE_MB = 24
 
-# Reads everything as Spark's worker does, a batch after the other, and says how much memory it had at most.
+# Reads everything like Spark's worker, batch by batch, and prints its peak memory.
 TASK = """
 import resource, sys
 from penstock.spark.batch import BatchReader
@@ -37,7 +37,7 @@ print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def fill(client: Client, topic: str, megabytes: int) -> int:
-    """How many records it took."""
+    """Fills a topic with the given MB; returns the number of records."""
     value = bytes(range(256)) * 4
     client.create_topic(topic, 1)
     with client.producer() as producer:
@@ -63,7 +63,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path, mode: str) -> None:
 
 
 def test_memory_of_a_task_is_proportional_to_its_fetch_size(tmp_path: Path) -> None:
-    """One fetch given out and one under way, each with its columns, and none of it twice."""
+    """A task holds one fetch that is being decoded and one in flight, each with its columns, without copies."""
     with Broker(data=tmp_path) as broker, broker.client() as client:
         records = fill(client, "topic", LARGE_MB // 2)
         small = peak_mb(broker, "topic", "wire", records, 1)

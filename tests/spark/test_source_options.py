@@ -128,7 +128,7 @@ def test_pattern_does_not_match_internal_topics_of_brokers_and_sinks() -> None:
 
 def test_stream_reports_wrong_options_in_its_first_call() -> None:
     given = WHERE | {"endingOffsets": "latest"}
-    reader = StreamReader(given, StructType())  # Spark tells nothing of an error here
+    reader = StreamReader(given, StructType())  # Spark drops the message of an error in the constructor
     for call in (reader.initialOffset, reader.getDefaultReadLimit, lambda: reader.latestOffset({}, ReadAllAvailable())):
         with pytest.raises(SourceError, match="availableNow"):
             call()

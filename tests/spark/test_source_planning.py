@@ -1,4 +1,4 @@
-"""What the driver decides, without Spark around it: batch ranges, and a stream from batch to batch."""
+"""The driver's plans without Spark: the ranges of a batch, and consecutive batches of a stream."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def streaming(broker: Broker, topic: str, **options: str) -> StreamReader:
 
 
 def plain(offset: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Without the ids of topics."""
+    """Returns an offset without its topic ids."""
     return {topic: offsets for topic, offsets in offset.items() if offsets}
 
 
 def made_again(broker: Broker, topic: str, counts: tuple[int, ...]) -> None:
-    """Deletes a topic and makes it again, with so many records in its partitions."""
+    """Deletes a topic and creates it again, with the given number of records in its partitions."""
     with broker.client() as client:
         client.delete_topics([topic])
     broker.create_topic(topic, len(counts), retention_ms="-1")
@@ -169,7 +169,7 @@ def test_stream_plans_consecutive_batches_within_its_limit(broker: Broker, topic
         start = end
     assert ends == [40, 80, 100]
     assert reader.reportLatestOffset() == {topic: {"0": 100, "1": 0}}
-    # Executors get a copy, without the driver's connection.
+    # Executors get a copy of the reader, without the driver's connection.
     assert cloudpickle.loads(cloudpickle.dumps(reader))._driver is None
     reader.stop()
 
@@ -200,7 +200,7 @@ def test_available_now_ends_at_the_offsets_of_its_start(broker: Broker, topic: s
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert plain(end) == {topic: {"0": 10, "1": 0}}
     assert reader.latestOffset(end, ALL) == end
-    # A query restarted from a checkpoint further on than that has nothing to do, and has lost nothing.
+    # A query restarted from a later checkpoint has no rows to read, and has lost none.
     assert plain(reader.latestOffset({topic: {"0": 15, "1": 0}}, ALL)) == {topic: {"0": 15, "1": 0}}
     reader.stop()
 

@@ -1,4 +1,4 @@
-"""Queries that are published: what Spark says of them is in a file for others to read. Needs PySpark, and no Java."""
+"""Published queries: their progress is in a file for other processes. Needs PySpark, but no Java."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.spark.progress import QueryState, watch, with_metrics
 @pytest.fixture(autouse=True)
 def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(atexit, "register", lambda *_, **__: None)  # the end of the tests is not that of a job
+    monkeypatch.setattr(atexit, "register", lambda *_, **__: None)  # the tests' exit is not a job's exit
 
 
 def progress(batch: int, rows: int) -> Any:

@@ -1,4 +1,4 @@
-"""From topic to topic, exactly once, while executors and the broker are killed: compared row by row at the end."""
+"""Copies a topic exactly once while executors and the broker are killed; compares all rows at the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS = 6
 
 
 def filled(broker: Broker) -> list[tuple[str, str]]:
-    """What is to be in the other topic."""
+    """Fills the source topic; returns the rows that the copy has to have."""
     broker.create_topics({"in": 2, "out": 2})
     with broker.client() as client, client.producer() as producer:
         for partition in (0, 1):
@@ -44,9 +44,9 @@ def batches_done(checkpoint: Path) -> int:
 
 
 def copy(broker: Broker, place: Path, master: str, settings: dict[str, str], kills: list[Callable[[], None]]) -> int:
-    """The driver's exit code. Each of `kills` is done, and taken out, when as many batches are through as it waits for.
+    """Runs the driver; returns its exit code. Each of `kills` is done and removed after its number of batches.
 
-    Looking at the checkpoint now and then is all there is to wait for: nothing here depends on how long anything takes.
+    It only polls the checkpoint; the outcome does not depend on how long any step takes.
     """
     checkpoint = place / "checkpoint"
     words = [str(Path(__file__).with_name("copy_query.py")), broker.bootstrap, str(checkpoint), master]
@@ -80,7 +80,7 @@ def test_killing_executors_neither_loses_nor_doubles_a_row(tmp_path: Path) -> No
         killed: list[int] = []
 
         def kill_one() -> None:
-            # Which of the two, in turn; one that is just being started again leaves the other.
+            # The two executors in turn; if one is just being restarted, the other.
             running = cluster.executors()
             victim = running[len(killed) % len(running)]
             os.kill(victim, signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_killing_the_broker_neither_loses_nor_doubles_a_row(tmp_path: Path) -> N
             broker.start()
 
         kills = [kill_it] * len(KILLS_AFTER_BATCHES)
-        # A query may end with a reason when its broker goes; its checkpoint brings it back.
+        # A query may fail when its broker is killed; it restarts from its checkpoint.
         codes: list[int] = []
         while not codes or codes[-1] != 0:
             assert len(codes) < RUNS, f"exit codes {codes}: see {tmp_path}/driver.log"

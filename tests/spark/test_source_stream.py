@@ -30,7 +30,7 @@ def stream(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
 
 
 def run_once(frame: Any, place: Path) -> Any:
-    """Everything that is there now, into a table that the checkpoint makes exact."""
+    """Copies all records that exist now to a table, once each by its checkpoint."""
     query = (
         frame.selectExpr("CAST(value AS STRING) AS number", "partition", "offset")
         .writeStream.format("parquet")

@@ -1,4 +1,4 @@
-"""Tasks without Spark around them: what they read from the broker and from its files, and how both agree."""
+"""Tasks without Spark: fetches from the broker and reads of its files give the same records."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_files_and_fetches_give_the_same_records_on_any_range(broker: Broker, mo
     wanted = options(broker, "plain", read_mode="files")
     ranges = [(0, 7500), (0, 1), (1499, 1501), (2345, 5432), (7499, 7500), (3000, 3000)]
     tasks = [task for start, end in ranges for task in tasks_of(wanted, start, end)]
-    # Not one byte comes from the broker.
+    # No byte is fetched from the broker.
     monkeypatch.setattr("penstock.spark.tasks.WireReader", Never)
     for task in tasks:
         assert rows(wanted, [task]) == [expected[offset] for offset in range(task.start, task.end)]
@@ -107,7 +107,7 @@ def test_files_and_fetches_give_the_same_records_of_a_compacted_log(broker: Brok
     for _ in range(3):
         fill(broker, "compacted", range(2000), keys=50)
     wanted = options(broker, "compacted", read_mode="files")
-    # One reader is under way while the files below it are swapped: it goes on with what it had opened.
+    # A reader continues with the files that it has opened while compaction swaps them.
     (task,) = tasks_of(wanted)
     before = rows(wanted, [task])
     reading = read_task(wanted, SCHEMA, task)
@@ -147,7 +147,7 @@ def test_aborted_and_open_transactions_are_invisible_to_committed_reads(broker: 
         assert [row["value"].rstrip(b"\0") for row in found] == [
             b"%d-%d" % (number, i) for number in range(40) if number % 3 for i in range(30)
         ]
-        # Any part of the log shows the same as the whole does there.
+        # A part of the log has the same records as the same range of the whole log.
         for start, end in ((15, 500), (700, 1200)):
             part = rows(committed, tasks_of(committed, start, end))
             assert part == [row for row in found if start <= row["offset"] < end]
@@ -217,7 +217,7 @@ def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_p
     shutil.copytree(Path(task.hint.log_dir) / "holed-0", directory)
     first = min(directory.glob("*.log"))
     batches = list(iter_batches(first.read_bytes(), allow_partial=True))
-    with first.open("r+b") as file:  # a block of zeros looks like room that nothing was written to yet
+    with first.open("r+b") as file:  # a block of zeros looks like preallocated space
         file.seek(sum(len(batch) for _, batch in batches[:3]))
         file.write(bytes(len(batches[3][1])))
     ends = [after for _, after in files.read_files(str(directory), 0, 4000, read_committed=False)]

@@ -1,4 +1,4 @@
-"""The Python that Spark's workers run on."""
+"""The script that starts Python for Spark's workers, and their memory."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_loaded_objects_are_not_scanned_when_a_task_ends() -> None:
         assert frozen > before + 1000
         made_later = [[number] for number in range(100_000)]
         settle()
-        # Of what was frozen some may have ended by now, so the count may fall; what was made later would raise it.
+        # The count falls when frozen objects are freed; objects frozen later would raise it.
         assert gc.get_freeze_count() < frozen + len(made_later) // 2
     finally:
         gc.unfreeze()
 
 
 def test_freed_memory_stays_with_the_process() -> None:
-    """In a process of its own: what malloc is told holds for all of it."""
+    """Runs in another process, because malloc's settings hold for a whole process."""
     program = """
 import resource
 from penstock.spark.workers import keep_memory

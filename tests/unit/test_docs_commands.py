@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """Each is named by its page and its first line; the second one with the same name has (2) behind it."""
+    """Returns all blocks, named by page and first line; the second with the same name gets the suffix (2)."""
     found: list[Block] = []
     for path in PAGES:
         for language, text in FENCED.findall(path.read_text()):
@@ -83,7 +83,7 @@ class Reader:
 
     @contextlib.contextmanager
     def serving(self, command: str) -> Iterator[str]:
-        """Runs a command that serves until it is stopped; gives its address."""
+        """Runs a command that serves until the block ends; gives its address."""
         process = subprocess.Popen(
             shlex.split(command, comments=True),
             cwd=self.place,
@@ -125,7 +125,7 @@ def run_python(block: Block, reader: Reader) -> None:
 
 
 def find_targets(block: Block, reader: Reader) -> None:
-    """`make test` would run this test, and `make run` installs Spark: only their targets are looked up."""
+    """Checks only that the targets exist: `make test` would run this test, and `make run` installs Spark."""
     makefile = (ROOT / "Makefile").read_text()
     for line in block.text.splitlines():
         program, target, *_ = line.split()
@@ -141,7 +141,7 @@ def run_in_repository(block: Block, reader: Reader) -> None:
 
 
 def run_rewrite(block: Block, reader: Reader) -> None:
-    """A script whose output is still the expected one is left as it is."""
+    """Runs the command, which leaves a script with the expected output unchanged."""
     scripts = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
     before = [each.read_text() for each in scripts]
     run_in_repository(block, reader)
@@ -149,7 +149,7 @@ def run_rewrite(block: Block, reader: Reader) -> None:
 
 
 def find_penstock(block: Block, reader: Reader) -> None:
-    """All but the last line, which installs a package from the network."""
+    """Runs all lines but the last, which installs a package from the network."""
     reader.environment["PATH"] = os.environ["PATH"]
     *before, pip = block.text.splitlines()
     assert pip.startswith("pip install ")
@@ -196,7 +196,7 @@ def run_check_and_start(block: Block, reader: Reader) -> None:
 
 
 def run_three_nodes(block: Block, reader: Reader) -> None:
-    """And what the next block does with them."""
+    """Starts three nodes, and runs the next block with them."""
     with reader.serving(block.text.split("#")[0].strip() + " --port 0") as bootstrap:
         status = next(each for each in blocks() if each.name == "README.md: penstock cluster status")
         reader.environment["PENSTOCK_BOOTSTRAP"] = bootstrap
@@ -204,7 +204,7 @@ def run_three_nodes(block: Block, reader: Reader) -> None:
 
 
 def compare_seed(block: Block, reader: Reader) -> None:
-    """The sample of a run: its head as printed, its events but for their numbers."""
+    """Compares the sample of a run: its head exactly, its events without their numbers."""
     first, *_ = block.text.splitlines()
     found = re.fullmatch(r"seed (\d+)  profile (\w+)  .*", first)
     assert found is not None
@@ -274,14 +274,14 @@ def test_a_block_of_the_docs_works_as_written(block: Block, reader: Reader) -> N
 
 
 def test_blocks_of_the_readme_work_in_order_on_one_broker(reader: Reader) -> None:
-    """As a newcomer runs them: what a block leaves behind must not be in the way of the next one."""
+    """Runs the blocks like a new user: the leftovers of a block must not break the next."""
     for block in blocks():
         if block.page == "README.md" and RUN[block.name] in (run_python, run_shell, run_first_commands):
             RUN[block.name](block, reader)
 
 
 def test_no_page_installs_penstock_from_an_index() -> None:
-    """There is no release yet: the name belongs to nobody, or to somebody else."""
+    """There is no release yet, so the name on the index is free or belongs to another project."""
     for path in PAGES:
         for names in re.findall(r"pip install ([^`\n]*)", path.read_text()):
             assert not re.search(r"(?<![\w/.-])penstock\b", names), f"{path.name}: pip install {names}"
@@ -291,7 +291,7 @@ def test_no_page_installs_penstock_from_an_index() -> None:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Whole commands, in blocks and within sentences; those with alternatives or gaps are forms, not commands."""
+    """Yields whole commands, in blocks and within sentences; patterns with alternatives or gaps are left out."""
     for path in PAGES:
         text = path.read_text()
         for language, block in FENCED.findall(text):
@@ -307,7 +307,7 @@ def commands() -> Iterator[tuple[str, str]]:
 def test_every_command_in_the_docs_exists(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command, comments=True)[1:]
     if words[0] in NOUNS and len(words) < 3:
-        words.append("--help")  # a command that is named, without what it needs
+        words.append("--help")  # a command that is named without its required arguments
     code = 0
     try:
         build_parser(words[0]).parse_args(words)

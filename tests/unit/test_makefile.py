@@ -1,4 +1,4 @@
-"""The Makefile makes an unusable `.venv` anew and installs Kafka's jars before the tests."""
+"""The Makefile creates an unusable `.venv` again, and installs Kafka's jars before the tests."""
 
 import os
 import re
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the project's Makefile with a `.venv` whose Python fits and in which everything is installed."""
+    """Returns a directory with the Makefile and a `.venv` with a suitable Python and all packages."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     programs = tmp_path / ".venv" / "bin"
@@ -39,7 +39,7 @@ def answers_as(program: Path, python: str) -> None:
 
 
 def steps(project: Path, target: str, *variables: str) -> str:
-    """The commands that make would run for the target; `PYTHON` is not set unless the test sets it."""
+    """Returns the commands that make would run for the target; `PYTHON` is not set unless the test sets it."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MAKE", "MFLAGS"))
     }

@@ -1,8 +1,8 @@
-"""Kills Spark's Python processes at steps of the exactly-once sink: for drivers with this directory in PYTHONPATH.
+"""Kills Spark's Python processes at steps of the exactly-once sink, for drivers with this directory in PYTHONPATH.
 
-`PENSTOCK_TEST_STEPS` names a directory, for Spark's processes share no Python objects. A file there with the name of a
-step holds a process group to be killed, or nothing for just this process; it is removed first, so that the step passes
-the next time.
+`PENSTOCK_TEST_STEPS` names a directory, because Spark's processes share no Python objects. A file in it with the name
+of a step has the process group to kill, or is empty to kill only this process. The file is removed first, so that the
+step passes the next time.
 """
 
 from __future__ import annotations

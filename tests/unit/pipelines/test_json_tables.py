@@ -1,4 +1,4 @@
-"""JSON values as rows of a table that grows with them: each field is in the table, or its value is in `_bad`."""
+"""JSON values as rows of a table that grows with them: each field is in a column, or its value is in `_bad`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from penstock.pipelines.json_types import (
 )
 from tools.examples import examples
 
-#: Names that meet: the same but for case, ones that no column may have, ones of the record's own columns.
+#: Names that conflict: names that differ only in case, invalid column names, names of the record's own columns.
 NAMES = st.sampled_from(["a", "b", "A", "a b", "a.b", "a%20b", "", "_key", "_KEY", "_bad", "_id", "ı", "i", "ß", "x,y"])
 NUMBERS = st.one_of(
     st.integers(-10, 10),
@@ -71,7 +71,7 @@ class Raw(float):
 
 
 def dumped(value: Any) -> bytes:
-    """json.dumps writes floats by float.__repr__, whatever their class."""
+    """Returns a value as JSON, with Raw numbers unchanged; json.dumps would use float.__repr__ for them."""
     match value:
         case dict():
             return b"{%s}" % b",".join(json.dumps(name).encode() + b":" + dumped(each) for name, each in value.items())
@@ -84,7 +84,7 @@ def dumped(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value as text would be compared: numbers are numbers, null fields are not there."""
+    """Returns a value in a form for comparison: numbers by value, without null fields."""
     match value:
         case dict():
             return {name: plain(each) for name, each in value.items() if each is not None}
@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
 
 
 def restored(row: dict[str, Any], columns: Struct) -> dict[str, Any]:
-    """The value that a row was made of, by what its columns say alone."""
+    """Returns the value of a row, restored from its columns alone."""
     fields = {column: name for name, column in columns_by_field(column for column, _ in columns.columns).items()}
     types = dict(columns.columns)
     return {fields[column]: _restored(each, types[column]) for column, each in row.items() if each is not None}
@@ -146,7 +146,7 @@ def test_columns_are_never_removed_and_only_widened(batches: list[list[Any]], wi
             assert kind == DECIMAL
         columns, rows = after, Rows(after)
         assert grown(columns, seen_in(values), widens=widens) == columns
-        for text, row in before:  # what is in the table already is still all of its value
+        for text, row in before:  # earlier rows still have their whole value
             assert "_bad" in row or "_bad" not in rows.row(text)
         before += [(text, rows.row(text)) for text in values]
 
@@ -261,7 +261,7 @@ def test_unusual_names_and_names_of_the_records_own_columns_get_columns() -> Non
     columns, rows = table(['{"a b":1,"c.d":{"e,f":2},"":3,"_id":4,"_key":5,"_Bad":6,"o":{"_key":7}}'])
     assert sorted(name for name, _ in columns.columns) == ["%", "%5FBad", "%5Fkey", "_id", "a%20b", "c%2Ed", "o"]
     assert rows == [{"a%20b": 1, "c%2Ed": {"e%2Cf": 2}, "%": 3, "_id": 4, "%5Fkey": 5, "%5FBad": 6, "o": {"_key": 7}}]
-    known = Struct((("c.d", BIGINT),))  # a column that somebody else named
+    known = Struct((("c.d", BIGINT),))  # a column that Penstock did not name
     assert table(['{"c.d":1}'], known=known) == (known, [{"c.d": 1}])
 
 

@@ -1,4 +1,4 @@
-"""Archives for executors that have no Penstock. Needs no Spark."""
+"""Archives for executors without Penstock. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.programs
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment of few packages: all of them are a hundred megabytes."""
+    """Limits the packages to a few: all of them are a hundred megabytes."""
     monkeypatch.setattr(packing, "PACKAGES", ("h11", "no-such-package"))
     monkeypatch.setattr(packing, "NEEDED", ())
 

@@ -1,4 +1,4 @@
-"""The `kafka.*` options of a pipeline are those of every client that it makes. Needs no Spark."""
+"""Every client of a pipeline gets its `kafka.*` options. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = {"kafka.client.id": "mine", "Kafka.Request.Timeout.Ms": "20000", "star
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """Client id and request timeout of each client that was made."""
+    """Records the client id and request timeout of each client that is made."""
     found: list[tuple[str, float]] = []
     init = Client.__init__
 

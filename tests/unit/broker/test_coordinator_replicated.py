@@ -165,6 +165,32 @@ def test_markers_of_a_loaded_transaction_are_sent_once_its_decision_is_committed
     run(scenario)
 
 
+def test_markers_of_a_decision_that_was_not_replicated_in_time_are_sent_once_it_is_committed() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition(replicated=False)
+        performed: list[object] = []
+        coordinator = Coordinator(
+            TransactionShard(TransactionConfig(), lambda: 1),
+            cast(Partition, partition),
+            ManualClock(),
+            perform=lambda _, markers: performed.append(markers),
+            commit_timeout_s=0.01,
+        )
+        txn = Transaction("tx", 5, 1, 60_000, State.PREPARE_COMMIT, frozenset({("t", 0)}), 1, 1)
+        answer = coordinator.run(lambda shard, turn: turn.write(txn))
+        assert isinstance(answer, asyncio.Future)
+        with pytest.raises(KafkaError) as refused:
+            await answer
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert performed == []
+        partition.catch_up()
+        await passes()
+        assert len(performed) == 1
+        coordinator.close()
+
+    run(scenario)
+
+
 def test_too_few_replicas_refuse_a_write_without_losing_the_state() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()

@@ -1,4 +1,4 @@
-"""What every disk promises, held by the real one (with and without Linux's calls) and the one in memory."""
+"""The contract of a disk, for the real one (with and without Linux-only calls) and the one in memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_more_buffers_than_one_gathered_write_takes_arrive_in_order(disk: Disk, 
     assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
 
 
-def test_a_cached_read_gives_all_or_says_that_it_cannot(disk: Disk, root: str) -> None:
+def test_a_cached_read_returns_all_bytes_or_none(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"x" * 10_000)
     cached = file.pread_cached(4000, 1000)
@@ -72,7 +72,7 @@ def test_reads_and_syncs_may_be_awaited(disk: Disk, root: str) -> None:
     assert asyncio.run(work()) == b"cde"
 
 
-def test_truncation_and_overwriting_change_the_size_that_appends_go_by(disk: Disk, root: str) -> None:
+def test_truncation_and_overwriting_change_the_size_where_appends_continue(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"0123456789")
     file.truncate(4)
@@ -82,7 +82,7 @@ def test_truncation_and_overwriting_change_the_size_that_appends_go_by(disk: Dis
     assert file.pread(10, 0) == b"0zz3AB"
 
 
-def test_a_handle_knows_the_size_of_a_file_that_was_there(disk: Disk, root: str) -> None:
+def test_a_handle_has_the_size_of_an_existing_file(disk: Disk, root: str) -> None:
     disk.create(f"{root}/a").append(b"12345")
     again = disk.open(f"{root}/a")
     assert again.size == 5
@@ -91,7 +91,7 @@ def test_a_handle_knows_the_size_of_a_file_that_was_there(disk: Disk, root: str)
     assert disk.size(f"{root}/a") == 6
 
 
-def test_reading_a_file_that_is_not_there_is_a_disk_error_and_makes_none(disk: Disk, root: str) -> None:
+def test_reading_a_missing_file_is_a_disk_error_and_creates_none(disk: Disk, root: str) -> None:
     with pytest.raises(DiskError):
         disk.read_bytes(f"{root}/missing")
     with pytest.raises(DiskError):

@@ -1,4 +1,4 @@
-"""The crash model of the disk in memory: what is synced stays, what is not may be lost in ways real disks lose it."""
+"""The crash model of the disk in memory: synced bytes stay, others may be lost as on real disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real disk: bounded descriptors, errors that leave files whole, locks between processes."""
+"""The real disk: bounded descriptors, errors that leave files as they were, locks between processes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     disk.close()
 
 
-def test_a_read_past_the_page_cache_says_so_instead_of_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_read_of_uncached_bytes_returns_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
     file = disk.create(f"{tmp_path}/a")
     file.append(b"x" * 100)
@@ -148,7 +148,7 @@ def test_a_file_deleted_behind_a_handle_is_an_error_not_a_new_file(tmp_path: Pat
     disk.close()
 
 
-def test_where_no_one_can_say_what_is_cached_the_newest_bytes_are_read_at_once(tmp_path: Path) -> None:
+def test_without_nowait_reads_the_newest_bytes_are_taken_to_be_cached(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.nowait_reads = False
     file = disk.create(f"{tmp_path}/a")
@@ -229,7 +229,7 @@ def test_files_are_written_from_the_reserve_when_connections_hold_every_other_de
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
-def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
+def test_new_files_and_directories_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     disk = RealDisk()
     before = os.umask(0)
     try:
@@ -256,7 +256,7 @@ def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "imported").mkdir()
     (tmp_path / "imported").chmod(0o750)
     RealDisk().mkdir(f"{tmp_path}/imported")

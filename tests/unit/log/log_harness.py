@@ -28,7 +28,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run one that never has to wait (a disk in memory doesn't), without a loop."""
+    """Runs a coroutine that never waits, as on a disk in memory, without a loop."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -55,7 +55,7 @@ def batch(count: int = 1, *, timestamp: int = 1_700_000_000_000, value: bytes = 
 
 
 def produce(log: Log, count: int = 1, *, epoch: int = 0, commit: bool = True, **options: Any) -> int:
-    """Append a batch as a client would; returns its base offset."""
+    """Appends a batch as a client would. Returns its base offset."""
     info = log.append_as_leader(batch(count, **options), leader_epoch=epoch, now_ms=log.environment.clock.wall_ms())
     if commit:
         log.update_high_watermark(log.log_end_offset)
@@ -63,7 +63,7 @@ def produce(log: Log, count: int = 1, *, epoch: int = 0, commit: bool = True, **
 
 
 def read_all(log: Log, *, chunk: int = 1 << 20, start: int | None = None) -> list[tuple[BatchHeader, bytes]]:
-    """Every batch through the front door, from the log start offset on."""
+    """Reads every batch with `Log.read`, from the log start offset on."""
     offset = log.log_start_offset if start is None else start
     found: list[tuple[BatchHeader, bytes]] = []
     while offset < log.log_end_offset:
@@ -85,7 +85,7 @@ def scan(segment: Segment) -> list[tuple[int, BatchHeader]]:
 
 
 def check_indexes(segment: Segment) -> None:
-    """Every entry names a batch that is there, and says of it what its header says."""
+    """Checks that every index entry matches the header of an existing batch."""
     batches = scan(segment)
     by_position = dict(batches)
     entries = segment.index.entries()

@@ -1,4 +1,4 @@
-"""Appending: offsets, epochs, idempotence and transactions, and that a refusal leaves nothing behind."""
+"""Appends: offsets, epochs, idempotence and transactions. A refused batch changes nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_batches_get_consecutive_offsets_and_the_leaders_epoch() -> None:
     assert offsets(log) == list(range(9))
 
 
-def test_the_answer_says_where_the_batch_is_and_when() -> None:
+def test_an_append_returns_offsets_and_append_time() -> None:
     log = new_log()
     info = log.append_as_leader(batch(2, timestamp=NOW - 5), leader_epoch=0, now_ms=NOW)
     assert (info.base_offset, info.last_offset, info.log_append_time, info.max_timestamp) == (0, 1, -1, NOW - 5)
@@ -104,7 +104,7 @@ def test_a_sequence_that_is_not_the_next_is_refused(sequence: int) -> None:
     refused(log, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, idempotent(sequence, 2))
 
 
-def test_a_producer_that_is_not_known_may_start_anywhere() -> None:
+def test_an_unknown_producer_may_start_with_any_sequence() -> None:
     log = new_log()
     append(log, idempotent(17))
     append(log, idempotent(18))
@@ -185,7 +185,7 @@ def test_a_marker_of_an_old_epoch_or_an_old_coordinator_is_refused() -> None:
     assert error.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_with_an_epoch_for_each_transaction_a_marker_needs_a_newer_one() -> None:
+def test_with_an_epoch_per_transaction_a_marker_needs_a_newer_epoch() -> None:
     log = new_log()
     append(log, idempotent(0, epoch=3, transactional=True))
     with pytest.raises(KafkaError) as error:
@@ -196,7 +196,7 @@ def test_with_an_epoch_for_each_transaction_a_marker_needs_a_newer_one() -> None
     append(log, idempotent(0, epoch=4, transactional=True))
 
 
-def test_a_transactional_batch_is_let_in_only_after_its_look_up() -> None:
+def test_a_transactional_batch_is_appended_only_after_its_verification() -> None:
     log = new_log()
     data = idempotent(0, transactional=True)
     refused(log, ErrorCode.INVALID_TXN_STATE, data, verification_required=True)
@@ -211,7 +211,7 @@ def test_a_transactional_batch_is_let_in_only_after_its_look_up() -> None:
     )  # fmt: skip
 
 
-def test_a_later_sequence_does_not_overtake_the_one_being_looked_up() -> None:
+def test_a_later_sequence_does_not_overtake_the_one_being_verified() -> None:
     log = new_log()
     looked_up = log.producers.start_verification(7, 0, 0, supports_epoch_bump=True)
     refused(
@@ -229,7 +229,7 @@ def test_coordinators_may_write_several_batches_at_once() -> None:
     assert offsets(log) == list(range(6))
 
 
-def test_a_follower_takes_batches_as_they_are_and_leaves_a_cut_off_one() -> None:
+def test_a_follower_appends_batches_unchanged_and_leaves_out_an_incomplete_one() -> None:
     leader, follower = new_log(), new_log()
     for count in (2, 3, 4):
         produce(leader, count, epoch=count)
@@ -242,7 +242,7 @@ def test_a_follower_takes_batches_as_they_are_and_leaves_a_cut_off_one() -> None
     assert follower.epochs.entries == leader.epochs.entries == [(2, 0), (3, 2), (4, 5)]
 
 
-def test_a_follower_leaves_batches_of_an_epoch_after_its_leaders() -> None:
+def test_a_follower_leaves_out_batches_of_a_later_leader_epoch() -> None:
     leader, follower = new_log(), new_log()
     for epoch in (1, 2, 3):
         produce(leader, epoch=epoch)
@@ -252,7 +252,7 @@ def test_a_follower_leaves_batches_of_an_epoch_after_its_leaders() -> None:
     assert follower.append_as_follower(bytes(leader.read(2, 99, upper_bound=3).read_now()), leader_epoch=2) is None
 
 
-def test_a_follower_refuses_offsets_it_has_and_damage() -> None:
+def test_a_follower_refuses_known_offsets_and_damaged_batches() -> None:
     follower = new_log()
     data = build_batch([(NOW, b"k", b"v", ())], base_offset=5, leader_epoch=0)
     follower.append_as_follower(data, leader_epoch=0)
@@ -264,7 +264,7 @@ def test_a_follower_refuses_offsets_it_has_and_damage() -> None:
     assert follower.log_end_offset == 6
 
 
-def test_a_follower_of_a_compacted_log_has_its_gaps() -> None:
+def test_a_follower_of_a_compacted_log_keeps_the_gaps_between_offsets() -> None:
     follower = new_log(LogConfig(segment_bytes=160))
     for base in (0, 7, 30):
         data = build_batch([(NOW, b"k", b"v", ())], base_offset=base, leader_epoch=0)
@@ -291,7 +291,7 @@ def test_a_full_disk_stops_writes_and_keeps_what_was_acknowledged() -> None:
     assert offsets(log) == [0, 1, 2]
 
 
-def test_being_out_of_descriptors_is_not_held_against_the_disk() -> None:
+def test_a_lack_of_descriptors_takes_no_directory_offline() -> None:
     disk = MemoryDisk()
     log = new_log(logs=manager(disk))
 
@@ -304,7 +304,7 @@ def test_being_out_of_descriptors_is_not_held_against_the_disk() -> None:
     assert produce(log) == 0
 
 
-def test_a_closed_log_takes_nothing() -> None:
+def test_a_closed_log_refuses_appends() -> None:
     log = new_log()
     log.close()
     refused(log, ErrorCode.NOT_LEADER_OR_FOLLOWER, batch())

@@ -1,4 +1,4 @@
-"""The small files: Kafka's text, and nothing believed that is torn."""
+"""The small files have Kafka's format, and torn ones are refused."""
 
 from __future__ import annotations
 

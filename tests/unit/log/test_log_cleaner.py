@@ -1,4 +1,4 @@
-"""Compaction as a user sees it: the last value of each key stays, tombstones go in their time, reads never stumble."""
+"""Compaction keeps the last value of each key, removes tombstones after their delay, and disturbs no reader."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
     assert len(log.segments) < segments, "what has become small is merged by the next round"
 
 
-def test_a_reader_in_the_compacted_part_gets_what_follows_its_offset() -> None:
+def test_a_reader_in_the_compacted_part_gets_the_records_after_its_offset() -> None:
     logs, log, _ = new()
     for number in range(30):
         put(log, "same" if number % 2 else f"k{number}", "v")
@@ -102,7 +102,7 @@ def test_a_tombstone_stays_for_delete_retention_ms_and_then_goes() -> None:
     assert contents(log) == [(2, "kept", "value"), (3, "other", "value")]
 
 
-def test_records_younger_than_the_minimum_lag_are_not_touched() -> None:
+def test_records_younger_than_the_minimum_lag_are_not_compacted() -> None:
     logs, log, clock = new(
         LogConfig(
             cleanup_policy=frozenset({"compact"}),
@@ -122,7 +122,7 @@ def test_records_younger_than_the_minimum_lag_are_not_touched() -> None:
     assert contents(log) == [(1, "k", "newer")]
 
 
-def test_a_log_is_left_alone_until_enough_of_it_is_dirty_or_a_record_has_waited_too_long() -> None:
+def test_a_log_is_compacted_once_enough_of_it_is_dirty_or_a_record_has_waited_too_long() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact"}),
         segment_bytes=400,
@@ -156,7 +156,7 @@ def test_an_open_transaction_and_the_active_segment_hold_compaction_back() -> No
     assert [value for _, _, value in contents(log)] == ["2", "3", "4", "5"]
 
 
-def test_aborted_records_go_and_committed_ones_are_compacted() -> None:
+def test_aborted_records_are_removed_and_committed_ones_compacted() -> None:
     logs, log, clock = new()
     for number, committed in ((0, False), (1, True)):
         data = build_batch(
@@ -190,7 +190,7 @@ def test_a_producer_keeps_its_sequence_through_compaction_and_a_restart() -> Non
     assert produce(found, producer_id=9, producer_epoch=0, base_sequence=6) == 6
 
 
-def test_compact_and_delete_does_both() -> None:
+def test_cleanup_policy_compact_and_delete_does_both() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact", "delete"}),
         segment_bytes=400,
@@ -281,7 +281,7 @@ def test_a_log_deleted_while_it_is_compacted_leaves_nothing_behind() -> None:
     assert not cleaner.uncleanable
 
 
-def test_on_real_files_a_helper_process_does_the_work(tmp_path: Path) -> None:
+def test_on_a_real_disk_a_helper_process_compacts(tmp_path: Path) -> None:
     async def work() -> list[tuple[int, str, str | None]]:
         logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock(NOW))
         await logs.open(node_id=1, cluster_id="cluster")
@@ -329,8 +329,8 @@ def test_a_worker_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatc
     assert "no_such_module" in reason
 
 
-def test_a_log_that_is_cut_before_its_compaction_begins_is_left_for_the_next_run() -> None:
-    """What was cleanable then may be an open transaction now, with the same offsets."""
+def test_a_log_truncated_before_its_compaction_begins_is_left_for_the_next_run() -> None:
+    """The same offsets may now belong to an open transaction."""
     logs, log, _ = new()
     for number in range(12):
         put(log, f"k{number % 2}", str(number))
@@ -363,8 +363,8 @@ def test_a_log_that_is_cut_before_its_compaction_begins_is_left_for_the_next_run
     assert len(contents(log)) == 4
 
 
-def test_a_log_that_is_cut_and_grows_again_during_its_compaction_keeps_its_new_records() -> None:
-    """The new segments have the bases and sizes of those that were compacted."""
+def test_a_log_truncated_and_appended_to_during_its_compaction_keeps_its_new_records() -> None:
+    """The new segments have the same base offsets and sizes as the compacted ones."""
     logs, log, _ = new()
     for number in range(12):
         put(log, f"k{number % 2}", f"old{number:02}")
@@ -389,7 +389,7 @@ def test_a_log_that_is_cut_and_grows_again_during_its_compaction_keeps_its_new_r
     assert not cleaner.uncleanable
 
 
-def test_a_segment_that_retention_takes_during_a_compaction_does_not_end_compaction_for_good() -> None:
+def test_a_segment_deleted_by_retention_during_a_compaction_does_not_end_compaction_for_good() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, f"k{number % 2}", str(number))

@@ -1,4 +1,4 @@
-"""Compaction among transactions: readers of committed records see the same table before and after, whatever is open."""
+"""Compaction with transactions: read_committed readers see the same table before and after it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Table:
         return table
 
 
-def test_a_transaction_aborted_behind_an_open_one_stays_aborted() -> None:
+def test_a_transaction_aborted_after_an_open_one_stays_aborted() -> None:
     table = Table()
     table.put("k", "committed")
     table.put_in_transaction(7, "other", "open")

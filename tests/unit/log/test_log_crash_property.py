@@ -34,7 +34,7 @@ CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=100, retention_ms=-1
 
 
 class StoppedError(Exception):
-    """The machine is off, or the process is gone."""
+    """The machine or the process has stopped."""
 
 
 @dataclass
@@ -234,7 +234,7 @@ class CrashingLog(RuleBasedStateMachine):
         self._recover()
 
     def _lose_process(self) -> None:
-        """All that was written is still there, synced or not."""
+        """Kills the process: everything that was written stays, synced or not."""
         self.logs.abandon()
         self._recover()
 

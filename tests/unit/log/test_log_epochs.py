@@ -31,7 +31,7 @@ def test_the_end_of_an_epoch_is_where_the_next_begins(wanted: int, answer: tuple
     assert cache((2, 10), (4, 20), (6, 30)).end_offset_for(wanted, 99) == answer
 
 
-def test_nothing_is_known_of_an_empty_log() -> None:
+def test_an_empty_log_has_no_epochs() -> None:
     assert LeaderEpochCache().end_offset_for(0, 0) == (-1, -1)
     assert LeaderEpochCache().latest_epoch is None
     assert LeaderEpochCache().epoch_for_offset(0) == -1
@@ -42,7 +42,7 @@ def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_before_it() -> Non
     assert [epochs.epoch_for_offset(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 4, 4]
 
 
-def test_an_epoch_is_assigned_once_and_drops_what_contradicts_it() -> None:
+def test_an_epoch_is_assigned_once_and_removes_contradicting_entries() -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     assert not epochs.assign(6, 35)
     assert epochs.assign(7, 25)
@@ -56,7 +56,7 @@ def test_an_epoch_is_assigned_once_and_drops_what_contradicts_it() -> None:
     ("end", "left"),
     [(31, [(2, 10), (4, 20), (6, 30)]), (30, [(2, 10), (4, 20)]), (11, [(2, 10)]), (10, []), (0, [])],
 )
-def test_cutting_the_end_drops_epochs_that_begin_there(end: int, left: list[tuple[int, int]]) -> None:
+def test_truncation_removes_epochs_that_start_at_or_after_the_new_end(end: int, left: list[tuple[int, int]]) -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     epochs.truncate_from_end(end)
     assert epochs.entries == left
@@ -73,7 +73,7 @@ def test_cutting_the_end_drops_epochs_that_begin_there(end: int, left: list[tupl
         (50, [(6, 50)]),
     ],
 )
-def test_cutting_the_start_keeps_the_epoch_that_spans_it(start: int, left: list[tuple[int, int]]) -> None:
+def test_raising_the_log_start_keeps_the_epoch_that_spans_it(start: int, left: list[tuple[int, int]]) -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     epochs.changed = False
     epochs.truncate_from_start(start)
@@ -81,7 +81,7 @@ def test_cutting_the_start_keeps_the_epoch_that_spans_it(start: int, left: list[
     assert epochs.changed == (left != [(2, 10), (4, 20), (6, 30)])
 
 
-def test_the_file_is_kafkas() -> None:
+def test_the_leader_epoch_file_has_kafkas_format() -> None:
     data = cache((2, 10), (4, 20)).to_bytes()
     assert data == b"0\n2\n2 10\n4 20\n"
     assert LeaderEpochCache.from_bytes(data).entries == [(2, 10), (4, 20)]
@@ -91,6 +91,6 @@ def test_the_file_is_kafkas() -> None:
 @pytest.mark.parametrize(
     "data", [b"0\n2\n2 10\n", b"1\n0\n", b"0\n1\nx y\n", b"0\n2\n4 20\n2 10\n", b"\xff", b"0\n-1\n"]
 )
-def test_a_torn_file_is_not_believed(data: bytes) -> None:
+def test_a_torn_leader_epoch_file_is_refused(data: bytes) -> None:
     with pytest.raises(CheckpointError):
         LeaderEpochCache.from_bytes(data)

@@ -1,4 +1,4 @@
-"""Durability: one fsync for all who wait, the recovery point, and what a failing fsync means."""
+"""Durability: waiters share an fsync; the recovery point; failing fsyncs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 
 class SlowSyncs:
-    """Counts fsyncs of record files and holds each until told to go on."""
+    """Counts fsyncs of record files and delays each until the test releases it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[str] = []
@@ -50,7 +50,7 @@ async def on_real_files(tmp_path: Path, work: Callable[[LogManager, Log], Awaita
     logs.abandon()
 
 
-def test_all_who_wait_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiters_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(logs: LogManager, log: Log) -> None:
         syncs = SlowSyncs(monkeypatch)
         produce(log)
@@ -74,7 +74,7 @@ def test_all_who_wait_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run(on_real_files(tmp_path, work))
 
 
-def test_a_failed_fsync_is_told_to_all_who_wait_and_nothing_is_acknowledged_after(
+def test_a_failed_fsync_fails_all_waiters_and_nothing_is_acknowledged_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -122,7 +122,7 @@ def test_a_waiter_for_truncated_records_is_refused_though_others_get_their_offse
     run(on_real_files(tmp_path, work))
 
 
-def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_below_a_waiter_does_not_block_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(logs: LogManager, log: Log) -> None:
         for _ in range(3):
             produce(log)
@@ -154,7 +154,7 @@ def test_a_truncation_below_a_waiter_leaves_the_loop_free(tmp_path: Path, monkey
     run(on_real_files(tmp_path, work))
 
 
-def test_syncing_to_the_end_of_a_log_that_is_cut_meanwhile_ends(
+def test_a_sync_to_the_end_of_a_log_that_is_truncated_meanwhile_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -215,7 +215,7 @@ def test_flush_messages_and_a_backlog_of_bytes_ask_for_a_flush() -> None:
     assert other in logs.flush_queue
 
 
-def test_maintenance_flushes_what_asked_for_it_and_checkpoints_the_recovery_point() -> None:
+def test_maintenance_flushes_queued_logs_and_checkpoints_their_recovery_points() -> None:
     disk, clock = MemoryDisk(), ManualClock()
     logs = manager(disk, clock)
     asked = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=2))
@@ -230,7 +230,7 @@ def test_maintenance_flushes_what_asked_for_it_and_checkpoints_the_recovery_poin
     assert disk.read_bytes("/logs/recovery-point-offset-checkpoint") == b"0\n3\nt 0 3\nt 1 3\nt 2 0\n"
 
 
-def test_maintenance_goes_through_all_its_jobs_and_stops() -> None:
+def test_maintenance_runs_all_its_jobs_and_stops() -> None:
     async def work() -> None:
         logs = LogManager(MemoryDisk(), ["/logs"], ManualClock())
         await logs.open(node_id=1, cluster_id="cluster")

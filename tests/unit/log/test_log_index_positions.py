@@ -1,4 +1,4 @@
-"""The offset index, asked by position: where the offsets of a stretch of bytes end."""
+"""Look-ups in the offset index by position: the first offset after a range of bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_first_entry_at_or_past_a_byte_is_found_in_file_and_memory(stored: i
     assert [index.first_past(position) for position in asked] == [110, 110, 120, 120, 130, None]
 
 
-def test_an_empty_index_knows_of_nothing() -> None:
+def test_an_empty_index_has_no_entry_past_any_byte() -> None:
     disk = MemoryDisk()
     disk.mkdir("/log")
     assert OffsetIndex(disk, "/log/00000000000000000000.index", 0, new=True).first_past(0) is None

@@ -44,7 +44,7 @@ def filled(disk: MemoryDisk, entries: list[tuple[int, int]]) -> OffsetIndex:
 
 
 @given(ascending(), st.integers(BASE - 5, BASE + 3000))
-def test_a_look_up_gives_the_last_entry_at_or_below(entries: list[tuple[int, int]], wanted: int) -> None:
+def test_a_lookup_returns_the_last_entry_at_or_below_the_offset(entries: list[tuple[int, int]], wanted: int) -> None:
     disk = MemoryDisk()
     index = filled(disk, entries)
     slot = bisect_right([offset for offset, _ in entries], wanted) - 1
@@ -94,13 +94,13 @@ def test_the_offset_index_is_pairs_of_big_endian_int32() -> None:
         (struct.pack(">ii", -1, 10), 100, False),
     ],
 )
-def test_an_index_that_does_not_fit_its_log_is_noticed(data: bytes, log_size: int, sane: bool) -> None:
+def test_an_index_that_does_not_fit_its_log_is_recognised(data: bytes, log_size: int, sane: bool) -> None:
     disk = MemoryDisk()
     disk.write_new("/index", data)
     assert OffsetIndex(disk, "/index", BASE).is_sane(log_size) is sane
 
 
-def test_what_a_crash_left_behind_the_cut_is_dropped_whatever_it_is() -> None:
+def test_any_bytes_that_a_crash_left_above_the_cut_are_removed() -> None:
     disk = MemoryDisk()
     disk.write_new("/index", struct.pack(">iiiiii", 3, 10, 5, 90, 0, 0) + b"\1\2\3")
     index = OffsetIndex(disk, "/index", BASE)
@@ -110,7 +110,7 @@ def test_what_a_crash_left_behind_the_cut_is_dropped_whatever_it_is() -> None:
     assert disk.read_bytes("/index") == struct.pack(">iiiiii", 3, 10, 5, 90, 200, 500)
 
 
-def test_a_hole_that_a_crash_left_is_no_entry() -> None:
+def test_zeros_that_a_crash_left_are_not_read_as_entries() -> None:
     disk = MemoryDisk()
     disk.write_new("/index", bytes(16) + struct.pack(">ii", 200, 900))
     index = OffsetIndex(disk, "/index", BASE)
@@ -154,7 +154,7 @@ def test_a_time_index_keeps_rising_timestamps_and_finds_the_last_at_or_below(
 
 
 @given(moments(), st.integers(BASE, BASE + 1300))
-def test_a_time_index_is_cut_by_offset_and_goes_on(offered: list[tuple[int, int]], cut: int) -> None:
+def test_a_time_index_is_truncated_by_offset_and_takes_new_entries(offered: list[tuple[int, int]], cut: int) -> None:
     index = TimeIndex(MemoryDisk(), "/time", BASE)
     for timestamp, offset in offered:
         index.maybe_append(timestamp, offset)

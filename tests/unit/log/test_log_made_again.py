@@ -1,4 +1,4 @@
-"""A log that is deleted and made again under its name inherits nothing of the old one, crash or not."""
+"""A log that is deleted and created again under its name takes over nothing of the old one, also after a crash."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def made_again(logs: LogManager, config: LogConfig) -> Log:
 
 
 def killed(logs: LogManager) -> LogManager:
-    """The process dies, the machine stays on."""
+    """Kills the process; the machine stays on."""
     logs.abandon()
     return manager(logs.disk, ManualClock(NOW))
 
 
 @pytest.mark.parametrize("killed_before", [False, True])
-def test_all_of_a_compacted_log_that_is_made_again_is_compacted(killed_before: bool) -> None:
+def test_a_compacted_log_that_is_created_again_is_compacted_from_its_start(killed_before: bool) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     fill(logs.create("t", TOPIC_ID, 0, COMPACT), "a" * 30)
     cleaner = Cleaner(logs)
@@ -96,7 +96,7 @@ def damaged_from_ten_on(logs: LogManager, log: Log) -> tuple[LogManager, Log]:
 @pytest.mark.parametrize(
     ("shortened", "left"), [(cut_at_ten, "ace"), (started_over_at_ten, "ce"), (damaged_from_ten_on, "ace")]
 )
-def test_a_log_that_grows_again_past_where_it_was_compacted_and_cut_is_compacted_again(
+def test_a_log_truncated_below_its_cleaned_offset_is_compacted_again_when_it_grows(
     shortened: Callable[[LogManager, Log], tuple[LogManager, Log]], left: str, killed_before: bool
 ) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
@@ -115,7 +115,7 @@ def test_a_log_that_grows_again_past_where_it_was_compacted_and_cut_is_compacted
     assert keys(log) == left
 
 
-def test_a_log_that_could_not_be_compacted_is_compacted_when_it_is_made_again() -> None:
+def test_a_log_excluded_from_compaction_is_compacted_when_it_is_created_again() -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, COMPACT)
     fill(log, "a" * 10)
@@ -130,7 +130,7 @@ def test_a_log_that_could_not_be_compacted_is_compacted_when_it_is_made_again() 
 
 
 @pytest.mark.parametrize("records", [3, 30])
-def test_records_of_a_log_that_is_made_again_are_there_after_a_kill(records: int) -> None:
+def test_records_of_a_log_that_is_created_again_survive_a_killed_process(records: int) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
     produce(log, 20)
@@ -145,7 +145,7 @@ def test_records_of_a_log_that_is_made_again_are_there_after_a_kill(records: int
 
 
 class HeldRun:
-    """A disk whose background work stands still until it is let go."""
+    """A disk whose background work waits until the test releases it."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.started, self.gate = asyncio.Event(), asyncio.Event()
@@ -159,7 +159,7 @@ class HeldRun:
         disk.run = run  # type: ignore[method-assign, assignment]
 
 
-def test_a_checkpoint_on_its_way_says_nothing_of_a_log_that_is_made_again_meanwhile() -> None:
+def test_a_checkpoint_being_saved_has_no_line_for_a_log_created_again_meanwhile() -> None:
     async def work() -> None:
         disk = MemoryDisk()
         logs = manager(disk, ManualClock(NOW))
@@ -180,8 +180,8 @@ def test_a_checkpoint_on_its_way_says_nothing_of_a_log_that_is_made_again_meanwh
     asyncio.run(work())
 
 
-def test_checkpoints_that_were_asked_for_are_on_disk_though_others_are_written_at_the_same_time() -> None:
-    """The cleaner relies on it: compacted segments above the checkpointed recovery point look like lost records."""
+def test_concurrent_saves_of_checkpoints_are_all_on_disk_when_they_return() -> None:
+    """The cleaner relies on that: recovery takes gaps above the checkpointed recovery point for lost records."""
 
     async def work() -> None:
         disk = MemoryDisk()

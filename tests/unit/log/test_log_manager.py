@@ -1,4 +1,4 @@
-"""All logs of a node: directories, identity, locks, failures, and what is on disk when it stops."""
+"""All logs of a node: directories, identity, locks, failures, and the files after a stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def failing(disk: MemoryDisk, directory: str, code: int = errno.EIO) -> None:
     disk.on_write = fail
 
 
-def test_a_new_log_goes_to_the_directory_with_the_fewest() -> None:
+def test_a_new_log_goes_to_the_directory_with_the_fewest_logs() -> None:
     logs = manager(dirs=THREE)
     assert [create(logs, number) for number in range(6)] == ["/a", "/b", "/c", "/a", "/b", "/c"]
     logs.delete("t", 1)
@@ -59,7 +59,7 @@ def test_a_log_can_be_put_into_a_directory_by_its_id() -> None:
     assert log.log_dir == "/c"
 
 
-def test_there_is_one_log_for_a_partition() -> None:
+def test_a_second_log_for_a_partition_is_refused() -> None:
     logs = manager()
     create(logs)
     with pytest.raises(KafkaError) as error:
@@ -84,7 +84,7 @@ def test_directories_get_an_identity_and_keep_it() -> None:
 
 
 @pytest.mark.parametrize(("node_id", "cluster_id", "name"), [(2, "cluster", "node.id"), (1, "other", "cluster.id")])
-def test_another_nodes_directory_is_refused_and_let_go(node_id: int, cluster_id: str, name: str) -> None:
+def test_another_nodes_directory_is_refused_and_unlocked(node_id: int, cluster_id: str, name: str) -> None:
     disk = MemoryDisk()
     run(manager(disk).close())
     stranger = LogManager(disk, ["/logs"], ManualClock())
@@ -117,7 +117,7 @@ def test_logs_come_back_with_their_ids_and_high_watermarks() -> None:
         assert (log.high_watermark, log.log_end_offset) == (4, 6)
 
 
-def test_a_lost_topic_id_can_be_given_again() -> None:
+def test_a_log_without_topic_id_gets_one_assigned() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     create(logs)
@@ -144,7 +144,7 @@ def test_the_same_partition_in_two_directories_is_refused() -> None:
         manager(disk, dirs=("/a", "/b"))
 
 
-def test_a_directory_that_fails_takes_its_logs_along_and_no_others() -> None:
+def test_a_failed_directory_takes_only_its_own_logs_offline() -> None:
     disk = MemoryDisk()
     told: list[str] = []
     logs = manager(disk, dirs=("/a", "/b"), on_offline=lambda directory, error: told.append(directory.path))
@@ -192,7 +192,7 @@ def test_nothing_acknowledged_is_lost_when_a_disk_fails_and_comes_back() -> None
     assert produce(again) == 10
 
 
-def test_a_directory_that_fails_on_start_is_left_out_and_none_at_all_is_an_error() -> None:
+def test_a_directory_that_fails_at_start_is_offline_and_no_working_directory_is_an_error() -> None:
     disk = MemoryDisk()
     run(manager(disk, dirs=("/a", "/b")).close())
     failing(disk, "/a")
@@ -216,7 +216,7 @@ def test_creating_a_log_on_a_failing_disk_is_a_storage_error() -> None:
         create(logs, 1)
 
 
-def test_a_deleted_log_is_gone_at_once_and_its_files_after_a_while() -> None:
+def test_a_deleted_log_is_closed_at_once_and_its_files_are_removed_after_the_delay() -> None:
     disk, clock = MemoryDisk(), ManualClock(NOW)
     logs = manager(disk, clock)
     log = logs.create("t", TOPIC_ID, 0, LogConfig(file_delete_delay_ms=1000))
@@ -237,7 +237,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_after_a_while() -> None:
     assert sorted(name for name in disk.listdir("/logs") if name.startswith("t-")) == ["t-0"]
 
 
-def test_a_stray_log_is_kept_out_of_the_way() -> None:
+def test_the_files_of_a_stray_log_are_renamed_and_kept() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     create(logs)
@@ -271,7 +271,7 @@ def test_a_very_long_topic_name_can_be_deleted(tmp_path: Path) -> None:
         ("meta.properties", None),
     ],
 )
-def test_directories_of_logs_are_told_by_their_names(name: str, parsed: tuple[str, int] | None) -> None:
+def test_directories_of_logs_are_recognised_by_their_names(name: str, parsed: tuple[str, int] | None) -> None:
     assert parse_log_name(name) == parsed
 
 
@@ -303,7 +303,7 @@ def test_stopping_many_logs_syncs_the_volume_once(tmp_path: Path) -> None:
     assert asyncio.run(again()) == {(2, 2)}
 
 
-def test_the_checkpoint_files_say_what_kafka_expects() -> None:
+def test_the_checkpoint_files_have_kafkas_contents() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     for partition in range(2):
@@ -339,8 +339,8 @@ def test_a_node_keeps_ten_thousand_logs_in_little_memory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("operation", ["sync", "create", "append"])
-def test_a_stop_whose_last_flush_failed_is_not_called_clean(operation: str) -> None:
-    """The process had no file handles left, which says nothing about the disk: the directory stays online."""
+def test_a_stop_whose_last_flush_failed_leaves_no_clean_mark(operation: str) -> None:
+    """The process had no descriptors left, which is no failure of the disk: the directory stays online."""
     disk = MemoryDisk()
     logs = manager(disk, dirs=("/a", "/b"))
     for number in range(2):
@@ -364,7 +364,7 @@ def test_a_stop_whose_last_flush_failed_is_not_called_clean(operation: str) -> N
         assert log.log_end_offset == 3
 
 
-def test_what_a_failed_flush_did_not_sync_is_synced_by_the_next() -> None:
+def test_files_that_a_failed_flush_did_not_sync_are_synced_by_the_next() -> None:
     disk = MemoryDisk(crashable=True)
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -388,7 +388,7 @@ def test_what_a_failed_flush_did_not_sync_is_synced_by_the_next() -> None:
     assert log.recovery_point == 3
 
 
-def test_unknown_producers_are_refused_once_all_logs_remember_as_many_as_they_may() -> None:
+def test_new_producers_are_refused_at_the_limit_of_remembered_producer_ids() -> None:
     clock = ManualClock()
     logs = manager(clock=clock, max_producer_ids=3)
     first, second = (logs.create("t", TOPIC_ID, number, LogConfig()) for number in range(2))

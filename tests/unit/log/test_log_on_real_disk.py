@@ -1,4 +1,4 @@
-"""The whole life of a log on real files, with Linux's calls and without them, and with few descriptors."""
+"""Logs on real files, with and without Linux-only calls, and with few descriptors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def opened(disk: RealDisk, root: Path) -> LogManager:
 
 
 async def consumed(log: Log) -> list[int]:
-    """As the broker reads: what is in memory at once, the rest awaited."""
+    """Reads like the broker: cached bytes at once, others awaited."""
     found: list[int] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -53,7 +53,7 @@ async def consumed(log: Log) -> list[int]:
     return found
 
 
-def test_a_log_lives_through_stops_and_crashes(disk: RealDisk, tmp_path: Path) -> None:
+def test_a_log_survives_stops_and_crashes(disk: RealDisk, tmp_path: Path) -> None:
     async def work() -> None:
         logs = await opened(disk, tmp_path)
         log = logs.create("t", TOPIC_ID, 0, CONFIG)
@@ -118,7 +118,7 @@ def test_more_logs_than_descriptors_are_written_and_read(disk: RealDisk, tmp_pat
     asyncio.run(work())
 
 
-def test_nothing_is_left_open_when_the_logs_are_closed(disk: RealDisk, tmp_path: Path) -> None:
+def test_no_descriptor_is_open_after_the_logs_are_closed(disk: RealDisk, tmp_path: Path) -> None:
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("no way to count descriptors here")
 

@@ -1,4 +1,4 @@
-"""Reading: the right batches, never past the bound, by offset and by time, and never damaged ones."""
+"""Reads return the right batches by offset and by time, none beyond the bound, and no damaged ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def spans(data: object) -> list[tuple[int, int]]:
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=60),
     st.data(),
 )
-def test_a_read_is_the_batches_from_the_offset_to_the_bound(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_a_read_returns_the_batches_from_the_offset_to_the_bound(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
     logs = manager()
     log = new_log(SMALL, logs)
     for count, size in sizes:
@@ -76,7 +78,7 @@ def test_an_offset_outside_of_the_log_is_out_of_range() -> None:
     assert log.read(5, 100, upper_bound=5).size == 0
 
 
-def test_the_first_batch_comes_whole_if_asked_and_not_at_all_otherwise() -> None:
+def test_the_first_batch_is_whole_with_min_one_batch_and_left_out_otherwise() -> None:
     log = new_log()
     produce(log, value=bytes(1000))
     produce(log, value=bytes(1000))
@@ -91,7 +93,7 @@ def test_a_read_inside_of_a_batch_starts_with_that_batch() -> None:
     assert spans(log.read(7, 1000, upper_bound=10).read_now()) == [(0, 9)]
 
 
-def test_nothing_at_or_above_the_bound_is_given() -> None:
+def test_no_batch_at_or_above_the_bound_is_returned() -> None:
     log = new_log(SMALL)
     for _ in range(20):
         produce(log, 2)
@@ -100,7 +102,7 @@ def test_nothing_at_or_above_the_bound_is_given() -> None:
     assert log.read(9, 1 << 20, upper_bound=8).size == 0
 
 
-def test_bytes_are_given_at_once_awaited_or_now() -> None:
+def test_bytes_can_be_read_from_the_cache_awaited_or_blocking() -> None:
     log = new_log()
     produce(log, 3)
     found = log.read(0, 1000, upper_bound=3)
@@ -139,7 +141,7 @@ def test_records_are_found_by_their_time_across_segments() -> None:
     assert (newest.timestamp, newest.offset) == (NOW + 595, 119)
 
 
-def test_the_largest_timestamp_need_not_be_the_last() -> None:
+def test_the_largest_timestamp_is_found_before_the_last_record() -> None:
     log = new_log(SMALL)
     for stamp in (10, 20, 99, 30, 99, 40):
         produce(log, timestamp=NOW + stamp, value=bytes(200))
@@ -180,7 +182,7 @@ def stopped_with(count: int) -> MemoryDisk:
     return disk
 
 
-def test_what_was_on_disk_before_the_start_is_checked_once_and_then_read_at_once() -> None:
+def test_bytes_that_were_on_disk_before_the_start_are_verified_once() -> None:
     _, log = restarted(stopped_with(3))
     found = log.read(0, 1 << 20, upper_bound=3)
     assert found.read_cached() is None
@@ -207,7 +209,7 @@ def test_a_damaged_batch_is_reported_and_not_served_while_the_others_are() -> No
     assert produce(log) == 3
 
 
-def test_checksums_of_much_that_was_on_disk_are_looked_at_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_of_many_bytes_that_were_on_disk_are_verified_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = stopped_with(30)
     _, log = restarted(disk)
     in_threads: list[Any] = []
@@ -243,7 +245,7 @@ def test_a_read_during_a_truncation_is_refused_and_reports_no_damage(appends_aft
     assert spans(log.read(1, 1 << 20, upper_bound=3).read_now()) == [(1, 1), (2, 2)]
 
 
-def test_a_length_that_points_nowhere_is_damage_too() -> None:
+def test_a_batch_with_an_impossible_length_is_damaged() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
     logs = manager(disk)
@@ -255,7 +257,7 @@ def test_a_length_that_points_nowhere_is_damage_too() -> None:
     assert disk.exists("/logs/t-0/00000000000000000000.log"), "it may be the only copy"
 
 
-def test_a_damaged_log_makes_room_for_another_topic_of_its_name() -> None:
+def test_a_damaged_log_is_set_aside_for_another_topic_of_its_name() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
     logs = manager(disk)

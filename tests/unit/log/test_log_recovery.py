@@ -1,4 +1,4 @@
-"""Coming back: after a clean stop without a look, after a crash from the recovery point only."""
+"""Opening a log: without verification after a clean stop, from the recovery point on after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(disk: MemoryDisk, config: LogConfig = CONFIG) -> tuple[LogManager, L
 
 
 class Reads:
-    """Which bytes of which files are read."""
+    """Records which bytes of which files are read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[str, int, int]] = []
@@ -44,7 +44,7 @@ class Reads:
         return min((offset for path, offset, _ in self.seen if path == name), default=None)
 
 
-def test_after_a_clean_stop_only_the_end_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_clean_stop_only_the_end_of_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=200)
     logs, log = started(disk, config)
@@ -107,7 +107,7 @@ def test_a_torn_tail_is_cut_off(lost: int, caplog: pytest.LogCaptureFixture) -> 
     assert produce(log) == left
 
 
-def test_zeros_and_garbage_behind_the_last_batch_are_cut_off() -> None:
+def test_zeros_and_garbage_after_the_last_batch_are_cut_off() -> None:
     for rest in (bytes(500), b"\x7f" * 500, batch()):
         disk = MemoryDisk()
         logs, log = started(disk)
@@ -119,7 +119,9 @@ def test_zeros_and_garbage_behind_the_last_batch_are_cut_off() -> None:
 
 
 @pytest.mark.parametrize("byte", [59, 70, -1])
-def test_a_rotten_marker_takes_its_own_log_out_and_no_other(byte: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_transaction_marker_takes_only_its_own_log_offline(
+    byte: int, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     other = logs.create("other", TOPIC_ID, 0, CONFIG)
@@ -157,7 +159,7 @@ def test_segments_behind_a_damaged_one_are_dropped() -> None:
     assert produce(log) == bases[1]
 
 
-def test_an_offset_that_no_index_could_hold_is_damage() -> None:
+def test_a_batch_with_an_offset_too_large_for_its_segment_is_damaged() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(5):
@@ -170,7 +172,7 @@ def test_an_offset_that_no_index_could_hold_is_damage() -> None:
     assert offsets(log) == [0, 1, 2]
 
 
-def test_a_log_that_was_cut_behind_a_rotten_batch_goes_on() -> None:
+def test_a_log_that_was_cut_at_a_damaged_batch_takes_appends() -> None:
     _, log = started(disk := MemoryDisk(), LogConfig())
     for _ in range(5):
         produce(log)
@@ -213,7 +215,7 @@ def test_missing_and_broken_indexes_are_rebuilt_when_they_are_needed() -> None:
     assert found.offset == 33
 
 
-def test_room_reserved_ahead_in_kafkas_index_files_is_not_taken_for_entries() -> None:
+def test_preallocated_space_in_kafkas_index_files_is_not_read_as_entries() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(20):
@@ -273,7 +275,7 @@ def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monk
     assert duplicate.duplicate
 
 
-def test_a_broken_snapshot_is_passed_over_for_an_older_one() -> None:
+def test_a_damaged_snapshot_is_skipped_for_an_older_one() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for number in range(3):
@@ -302,7 +304,7 @@ def test_a_snapshot_of_a_process_that_was_killed_while_it_stopped_is_on_disk_aft
         assert [(entry.producer_id, entry.txn_first_offset) for entry in log.producers] == [(8, 0)]
 
 
-def test_silent_producers_are_forgotten_and_those_in_a_transaction_are_not() -> None:
+def test_idle_producers_expire_unless_they_have_an_open_transaction() -> None:
     clock = ManualClock(NOW)
     logs = manager(MemoryDisk(), clock)
     log = logs.create("t", TOPIC_ID, 0, CONFIG)
@@ -324,7 +326,7 @@ def test_leader_epochs_that_were_lost_are_read_from_the_batches() -> None:
     assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]
 
 
-def test_a_log_that_lost_all_behind_its_start_goes_on_at_its_start() -> None:
+def test_a_log_that_lost_all_records_above_its_start_continues_at_its_start() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(4):

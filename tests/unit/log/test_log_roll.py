@@ -41,7 +41,7 @@ def test_a_segment_ends_when_records_are_too_far_apart_in_time() -> None:
     assert log.segments.bases == [0, 2]
 
 
-def test_records_without_time_count_from_when_the_segment_was_made() -> None:
+def test_records_without_timestamp_age_from_the_creation_of_their_segment() -> None:
     clock = ManualClock(NOW)
     log = new_log(LogConfig(segment_ms=1000), manager(clock=clock))
     append(log, -1, NOW)
@@ -60,7 +60,7 @@ def test_an_empty_segment_is_not_rolled_by_time() -> None:
     assert log.segments.bases == [0, 1]
 
 
-def test_jitter_takes_some_time_off_for_each_log() -> None:
+def test_jitter_shortens_the_roll_time_of_each_log() -> None:
     logs = manager(clock=ManualClock(NOW), random=Random(1))
     config = LogConfig(segment_ms=1000, segment_jitter_ms=900, message_timestamp_after_max_ms=1 << 40)
     rolled_after = set()
@@ -121,7 +121,7 @@ def test_a_sealed_segment_has_its_largest_timestamp_and_both_index_files() -> No
     assert "00000000000000000003.snapshot" in names
 
 
-def test_a_roll_leaves_the_producers_as_they_were_then() -> None:
+def test_a_roll_writes_a_snapshot_of_the_producers() -> None:
     disk = MemoryDisk()
     log = new_log(logs=manager(disk))
     produce(log, 2, producer_id=4, producer_epoch=1, base_sequence=10)
@@ -131,7 +131,7 @@ def test_a_roll_leaves_the_producers_as_they_were_then() -> None:
     assert (entry.producer_id, entry.producer_epoch, entry.last_sequence, entry.last_offset) == (4, 1, 11, 1)
 
 
-def test_a_changed_config_holds_for_the_segment_under_way() -> None:
+def test_a_changed_config_applies_to_the_active_segment() -> None:
     log = new_log()
     produce(log)
     log.update_config(replace(log.config, segment_bytes=1))

@@ -19,7 +19,7 @@ SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 
 
 class Scarce:
-    """A disk that refuses the writes to paths which hold `where`, until `relieve`."""
+    """A disk that refuses writes to paths that contain `where`, until `relieve` is called."""
 
     def __init__(self, disk: MemoryDisk, code: int, where: str = "") -> None:
         self.disk, self.code, self.where = disk, code, where
@@ -56,7 +56,7 @@ def test_checkpoints_that_a_shortage_prevents_are_written_later(code: int) -> No
 
 
 @pytest.mark.parametrize("code", SHORTAGES)
-def test_a_log_that_a_shortage_keeps_from_being_made_is_made_by_the_next_attempt(code: int) -> None:
+def test_a_log_that_a_shortage_prevents_is_created_by_the_next_attempt(code: int) -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     shortage = Scarce(disk, code, "/t-0")
@@ -81,7 +81,7 @@ def test_a_start_without_descriptors_is_refused_with_the_remedy() -> None:
         manager(disk)
 
 
-def test_a_cut_whose_checkpoint_a_shortage_prevents_changes_nothing_and_may_be_repeated() -> None:
+def test_a_truncation_whose_checkpoint_a_shortage_prevents_changes_nothing_and_may_be_repeated() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -99,7 +99,7 @@ def test_a_cut_whose_checkpoint_a_shortage_prevents_changes_nothing_and_may_be_r
     assert offsets(log) == [0, 1]
 
 
-def test_a_cut_that_a_shortage_interrupts_stops_its_log_alone() -> None:
+def test_a_truncation_that_a_shortage_interrupts_takes_only_its_log_offline() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -136,7 +136,7 @@ def test_a_compaction_that_a_shortage_prevents_is_tried_again() -> None:
     assert len(offsets(log)) < 18
 
 
-def test_a_shortage_is_known_through_the_error_that_it_caused() -> None:
+def test_a_shortage_is_recognised_through_the_error_that_it_caused() -> None:
     error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "refused")
     error.__cause__ = DiskError(errno.EMFILE, "Too many open files", "/t-0")
     assert is_shortage(error)

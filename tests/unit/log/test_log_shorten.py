@@ -26,7 +26,7 @@ def with_segments(count: int, **config: object) -> Log:
     return log
 
 
-def test_retention_by_size_keeps_at_least_that_much() -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes() -> None:
     log = with_segments(10, retention_bytes=SIZE * 4)
     assert log.delete_old_segments(NOW) == 6
     assert offsets(log) == [6, 7, 8, 9]
@@ -35,13 +35,13 @@ def test_retention_by_size_keeps_at_least_that_much() -> None:
     assert log.delete_old_segments(NOW) == 5
 
 
-def test_retention_by_time_goes_by_the_newest_record_of_a_segment() -> None:
+def test_retention_by_time_uses_the_newest_record_of_a_segment() -> None:
     log = with_segments(5, retention_ms=1000)
     assert log.delete_old_segments(NOW + 1002) == 2
     assert log.log_start_offset == 2
 
 
-def test_records_without_time_age_by_their_file() -> None:
+def test_records_without_timestamp_age_by_the_time_of_their_file() -> None:
     clock = ManualClock(NOW)
     logs = manager(MemoryDisk(now_ms=clock.wall_ms), clock)
     log = logs.create("t", TOPIC_ID, 0, replace(ONE_EACH, retention_ms=1000))
@@ -51,7 +51,7 @@ def test_records_without_time_age_by_their_file() -> None:
     assert log.delete_old_segments(NOW + 1001) == 3
 
 
-def test_everything_may_expire_and_offsets_go_on() -> None:
+def test_all_records_may_expire_and_offsets_continue() -> None:
     log = with_segments(3, retention_ms=1000)
     assert log.delete_old_segments(NOW + 10_000) == 3
     assert (log.log_start_offset, log.log_end_offset, log.size) == (3, 3, 0)
@@ -59,7 +59,7 @@ def test_everything_may_expire_and_offsets_go_on() -> None:
     assert log.delete_old_segments(NOW) == 0
 
 
-def test_a_young_segment_protects_the_older_ones_behind_it_in_the_log() -> None:
+def test_a_young_segment_keeps_older_segments_after_it() -> None:
     log = new_log(replace(ONE_EACH, retention_ms=1000))
     for stamp in (NOW + 5000, NOW, NOW):
         produce(log, timestamp=stamp)
@@ -75,12 +75,12 @@ def test_nothing_above_the_high_watermark_is_deleted() -> None:
     assert log.log_start_offset == 2
 
 
-def test_a_compacted_log_loses_nothing_to_retention() -> None:
+def test_retention_deletes_nothing_of_a_compacted_log() -> None:
     log = with_segments(4, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"}))
     assert log.delete_old_segments(NOW + 10_000) == 0
 
 
-def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_pass() -> None:
+def test_deleted_records_are_hidden_at_once_and_their_segments_deleted_by_the_next_pass() -> None:
     log = with_segments(5)
     assert log.advance_log_start_offset(3)
     assert not log.advance_log_start_offset(2)
@@ -106,7 +106,7 @@ def test_the_log_start_survives_a_crash_once_it_is_checkpointed() -> None:
     assert (again.log_start_offset, again.log_end_offset) == (7, 20)
 
 
-def test_files_of_deleted_segments_stay_for_a_while_and_then_go() -> None:
+def test_files_of_deleted_segments_are_removed_after_the_delay() -> None:
     clock = ManualClock(NOW)
     disk = MemoryDisk()
     logs = manager(disk, clock)
@@ -126,7 +126,7 @@ def test_files_of_deleted_segments_stay_for_a_while_and_then_go() -> None:
 @pytest.mark.parametrize(
     ("cut", "end"), [(100, 12), (12, 12), (11, 9), (10, 9), (9, 9), (6, 6), (5, 3), (3, 3), (1, 0), (0, 0)]
 )
-def test_truncation_takes_whole_batches(cut: int, end: int) -> None:
+def test_truncation_removes_whole_batches(cut: int, end: int) -> None:
     log = new_log(LogConfig(segment_bytes=200, index_interval_bytes=0))
     for number in range(4):
         produce(log, 3, epoch=number)
@@ -139,7 +139,7 @@ def test_truncation_takes_whole_batches(cut: int, end: int) -> None:
     assert produce(log, 2, epoch=9) == end
 
 
-def test_truncation_takes_producers_back_to_what_is_left() -> None:
+def test_truncation_rebuilds_producers_from_the_remaining_batches() -> None:
     log = new_log()
     produce(log, 2, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     produce(log, 2, producer_id=6, producer_epoch=0, base_sequence=0)
@@ -174,7 +174,7 @@ def test_a_truncated_log_may_be_cut_below_its_start() -> None:
         log.truncate_to(-1)
 
 
-def test_the_checkpoint_is_lowered_before_anything_is_cut() -> None:
+def test_the_checkpoint_is_lowered_before_a_file_is_cut() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -189,7 +189,7 @@ def test_the_checkpoint_is_lowered_before_anything_is_cut() -> None:
     assert b"t 0 3" in disk.read_bytes("/logs/recovery-point-offset-checkpoint")
 
 
-def test_an_epoch_that_begins_where_the_log_ends_goes_with_a_cut_there() -> None:
+def test_an_epoch_that_starts_at_the_log_end_is_removed_by_a_truncation_to_it() -> None:
     log = new_log()
     produce(log, 2, epoch=8)
     log.advance_log_start_offset(2)

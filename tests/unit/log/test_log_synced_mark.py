@@ -1,4 +1,4 @@
-"""The mark of a log that was only ever counted for what it had on disk, and when it comes and goes."""
+"""The synced mark of a log: when it is written and removed, and which records count meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def told_after_a_restart(tmp_path: Path) -> dict[bytes, list[int]]:
     return told
 
 
-def test_a_log_that_promises_fsync_is_marked_with_its_first_sync(tmp_path: Path) -> None:
+def test_the_first_sync_of_a_log_that_promises_fsync_writes_its_mark(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         assert (log.countable_offset, is_marked(tmp_path)) == (0, False)
@@ -52,7 +52,7 @@ def test_a_log_that_promises_fsync_is_marked_with_its_first_sync(tmp_path: Path)
     assert run(told_after_a_restart(tmp_path)) == {TOPIC_ID: [0]}
 
 
-def test_a_log_without_the_promise_is_never_marked(tmp_path: Path) -> None:
+def test_a_log_that_does_not_promise_fsync_is_never_marked(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -65,7 +65,7 @@ def test_a_log_without_the_promise_is_never_marked(tmp_path: Path) -> None:
     assert run(told_after_a_restart(tmp_path)) == {}
 
 
-def test_nothing_counts_as_synced_after_the_switch_before_the_log_is_marked(tmp_path: Path) -> None:
+def test_after_fsync_is_switched_on_no_record_counts_before_the_mark_is_written(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flush()
@@ -77,7 +77,9 @@ def test_nothing_counts_as_synced_after_the_switch_before_the_log_is_marked(tmp_
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_a_sync_that_began_before_the_switch_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_began_before_fsync_was_switched_on_writes_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate, original = asyncio.Event(), RealFile.sync
 
     async def sync(file: RealFile) -> None:
@@ -102,7 +104,7 @@ def test_a_sync_that_began_before_the_switch_marks_nothing(tmp_path: Path, monke
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_only_synced_records_count_until_the_mark_is_gone(tmp_path: Path) -> None:
+def test_only_synced_records_count_until_the_mark_is_removed(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -115,7 +117,7 @@ def test_only_synced_records_count_until_the_mark_is_gone(tmp_path: Path) -> Non
     run(with_log(tmp_path, PROMISED, work))
 
 
-def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path: Path) -> None:
+def test_fsync_promised_again_while_the_mark_is_being_removed_writes_the_mark_again(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -131,7 +133,7 @@ def test_a_promise_that_is_renewed_while_the_mark_goes_is_marked_again(tmp_path:
 
 
 @pytest.mark.parametrize("left", [-1, 0])
-def test_the_mark_of_a_log_that_lost_synced_records_is_not_believed(tmp_path: Path, left: int) -> None:
+def test_the_mark_of_a_log_that_lost_synced_records_is_removed(tmp_path: Path, left: int) -> None:
     async def work(log: Log) -> None:
         produce(log)
         produce(log)

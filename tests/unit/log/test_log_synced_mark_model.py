@@ -106,7 +106,7 @@ class Machine:
         self.log.roll()
 
     def cut(self) -> None:
-        """Leaders don't."""
+        """Does nothing: a leader does not truncate."""
 
     def cancel(self) -> None:
         for task in self.tasks:
@@ -122,7 +122,7 @@ class Machine:
             self.check()
 
     def die(self) -> None:
-        """The process will be killed inside of one of its next calls of the disk."""
+        """Kills the process inside one of its next calls of the disk."""
         left = self.random.randint(1, 12)
 
         def is_due(kind: str) -> bool:
@@ -133,7 +133,7 @@ class Machine:
         self._die_when(is_due)
 
     def die_removing(self) -> None:
-        """The process will be killed when the mark is gone from the directory and the directory is not synced."""
+        """Kills the process after the mark is removed and before the directory is synced."""
         self._die_when(lambda kind: kind == "sync_dir" and self.volume.find(f"{PATH}/{SYNCED_MARK_FILE}") is None)
 
     def _die_when(self, is_due: Callable[[str], bool]) -> None:
@@ -179,7 +179,7 @@ class Machine:
 
 
 class Leader(Machine):
-    """The only replica: its high watermark is all that it needs."""
+    """The only replica, whose high watermark alone decides what counts."""
 
     def take_role(self) -> None:
         self.partition = Partition(
@@ -210,7 +210,7 @@ class Follower(Machine):
         produce(self.log, commit=False)
 
     def sync(self) -> None:
-        """A fetch names the end of the log once all before it counts, as `ReplicaFetcher` does it."""
+        """Fetches from the log end once all records before it count, as `ReplicaFetcher` does."""
         self.begin(self._fetch)
 
     async def _fetch(self) -> None:
@@ -220,7 +220,7 @@ class Follower(Machine):
         self.named = log.log_end_offset
 
     def cut(self) -> None:
-        """Another leader has other records from here on."""
+        """Truncates: another leader has other records from here on."""
         self.log.truncate_to(max(0, self.log.log_end_offset - 1))
         self.named = min(self.named, self.log.log_end_offset)
         self.counted = min(self.counted, self.log.log_end_offset)
@@ -239,7 +239,7 @@ def may_be_marked(volume: Volume) -> bool:
 
 
 def after_a_power_loss(volume: Volume) -> tuple[bool, int]:
-    """Whether the log has a mark after the worst power loss, and where the log ends."""
+    """Returns whether the log has a mark after the worst power loss, and its log end offset."""
     copied = deepcopy(volume)
     copied.lose_power(Random(0), Severity.EVERYTHING)
     end, directory = 0, copied.find(PATH)
@@ -271,11 +271,13 @@ def test_only_synced_records_count_while_the_mark_may_be_on_disk(role: type[Mach
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("history", [SWITCHED_BACK, KILLED, ROLLED])
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_count_whenever_the_change_comes(role: type[Machine], history: str, turns: int) -> None:
+def test_only_synced_records_count_at_whatever_point_the_config_changes(
+    role: type[Machine], history: str, turns: int
+) -> None:
     play(role, history.format("turn " * turns).split(), 1)
 
 
-def test_a_segment_that_is_made_again_counts_with_its_directory_entry() -> None:
+def test_a_segment_that_is_created_again_counts_only_with_a_synced_directory_entry() -> None:
     play(Follower, MADE_AGAIN.split(), 1)
 
 

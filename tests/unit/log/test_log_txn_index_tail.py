@@ -1,4 +1,4 @@
-"""The end of a transaction index after a crash: entries up to the first that can't be, and the rest from the log."""
+"""A transaction index after a crash: entries before the first impossible one are kept, others rebuilt from the log."""
 
 import pytest
 
@@ -31,11 +31,11 @@ DATA = b"".join(entry.pack() for entry in WHOLE)
         "version",
     ],
 )
-def test_what_a_crash_left_behind_the_last_whole_entry_is_not_believed(tail: bytes) -> None:
+def test_bytes_that_a_crash_left_after_the_last_whole_entry_are_ignored(tail: bytes) -> None:
     assert read_txn_index(100, DATA + tail) == WHOLE
 
 
-def test_entries_behind_one_that_cannot_be_are_not_believed_either() -> None:
+def test_entries_after_an_impossible_one_are_ignored() -> None:
     later = AbortedTransaction(9, 120, 130, 131).pack()
     assert read_txn_index(100, DATA + bytes(ENTRY.size) + later) == WHOLE
 

@@ -1,4 +1,4 @@
-"""Batches that are small and unpack to much: how long they hold the loop, and how many are unpacked together."""
+"""Small batches that unpack to many records do not block the loop, and few are unpacked at the same time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bomb(*, key: bytes | None = b"k", codec: int = Codec.ZSTD, timestamp: int = 
 
 
 def passes_during(work: Callable[[], Awaitable[T]]) -> tuple[int, T]:
-    """How often the loop went on to something else until the work was done."""
+    """Counts the passes of the loop until the work is done."""
 
     async def run() -> tuple[int, T]:
         pending = asyncio.ensure_future(work())
@@ -59,7 +59,7 @@ def appended(log: Log, data: bytes) -> Callable[[], Awaitable[int]]:
     return append
 
 
-def test_looking_up_a_time_lets_others_have_their_turn() -> None:
+def test_a_lookup_by_time_does_not_block_other_tasks() -> None:
     log = new_log()
     log.append_as_leader(bomb(), leader_epoch=0, now_ms=NOW)
     passes, newest = passes_during(log.max_timestamp_offset)
@@ -72,8 +72,8 @@ def test_looking_up_a_time_lets_others_have_their_turn() -> None:
     assert found.offset == MANY
 
 
-def test_a_log_of_batches_that_claim_a_time_and_have_it_not_lets_others_have_their_turn() -> None:
-    """The header says what a client wrote into it; each such batch is opened in vain."""
+def test_a_lookup_by_time_in_batches_with_false_max_timestamps_does_not_block_other_tasks() -> None:
+    """A client may write any max timestamp into the header: each such batch is unpacked for nothing."""
     log = new_log()
     liar = bytearray(build_batch([(NOW, b"k", None, ())]))
     header = parse_header(bytes(liar))._replace(max_timestamp=NOW + 1000)
@@ -85,7 +85,7 @@ def test_a_log_of_batches_that_claim_a_time_and_have_it_not_lets_others_have_the
     assert passes >= 100
 
 
-def test_appending_to_a_compacted_topic_lets_others_have_their_turn() -> None:
+def test_an_append_to_a_compacted_topic_does_not_block_other_tasks() -> None:
     log = new_log(LogConfig(cleanup_policy=frozenset({"compact"})))
     passes, end = passes_during(appended(log, bomb()))
     assert passes >= SLICES
@@ -115,7 +115,7 @@ def test_a_batch_that_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pyt
 
 
 class SlowDisk(MemoryDisk):
-    """Counts what runs in its threads at the same time, and lets a few passes go by."""
+    """Counts the calls that run in its threads at the same time, and delays each by a few passes of the loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def nothing(data: bytes) -> Generator[None, None, int]:
 
 
 @pytest.mark.parametrize(("small_bytes", "together"), [(10**7, SMALL_BATCHES), (1000, SMALL_BATCHES + 1)])
-def test_so_many_batches_are_unpacked_together_and_no_more(
+def test_the_number_of_batches_unpacked_at_the_same_time_is_bounded(
     small_bytes: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpacking, "SMALL_BYTES", small_bytes)

@@ -42,7 +42,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class RawClient:
-    """Bytes to and from the server, with nothing of a protocol but the size prefix."""
+    """Sends and receives bytes, with no part of the protocol but the size prefix."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -61,7 +61,7 @@ class RawClient:
         return await self.receive()
 
     async def closed_by_server(self) -> bytes:
-        """What still came before the end."""
+        """Returns the bytes that came before the server closed the connection."""
         try:
             return await self.reader.read()
         except ConnectionError:

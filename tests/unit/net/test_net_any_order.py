@@ -1,4 +1,4 @@
-"""Whatever the network, the peer and the handlers do and in whatever order: whole answers, in order, nothing held back.
+"""Answers are whole, complete and in order, whatever the network, the peer and the handlers do in any order.
 
 A connection is driven here without a socket. The steps are drawn at random: bytes arrive in any portions, handlers
 answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses, the loop turns.
@@ -33,7 +33,7 @@ def limits(queued_max_request_bytes: int) -> Limits:
 
 
 class Wire:
-    """A transport that a test plays: it takes what is written, and says when it had enough."""
+    """A transport that a test plays: it keeps the written bytes and pauses writing."""
 
     def __init__(self) -> None:
         self.written = bytearray()

@@ -16,7 +16,7 @@ def test_an_answer_that_is_there_is_settled_at_once() -> None:
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_a_later_is_made_of_the_result_of_its_source(kind: str, shaped: bool) -> None:
+def test_a_later_answers_with_the_result_of_its_source(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3

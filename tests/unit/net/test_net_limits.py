@@ -1,4 +1,4 @@
-"""The bounds on their own, without sockets."""
+"""The limits by themselves, without sockets."""
 
 import logging
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Sleeper:
         return True
 
 
-def test_the_wheel_expires_after_one_whole_period_of_silence() -> None:
+def test_the_wheel_expires_connections_after_one_whole_idle_period() -> None:
     wheel = IdleWheel()
     for _ in range(5):
         wheel.tick()
@@ -46,7 +46,7 @@ def test_the_wheel_expires_after_one_whole_period_of_silence() -> None:
     assert active.expired_at == []
 
 
-def test_the_wheel_asks_again_soon_when_something_keeps_a_connection() -> None:
+def test_the_wheel_asks_again_soon_if_a_connection_stays() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -57,7 +57,7 @@ def test_the_wheel_asks_again_soon_when_something_keeps_a_connection() -> None:
     assert held.expired_at == [41]
 
 
-def test_the_wheel_expires_in_the_order_of_coming() -> None:
+def test_the_wheel_expires_connections_in_the_order_of_arrival() -> None:
     wheel = IdleWheel()
     order: list[Sleeper] = []
 
@@ -74,7 +74,7 @@ def test_the_wheel_expires_in_the_order_of_coming() -> None:
     assert order == sleepers[::-1]
 
 
-def test_the_wheel_forgets_what_is_removed() -> None:
+def test_the_wheel_does_not_expire_removed_connections() -> None:
     wheel = IdleWheel()
     gone = Sleeper(wheel=wheel)
     wheel.add(gone)
@@ -84,7 +84,7 @@ def test_the_wheel_forgets_what_is_removed() -> None:
     assert gone.expired_at == []
 
 
-def test_the_budget_wakes_those_who_wait_in_order_once_there_is_room() -> None:
+def test_the_budget_wakes_waiters_in_order_once_there_is_room() -> None:
     budget = ByteBudget(100)
     woken: list[str] = []
 
@@ -110,7 +110,7 @@ def test_a_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_a_budget_tells_its_room_and_whether_it_is_strained() -> None:
+def test_a_budget_has_its_room_and_whether_it_is_strained() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -146,7 +146,7 @@ def test_connection_counts_go_back_to_zero() -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_some_connections_from_loopback_always_get_in(limits: Limits, host: str) -> None:
+def test_some_connections_from_loopback_are_always_admitted(limits: Limits, host: str) -> None:
     counts = ConnectionCounts(limits)
     for _ in range(limits.loopback_connections):
         assert counts.refusal(host) is None
@@ -163,7 +163,7 @@ def test_connections_are_refused_before_they_take_the_last_descriptors() -> None
     assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
 
 
-def test_a_protected_listener_has_no_limit_in_all_but_those_of_its_addresses() -> None:
+def test_a_protected_listener_has_only_limits_per_address() -> None:
     counts = ConnectionCounts(Limits(max_connections=1, max_connections_per_ip=1))
     counts.add("10.0.0.1")
     assert counts.full
@@ -179,7 +179,7 @@ def test_overrides_are_host_and_count() -> None:
             parse_ip_overrides([wrong])
 
 
-def test_a_log_that_is_flooded_counts_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limited_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = LimitedLog(logging.getLogger("penstock.net"), lambda: now)
     for number in range(100):
@@ -199,7 +199,7 @@ def test_stacks_of_one_kind_of_failure_do_not_flood_the_log(caplog: pytest.LogCa
     assert all(record.exc_info is not None for record in caplog.records)
 
 
-def test_a_frame_that_only_announces_its_size_owns_little_memory() -> None:
+def test_a_frame_that_only_announces_its_size_takes_little_memory() -> None:
     partial = PartialFrame(100_000_000, memoryview(b""))
     assert partial.capacity == PARTIAL_MIN_BYTES
     received = 0
@@ -210,7 +210,7 @@ def test_a_frame_that_only_announces_its_size_owns_little_memory() -> None:
         received += len(tail)
 
 
-def test_a_partial_frame_ends_up_exactly_its_size_also_when_its_tail_is_still_held() -> None:
+def test_a_partial_frame_ends_with_exactly_its_size_though_its_tail_is_still_held() -> None:
     body = bytes(range(256)) * 1000
     partial = PartialFrame(len(body), memoryview(body)[:10])
     held = []
@@ -227,7 +227,7 @@ def test_a_partial_frame_ends_up_exactly_its_size_also_when_its_tail_is_still_he
     assert partial.capacity == len(body)
 
 
-def test_an_answer_gets_its_room_at_once_unless_it_is_huge() -> None:
+def test_a_client_allocates_memory_for_an_answer_at_once_unless_it_is_huge() -> None:
     for size, room in ((1_000_000, 1_000_000), (100_000_000, ANSWER_AT_ONCE_BYTES)):
         reader = FrameReader(100_000_000)
         start = SIZE.pack(size) + b"begins"

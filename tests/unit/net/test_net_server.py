@@ -1,4 +1,4 @@
-"""What a client of a listener can rely on, and what one client can't do to another."""
+"""What a listener guarantees its clients, and how it protects clients from each other."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 
 class Parked:
-    """A dispatcher whose answers wait until the test gives them."""
+    """A dispatcher whose answers wait until the test releases them."""
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
@@ -210,7 +210,7 @@ def test_a_bug_in_a_handler_costs_one_connection(loop: str, where: str, caplog: 
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_that_sends_a_byte_at_a_time_holds_up_nobody(loop: str) -> None:
+def test_a_client_that_sends_a_byte_at_a_time_delays_no_other_client(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             slow, other = await harness.client(), await harness.client()
@@ -222,7 +222,7 @@ def test_a_client_that_sends_a_byte_at_a_time_holds_up_nobody(loop: str) -> None
     run_on(loop, scenario())
 
 
-def test_a_client_that_never_reads_stops_being_served_and_nobody_else_notices(loop: str) -> None:
+def test_a_client_that_never_reads_is_no_longer_served_and_delays_no_other_client(loop: str) -> None:
     started: list[int] = []
 
     def big(connection: Connection, request: memoryview) -> Reply:
@@ -254,7 +254,7 @@ def test_a_client_that_never_reads_stops_being_served_and_nobody_else_notices(lo
     run_on(loop, scenario())
 
 
-def test_answers_that_nobody_takes_are_counted_and_their_slow_readers_closed(loop: str) -> None:
+def test_unread_answers_are_counted_and_their_slow_readers_closed(loop: str) -> None:
     async def scenario() -> None:
         limits = Limits(queued_max_response_bytes=30_000_000, slow_reader_timeout_ms=0)
         async with serving(lambda *_: [bytes(20_000_000)], limits) as harness:
@@ -338,7 +338,7 @@ def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None
         (b"\x7f\x00\x00\x00", "over socket.request.max.bytes=104857600"),
     ],
 )
-def test_what_is_not_a_kafka_request_is_named_in_the_log_and_closed(
+def test_a_connection_with_another_protocol_is_closed_and_the_log_names_the_protocol(
     loop: str, sent: bytes, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -518,7 +518,7 @@ def test_a_half_closed_client_gets_the_answers_it_waits_for(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_requests_of_a_client_that_hung_up_are_still_done(loop: str) -> None:
+def test_requests_of_a_client_that_hung_up_are_still_served(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         gone: list[int] = []
@@ -537,7 +537,7 @@ def test_requests_of_a_client_that_hung_up_are_still_done(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_stopping_finishes_what_is_in_progress_and_takes_nothing_new(loop: str) -> None:
+def test_stopping_completes_requests_in_progress_and_starts_no_others(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -557,7 +557,7 @@ def test_stopping_finishes_what_is_in_progress_and_takes_nothing_new(loop: str) 
     run_on(loop, scenario())
 
 
-def test_stopping_cuts_off_what_outlasts_the_grace(loop: str) -> None:
+def test_stopping_closes_connections_whose_requests_outlast_the_grace(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -604,7 +604,7 @@ def test_a_port_in_use_is_an_error_and_leaves_nothing_open(loop: str) -> None:
 
 
 @pytest.mark.skipif(not KNOWN, reason="only Linux counts the bytes of a connection")
-def test_bytes_are_known_while_a_connection_is_open_and_after(loop: str) -> None:
+def test_traffic_is_counted_while_a_connection_is_open_and_after(loop: str) -> None:
     async def scenario() -> None:
         async with serving(echo) as harness:
             client = await harness.client()

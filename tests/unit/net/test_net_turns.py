@@ -1,4 +1,4 @@
-"""How much a pass of the loop does for clients, and in which order connections have their turn."""
+"""How many requests a pass of the loop starts, and in which order connections have their turn."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ class Passes:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_pass_starts_so_many_requests_of_one_read(loop: str) -> None:
+def test_a_pass_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=20)) as harness:
@@ -73,7 +73,7 @@ def test_requests_that_need_a_task_count_more(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_connection_with_one_request_does_not_wait_for_all_of_another(loop: str) -> None:
+def test_a_connection_with_one_request_does_not_wait_for_all_requests_of_another(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=10)) as harness:
@@ -106,7 +106,7 @@ class Waiter:
             self.turns.wait(self)
 
 
-def test_connections_that_wait_have_one_request_each_in_turn() -> None:
+def test_waiting_connections_start_one_request_each_in_turn() -> None:
     soon: list[object] = []
     turns = Turns(Limits(pass_max_requests=4), soon.append, lambda: 0)
     order: list[Waiter] = []

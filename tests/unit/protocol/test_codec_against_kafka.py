@@ -95,7 +95,7 @@ def test_kafka_writes_back_the_bytes_it_reads_from_us() -> None:
     assert not differing[:3]
 
 
-def test_a_message_of_defaults_is_kafkas() -> None:
+def test_a_message_of_defaults_has_the_same_bytes_as_kafkas() -> None:
     lines = [f"{cls.__name__} {version} {encode(cls(), version).hex()}" for cls, version in versions()]
     answers = kafka_answers([f"{cls.__name__} {version} default" for cls, version in versions()])
     differing = [pair for pair in zip(lines, answers, strict=True) if pair[0] != pair[1]]

@@ -1,4 +1,4 @@
-"""An independent codec must read what we write and write what we read, byte for byte."""
+"""An independent codec reads our bytes and writes the same bytes."""
 
 import dataclasses
 import io
@@ -79,7 +79,7 @@ def values_for_both(cls: type[Struct], version: int, flexible: bool, theirs: Any
 
 
 def plain(value: Any) -> Any:
-    """kio's value as we would hold it."""
+    """Converts a value of kio to ours."""
     match value:
         case timedelta():
             return value // timedelta(milliseconds=1)
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 def without_none(ids: Any, field: Field) -> Any:
-    """kio reads the zero id as None."""
+    """Replaces None, as which kio reads the zero id."""
     if isinstance(ids, list):
         return [one or ZERO_UUID for one in ids]
     return ids or ZERO_UUID if field.kind == "uuid" else ids

@@ -1,4 +1,4 @@
-"""Bytes that are not a message: a DecodeError and nothing else, without allocating more than the frame justifies."""
+"""Invalid bytes raise DecodeError and no other exception, and allocate no more than their frame justifies."""
 
 import random
 import tracemalloc
@@ -140,7 +140,7 @@ def test_more_tags_than_the_frame_can_hold_are_refused() -> None:
     refuse(HeartbeatRequest, 4, b"\x02g\x00\x00\x00\x00\x02m\x00" + HUGE_LENGTH, "more elements")
 
 
-def test_a_tagged_field_that_does_not_fill_its_size_is_refused() -> None:
+def test_a_tagged_field_shorter_than_its_size_is_refused() -> None:
     from penstock.protocol.messages.api_01_fetch import FetchRequest
 
     wire = bytearray(encode(FetchRequest(cluster_id="abc"), 12))

@@ -1,4 +1,4 @@
-"""What a field's declaration means for what is written and read."""
+"""How a field's declaration decides what is written and read."""
 
 import pytest
 
@@ -138,7 +138,7 @@ def test_a_codec_is_compiled_once() -> None:
 
 
 def test_an_error_message_that_is_too_long_loses_its_middle() -> None:
-    """It may repeat a name of 32,767 bytes; the answer has to be sent all the same."""
+    """A message may repeat a name of 32,767 bytes, and the answer must still fit."""
     name = "Ä" * 16_000
     message = f"There is no topic {name}: create it first."
     answer = decode(

@@ -74,7 +74,7 @@ def test_text_that_is_no_id_is_refused(text: str) -> None:
         uuid_from_str(text)
 
 
-def test_error_codes_know_whether_a_retry_helps() -> None:
+def test_error_codes_are_retriable_as_in_kafka() -> None:
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
     assert not ErrorCode.INVALID_TOPIC_EXCEPTION.retriable
     assert (ErrorCode(-1), ErrorCode(0)) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
@@ -102,7 +102,7 @@ def test_headers_follow_the_version_except_for_the_api_versions_response() -> No
     assert (request_header_version(18, 3), response_header_version(18, 3)) == (2, 0)
 
 
-def test_the_table_of_apis_loads_no_message() -> None:
+def test_the_table_of_apis_imports_no_message_module() -> None:
     code = "import sys, penstock.protocol.apis; print(sum('.messages.' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 

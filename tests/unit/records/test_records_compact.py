@@ -1,4 +1,4 @@
-"""Compaction: a reader of the compacted log ends with the same state, and nobody's sequence or marker is lost early."""
+"""Compaction: a reader of the compacted log ends with the same state, and no sequence or marker is removed early."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_headers_and_odd_bytes_survive_untouched() -> None:
     assert everything(cleaned)[0] == Record(1, 6, b"b", b"x" * 300, (("h", b"\xff"), ("", None)))
 
 
-def test_a_record_without_key_goes_and_is_counted() -> None:
+def test_a_record_without_key_is_removed_and_counted() -> None:
     work = Round()
     assert offsets_of(work.run([put(0, (None, b"1"), (b"a", b"1"))])) == [1]
     assert work.compactor.stats.records_without_key == 1
@@ -130,18 +130,18 @@ def test_a_tombstone_outlives_its_first_compaction_by_the_retention() -> None:
     assert everything(last)[0].timestamp == 2
 
 
-def test_a_superseded_tombstone_goes_at_once() -> None:
+def test_a_superseded_tombstone_is_removed_at_once() -> None:
     assert offsets_of(Round().run([put(0, (b"a", None)), put(1, (b"a", b"2"))])) == [1]
 
 
-def test_log_append_time_stays_when_the_base_moves() -> None:
+def test_log_append_time_stays_when_the_base_timestamp_changes() -> None:
     batch = build_batch([(1, b"a", None, ()), (2, b"b", b"x", ())], log_append_time=777)
     (cleaned,) = Round().run([batch])
     assert parse_header(cleaned).has_delete_horizon
     assert [r.timestamp for r in everything([cleaned])] == [777, 777]
 
 
-def test_records_behind_the_map_are_kept() -> None:
+def test_records_after_the_end_of_the_offset_map_are_kept() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"b", b"1")), put(2, (b"a", b"2")), put(3, (b"c", b"1"))]
     work = Round(max_keys=2)
     cleaned = work.run(log)
@@ -178,7 +178,7 @@ def test_the_last_sequence_of_an_active_producer_stays_as_an_empty_header() -> N
     assert len(Round(last_records={5: LastRecord(9, 3)}).run(log)) == 1
 
 
-def test_aborted_records_go_and_the_marker_waits_for_two_more_rounds() -> None:
+def test_aborted_records_are_removed_and_their_marker_two_rounds_later() -> None:
     log = [transactional(0, (b"a", b"1")), put(1, (b"a", b"0")), transactional(2, (b"a", b"2")), marker(3, False)]
     aborted = [Aborted(1, 0, 3)]
     work = Round(aborted=aborted)
@@ -211,7 +211,7 @@ def test_the_producers_next_transaction_is_not_taken_for_the_aborted_one() -> No
     assert everything(Round(aborted=twice).run(log))[1].value == b"good"
 
 
-def test_an_aborted_transaction_reported_late_again_hurts_nobody() -> None:
+def test_an_aborted_transaction_that_is_added_again_changes_nothing() -> None:
     scan = TransactionScan()
     scan.add_aborted([Aborted(1, 0, 1)])
     batch = transactional(5, (b"a", b"good"))
@@ -240,14 +240,14 @@ def test_a_marker_that_holds_an_active_producers_epoch_stays_empty() -> None:
     assert len(Round(now=NOW + RETENTION).run(cleaned)) == 1
 
 
-def test_other_control_records_are_never_touched() -> None:
+def test_other_control_records_are_never_changed() -> None:
     from penstock.protocol.persisted.raft.leader_change_message import LeaderChangeMessage
 
     log = [build_control([LeaderChangeMessage(version=0, leader_id=1)], timestamp=1), put(1, (b"a", b"1"))]
     assert Round().run(log) == log
 
 
-def test_no_key_poses_as_the_digest_of_another() -> None:
+def test_no_key_has_the_fingerprint_of_another() -> None:
     long = b"x" * 100
     assert len(fingerprint(long)) == 16
     assert fingerprint(fingerprint(long)) != fingerprint(long)

@@ -1,4 +1,4 @@
-"""Codecs: what other writers send is understood, what is broken is refused, and nothing unpacks beyond its limit."""
+"""Codecs decompress the data of other writers, refuse damaged data, and exceed no limit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_limit_is_exact(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_bomb_costs_no_more_than_its_limit(codec: Codec) -> None:
+def test_a_decompression_bomb_allocates_no_more_than_its_limit(codec: Codec) -> None:
     bomb = compress(codec, bytes(64 * MEGABYTE))
     tracemalloc.start()
     try:
@@ -95,7 +95,7 @@ def test_cut_off_data_is_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), data=st.binary(min_size=1, max_size=200))
 @settings(max_examples=examples(100), deadline=None)
-def test_mutated_data_is_never_worse_than_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
+def test_mutated_data_is_unpacked_or_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
     packed = bytearray(compress(codec, data * 3))
     packed[position % len(packed)] ^= flip
     assert outcome(codec, packed) in TAME
@@ -104,11 +104,11 @@ def test_mutated_data_is_never_worse_than_refused(codec: Codec, position: int, f
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=300))
 @settings(max_examples=examples(100), deadline=None)
-def test_garbage_is_never_worse_than_refused(codec: Codec, data: bytes) -> None:
+def test_garbage_is_unpacked_or_refused(codec: Codec, data: bytes) -> None:
     assert outcome(codec, data) in TAME
 
 
-def test_a_bare_snappy_block_is_understood() -> None:
+def test_a_bare_snappy_block_is_decompressed() -> None:
     data = b"librdkafka writes it like this" * 100
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), MEGABYTE) == data
 
@@ -129,7 +129,7 @@ def test_snappy_is_written_in_the_blocks_of_snappy_java() -> None:
     assert sizes == [32768, 32768, 32768, 1696]
 
 
-def test_a_snappy_claim_of_gigabytes_is_not_believed() -> None:
+def test_a_false_snappy_length_of_gigabytes_is_refused() -> None:
     claim = b"\xff\xff\xff\xff\x07" + b"\x00" * 10
     assert refusal(Codec.SNAPPY, claim, 2**32) == ErrorCode.CORRUPT_MESSAGE
 
@@ -143,7 +143,7 @@ def test_several_gzip_members_are_one_stream_and_trailing_bytes_are_ignored() ->
 
 @pytest.mark.parametrize("linked", [True, False])
 @pytest.mark.parametrize("sized", [True, False])
-def test_every_kind_of_lz4_frame_is_understood(linked: bool, sized: bool) -> None:
+def test_every_kind_of_lz4_frame_is_decompressed(linked: bool, sized: bool) -> None:
     data = bytes(range(256)) * 2000
     packed = lz4.frame.compress(data, block_linked=linked, store_size=sized, content_checksum=True)
     assert decompress(Codec.LZ4, packed, len(data)) == data
@@ -154,7 +154,7 @@ def test_lz4_is_written_in_independent_blocks_without_sizes_or_checksums() -> No
     assert flags == 0b0110_0000
 
 
-def test_zstd_frames_of_unknown_size_are_understood() -> None:
+def test_zstd_frames_of_unknown_size_are_decompressed() -> None:
     data = bytes(range(256)) * 4000
     stream = zstandard.ZstdCompressor().compressobj()
     packed = stream.compress(data) + stream.flush()
@@ -177,7 +177,7 @@ def test_unknown_codecs_are_named(number: int) -> None:
     assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_the_names_of_topic_configs_lead_to_codecs() -> None:
+def test_the_names_in_topic_configs_are_mapped_to_codecs() -> None:
     assert CODEC_NAMES["uncompressed"] is Codec.NONE
     assert [CODEC_NAMES[name] for name in ("gzip", "snappy", "lz4", "zstd")] == COMPRESSED
 

@@ -52,7 +52,7 @@ def test_a_marker_reads_back(marker: EndTxn) -> None:
     assert parse_control(read_records(batch)[0]) == (kind, marker)
 
 
-def test_a_markers_bytes_are_the_ones_of_kafka() -> None:
+def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
     (record,) = read_records(build_end_txn(EndTxn(True, 7), producer_id=1, producer_epoch=0, timestamp=0))
     assert record.key == b"\x00\x00\x00\x01"
     assert record.value == b"\x00\x00\x00\x00\x00\x07"
@@ -79,7 +79,7 @@ def test_data_and_other_control_records_are_no_markers() -> None:
     assert read_end_txn(build_control([MESSAGES[0][1]], timestamp=0)) is None
 
 
-def test_unknown_control_records_are_passed_over() -> None:
+def test_unknown_control_records_are_skipped() -> None:
     assert control_type(b"\x00\x00\x00\x63") is None
     assert parse_control(Record(0, 0, b"\x00\x00\x00\x63", b"whatever")) is None
 

@@ -1,4 +1,4 @@
-"""Batches whose CRC is right and whose content is nonsense: readers answer with an error code and nothing else."""
+"""Batches with a valid CRC and invalid content: readers raise an error code and no other exception."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compacts(batch: bytes) -> None:
 
 
 def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[bytes], object]:
-    """A reader that looks into the unpacked records of a batch."""
+    """Returns a reader that examines the unpacked records of a batch."""
 
     def read(batch: bytes) -> object:
         header = parse_header(batch)
@@ -60,7 +60,7 @@ def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[byte
 
 
 def produced(batch: bytes) -> LeaderBatch:
-    """Validates a client's batch as an append does: one that is large when unpacked is looked into first."""
+    """Validates a client's batch as an append does: one that is large when unpacked is examined first."""
     try:
         return validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0)
     except UnpackFirstError as first:

@@ -43,7 +43,7 @@ def test_the_first_record_that_is_not_older_is_found(
     assert first_at_or_after(batch_of(TIMES, codec), timestamp, start) == found
 
 
-def test_nothing_is_found_behind_the_last_time_or_offset() -> None:
+def test_no_record_is_found_after_the_last_timestamp_or_offset() -> None:
     assert first_at_or_after(batch_of(TIMES), 71) is None
     assert first_at_or_after(batch_of(TIMES), 60, 104) is None
 
@@ -64,7 +64,7 @@ def test_a_batch_without_times_has_no_latest() -> None:
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=30), st.integers(0, 2**40))
-def test_look_up_agrees_with_looking_at_each_record(times: list[int], timestamp: int) -> None:
+def test_a_lookup_agrees_with_a_check_of_each_record(times: list[int], timestamp: int) -> None:
     batch = batch_of(times)
     pairs = [(time, 100 + n) for n, time in enumerate(times)]
     header = parse_header(batch)

@@ -1,4 +1,4 @@
-"""What is built is read back, by us and by two independent implementations, and the other way round."""
+"""Batches that we build are read by us and by two other implementations, and we read theirs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_records_keep_their_offsets_and_may_leave_gaps() -> None:
     assert (header.last_offset, header.next_offset, header.records_count) == (14, 15, 2)
 
 
-def test_records_out_of_order_are_a_programming_error() -> None:
+def test_building_a_batch_of_records_out_of_order_fails_a_check() -> None:
     with pytest.raises(InvariantError):
         build_batch([Record(3, 0, None, None), Record(3, 0, None, None)], base_offset=3)
     with pytest.raises(InvariantError):
@@ -224,7 +224,7 @@ def test_a_length_below_the_header_is_corrupt(length: int) -> None:
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_flipped_bit_behind_the_crc_is_noticed() -> None:
+def test_a_flipped_bit_after_the_crc_is_detected() -> None:
     batch = build_batch([(1, b"key", b"value", ())])
     for position in range(17, len(batch)):
         broken = bytearray(batch)

@@ -1,4 +1,4 @@
-"""What a leader accepts, what it refuses with which code, and what it changes."""
+"""Which batches a leader accepts, which it refuses with which code, and what it changes in them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCH = build_batch(RECORDS)
 
 
 def produced(batch: bytes, rules: AppendRules = RULES) -> LeaderBatch:
-    """Prepares a batch that is too large to be looked into at once, as an append does."""
+    """Validates a batch, and prepares one that is too large to be examined at once, as an append does."""
     place: dict[str, Any] = {"base_offset": 500, "leader_epoch": 7, "now_ms": NOW}
     try:
         return validate_produced(batch, rules, **place)
@@ -142,7 +142,7 @@ REFUSED: list[tuple[str, bytes, ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("batch", "code"), [pytest.param(b, c, id=name) for name, b, c in REFUSED])
-def test_a_client_is_refused(batch: bytes, code: ErrorCode) -> None:
+def test_an_invalid_batch_of_a_client_is_refused(batch: bytes, code: ErrorCode) -> None:
     error = refusal(batch)
     assert error.code == code
     assert error.message
@@ -153,7 +153,7 @@ def test_a_cut_off_second_batch_is_ignored_like_kafka_does() -> None:
         assert stored(produced(BATCH + tail))[16:] == BATCH[16:]
 
 
-def test_size_is_looked_at_before_the_crc() -> None:
+def test_the_size_is_checked_before_the_crc() -> None:
     assert refusal(BATCH, replace(RULES, max_message_bytes=len(BATCH) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
     assert refusal(BAD_CRC, replace(RULES, max_message_bytes=len(BATCH) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
     assert produced(BATCH, replace(RULES, max_message_bytes=len(BATCH)))
@@ -190,7 +190,7 @@ def test_log_append_time_overwrites_the_time_and_the_crc_follows() -> None:
     assert data[HEADER_SIZE:] == BATCH[HEADER_SIZE:]
 
 
-def test_log_append_time_does_not_care_about_the_bounds_of_create_time() -> None:
+def test_log_append_time_ignores_the_bounds_of_create_time() -> None:
     rules = replace(RULES, log_append_time=True, timestamp_before_max_ms=0)
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
@@ -281,7 +281,7 @@ def test_own_control_batches_stay_uncompressed() -> None:
         (build_batch([(NOW, None, bytes(2_000_000), ())]), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
-def test_own_batches_are_judged_too(data: bytes, code: ErrorCode) -> None:
+def test_the_brokers_own_batches_are_validated_too(data: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refused:
         validate_own(data, RULES, base_offset=0, leader_epoch=0, now_ms=NOW)
     assert refused.value.code == code
@@ -313,8 +313,8 @@ def test_rules_follow_from_topic_configs() -> None:
     assert AppendRules.of(Settings(compression_type="snappy")).level is None
 
 
-def test_an_append_looks_into_no_batch_that_is_large_when_unpacked() -> None:
-    """A few kilobytes may unpack to a million records: looking at them would hold everybody else up."""
+def test_an_append_does_not_unpack_a_batch_that_is_large_when_unpacked() -> None:
+    """A few kilobytes may unpack to a million records, and examining them would block all other requests."""
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (SLICE_RECORDS + 1)
     tiny = build_batch(records, compression=Codec.ZSTD)
     wide = build_batch([(NOW, None, bytes(10**6), ())], compression=Codec.ZSTD)
@@ -329,7 +329,7 @@ def test_an_append_looks_into_no_batch_that_is_large_when_unpacked() -> None:
             validate_produced(batch, rules, base_offset=0, leader_epoch=0, now_ms=NOW)
 
 
-def test_looking_for_refused_timestamps_stops_at_the_last_error_that_is_told() -> None:
+def test_the_search_for_refused_timestamps_stops_at_the_last_reported_error() -> None:
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (20 * SLICE_RECORDS)
     batch = build_batch(records)
     header = parse_header(batch)
@@ -342,7 +342,7 @@ def test_looking_for_refused_timestamps_stops_at_the_last_error_that_is_told() -
     assert slices <= MAX_RECORD_ERRORS // SLICE_RECORDS + 1
 
 
-def test_what_was_prepared_under_other_rules_is_prepared_again() -> None:
+def test_a_batch_prepared_under_other_rules_is_prepared_again() -> None:
     batch = build_batch([(NOW, b"k", bytes(100_000), ())], compression=Codec.ZSTD)
     old, new = replace(RULES, keys_required=True), replace(RULES, codec=Codec.LZ4)
     with pytest.raises(UnpackFirstError):

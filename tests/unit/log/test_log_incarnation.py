@@ -1,4 +1,4 @@
-"""A start tells whether the last life lost what it had not synced: its process died, or its machine did."""
+"""A start can tell whether the last incarnation lost unsynced writes: only its process ended, or its machine did."""
 
 import errno
 from random import Random
@@ -18,14 +18,14 @@ def opened(disk: MemoryDisk) -> LogDir:
     return directory
 
 
-def test_a_process_that_was_killed_has_left_everything_it_wrote() -> None:
+def test_after_a_killed_process_the_last_incarnation_is_known() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     again = opened(disk)
     assert (again.clean, again.last_incarnation.broker_epoch) == (False, 7)
 
 
-def test_a_machine_that_was_off_may_have_lost_something() -> None:
+def test_after_a_power_loss_the_last_incarnation_is_unknown() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     disk.sync_volume("/data")
@@ -33,7 +33,7 @@ def test_a_machine_that_was_off_may_have_lost_something() -> None:
         assert opened(disk.crash(Random(seed))).last_incarnation.broker_epoch == -1
 
 
-def test_who_asked_and_was_killed_before_the_answer_is_known_to_the_next_one() -> None:
+def test_an_incarnation_killed_before_its_registration_was_answered_is_known_to_the_next() -> None:
     disk = MemoryDisk(crashable=True)
     asking = Incarnation(7, bytes(range(16)))
     opened(disk).note_incarnation(asking)
@@ -42,7 +42,7 @@ def test_who_asked_and_was_killed_before_the_answer_is_known_to_the_next_one() -
     assert opened(disk.crash(Random(1))).last_incarnation == Incarnation()
 
 
-def test_a_disk_that_failed_is_not_trusted() -> None:
+def test_after_a_disk_failure_the_last_incarnation_is_unknown() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     directory.note_incarnation(Incarnation(7))
@@ -50,7 +50,7 @@ def test_a_disk_that_failed_is_not_trusted() -> None:
     assert opened(disk).last_incarnation.broker_epoch == -1
 
 
-def test_a_clean_stop_says_more_than_the_life_before_it() -> None:
+def test_the_mark_of_a_clean_stop_overrides_the_recorded_incarnation() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     directory.note_incarnation(Incarnation(7))
@@ -59,7 +59,7 @@ def test_a_clean_stop_says_more_than_the_life_before_it() -> None:
     assert (again.clean, again.last_incarnation.broker_epoch) == (True, 9)
 
 
-def test_what_is_not_understood_is_not_believed() -> None:
+def test_a_damaged_incarnation_file_is_ignored() -> None:
     disk = MemoryDisk()
     opened(disk).note_incarnation(Incarnation(7))
     disk.write_atomic("/data/.penstock_life", b"{]")
@@ -67,7 +67,7 @@ def test_what_is_not_understood_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("dirs", [("/logs",), ("/logs", "/more")])
-def test_after_a_disk_error_the_same_boot_vouches_for_nothing(dirs: tuple[str, ...]) -> None:
+def test_after_a_disk_error_no_directory_records_an_incarnation(dirs: tuple[str, ...]) -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=dirs)
     log = new_log(logs=logs)

@@ -94,7 +94,7 @@ def _payload(header: BatchHeader, batch: memoryview) -> bytes | memoryview:
 def _decode_chunk(
     chunk: list[tuple[BatchHeader, bytes | memoryview]], start: int, end: int, headers: bool
 ) -> Iterator[Decoded]:
-    raw, places = _laid_out([payload for _, payload in chunk])
+    raw, places = _in_one_buffer([payload for _, payload in chunk])
     data = np.frombuffer(raw, dtype=np.uint8)
     starts, ends = _record_bounds(chunk, places, raw, data)
     counts = np.array([header.records_count for header, _ in chunk])
@@ -128,7 +128,7 @@ def _decode_chunk(
     yield Decoded(key, value, of(offset), of(timestamp), of(kind), found)
 
 
-def _laid_out(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
+def _in_one_buffer(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
     """Returns one buffer with all payloads, and the position of each in it. Copies unless they share a buffer."""
     whole = payloads[0].obj if isinstance(payloads[0], memoryview) else None
     together = all(isinstance(each, memoryview) and each.obj is whole for each in payloads)

@@ -39,7 +39,7 @@ FENCINGS = 20  # attempts; another producer does not take over an id more often 
 TIMEOUT_MS = 60_000
 ONGOING = "Ongoing"
 #: Errors of EndTxn after which its transaction may have ended before, or another producer has taken over the id.
-_LOOK_AGAIN = frozenset(
+_OWNER_CHANGED = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -109,7 +109,7 @@ def give_up_slot(client: Client, query: str, slot: int) -> None:
             if decision != last:
                 log.decide(owner, decision)
         except KafkaError as error:
-            if error.code not in _LOOK_AGAIN or failures == FENCINGS:
+            if error.code not in _OWNER_CHANGED or failures == FENCINGS:
                 raise
             client.run(client.asynchronous.pause(failures))
             continue
@@ -168,11 +168,11 @@ async def _still_open(
 async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]:
     """Returns the open transactions with ids of this prefix, from all coordinators in the metadata."""
 
-    async def look() -> list[Prepared]:
+    async def list_open() -> list[Prepared]:
         await client.metadata([])
         return [found for node in sorted(client.cluster.nodes) for found in await _open_on(client, node, prefix)]
 
-    return await client.retrying(look)
+    return await client.retrying(list_open)
 
 
 async def _open_on(client: AsyncClient, node: int, prefix: str) -> list[Prepared]:
@@ -201,7 +201,7 @@ def _open_state(told: TransactionState) -> PreparedTxnState:
 async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
     """Asks the current coordinator of a transaction for its state."""
 
-    async def ask() -> PreparedTxnState:
+    async def describe() -> PreparedTxnState:
         node = await client.coordinator(name, TRANSACTION_COORDINATOR)
         try:
             answer: DescribeTransactionsResponse = await client.request(
@@ -213,7 +213,7 @@ async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
             client.forget_coordinator(name, TRANSACTION_COORDINATOR)
             raise
 
-    return await client.retrying(ask)
+    return await client.retrying(describe)
 
 
 # --- ending
@@ -248,7 +248,7 @@ async def end_transaction(
         try:
             await transactions.end(commit=commit)
         except KafkaError as error:
-            if error.code not in _LOOK_AGAIN or not insist:
+            if error.code not in _OWNER_CHANGED or not insist:
                 raise
         else:
             return

@@ -61,7 +61,7 @@ def connect_sink(options: SinkOptions) -> Client:
 
 def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> SinkMessage:
     with connect_sink(options) as client, client.producer(_settings(options)) as producer:
-        return SinkMessage(task, _pour(client, producer, options, task.slot, batches))
+        return SinkMessage(task, _send_rows(client, producer, options, task.slot, batches))
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
@@ -77,11 +77,11 @@ def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, 
         try:
             reached("task-owns")
             producer.begin()
-            rows = _pour(client, producer, options, task.slot, chain([first], batches))
+            rows = _send_rows(client, producer, options, task.slot, chain([first], batches))
             reached("task-wrote")
             state = producer.transaction
             if two_phase:
-                _hold(client, options, name, state)
+                _prepare(client, options, name, state)
         except Exception:
             with suppress(KafkaError):
                 producer.abort()  # the driver does not know this transaction yet
@@ -131,7 +131,7 @@ def _first_free_id(
     return None
 
 
-def _hold(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
+def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
     """Prepares a transaction, which has no timeout from then on. If the task dies before, the transaction times out."""
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))
@@ -155,7 +155,7 @@ def _settings(options: SinkOptions, transactional_id: str | None = None) -> Prod
     )
 
 
-def _pour(client: Client, producer: SyncProducer, options: SinkOptions, slot: int, batches: Iterator[Any]) -> int:
+def _send_rows(client: Client, producer: SyncProducer, options: SinkOptions, slot: int, batches: Iterator[Any]) -> int:
     """Sends all rows, waits for their acknowledgement, and returns their number. Raises KafkaError, SourceError."""
     router = Router(options, partition_counts(client, create=options.create_topics), _now_ms, slot)
     count = 0

@@ -122,14 +122,14 @@ class _Driver:
         return StreamOffset(found, self._planner.topic_ids(found))
 
     def pin(self) -> None:
-        self._pinned = self._there()
+        self._pinned = self._latest_offsets()
 
-    def _there(self) -> StreamOffset:
+    def _latest_offsets(self) -> StreamOffset:
         newest = self._planner.latest(self._planner.partitions())
         return StreamOffset(newest, self._planner.topic_ids(newest))
 
     def latest(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
-        self.newest = self._pinned or self._there()
+        self.newest = self._pinned or self._latest_offsets()
         begin, end = self._without_loss(start, self.newest)
         ids = {**start.topic_ids, **self.newest.topic_ids}
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
@@ -181,7 +181,7 @@ class _Driver:
 
     def tasks(self, since: StreamOffset, until: StreamOffset) -> list[ReadTask]:
         options = self._options
-        until = self._still_there(until)
+        until = self._without_deleted_topics(until)
         end = until.offsets
         start = self._with_new(since.without(made_again(since, until)).offsets, end)
         wanted = [each for each in sorted(end) if start[each] < end[each]]
@@ -202,7 +202,7 @@ class _Driver:
             for each in pieces
         ]
 
-    def _still_there(self, until: StreamOffset) -> StreamOffset:
+    def _without_deleted_topics(self, until: StreamOffset) -> StreamOffset:
         """Returns a batch's end without topics that were deleted or created again after the batch was planned.
 
         The next batch reads a topic that was created again from its beginning.

@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.decode import Decoded
 from penstock.spark.errors import SourceError
-from penstock.spark.options import SourceOptions, ValueOptions
+from penstock.spark.options import VALUE_FORMATS, SourceOptions, ValueOptions
 from penstock.spark.schema import BAD_REASON, BAD_VALUE
 
 DEAD_LETTER_PREFIX = "topic:"
@@ -205,7 +205,7 @@ def _decoder(value: ValueOptions, wanted: Any) -> DecodeAll:
 
             return protobuf_decoder(value, wanted)
         case other:
-            raise SourceError(f"Option value.format is {other!r}: it takes binary, json, csv, avro, protobuf.")
+            raise SourceError(f"Option value.format is {other!r}: it takes {', '.join(VALUE_FORMATS)}.")
 
 
 def _struct(table: Any, wanted: Any, count: int) -> Column:

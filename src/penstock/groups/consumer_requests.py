@@ -39,7 +39,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def consumer_heartbeat(
     shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handles a heartbeat. A refused request leaves no record."""
+    """Handles a heartbeat. A request that is refused writes no record."""
     try:
         check_request(turn, request, caller.api_version)
         room.check_heartbeat(shard, turn, request, caller)

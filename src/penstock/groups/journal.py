@@ -1,5 +1,5 @@
-"""Encodes and decodes records of `__consumer_offsets`: type of the key and version of the value come first,
-as int16.
+"""Encodes and decodes records of `__consumer_offsets`. A key starts with its type and a value with its version, both
+int16.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def _offset_version(value: OffsetCommitValue) -> int:
-    """Returns the version to write; a commit with its own retention needs the only version with an expiry time."""
+    """Returns the version to write. A commit with its own retention needs version 1: only that has an expiry time."""
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 
@@ -77,7 +77,7 @@ def decode_offset_key(key: bytes) -> OffsetKey:
 
 @lru_cache(maxsize=1024)
 def _group_and_topic(names: bytes) -> tuple[str, str]:
-    """Decodes and caches group and topic: a group commits many partitions of a topic in a row."""
+    """Decodes the group and the topic. They are cached, because a group commits many partitions of a topic in a row."""
     group_end = 2 + int.from_bytes(names[:2], "big")
     topic_end = group_end + 2 + int.from_bytes(names[group_end : group_end + 2], "big")
     if len(names) != topic_end:

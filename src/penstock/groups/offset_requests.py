@@ -43,8 +43,8 @@ LATEST_MS = 2**63 - 1  # an expiry time beyond the largest int64 is capped
 
 
 def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> OffsetCommitResponse:
-    """Commits offsets. The caller has checked topics and ids against the metadata; the id is zero if the client gave
-    none.
+    """Commits offsets. The caller has checked topic names and ids against the metadata. A topic id is zero if the
+    client gave none.
     """
     try:
         _check_commit(shard, turn, request, api_version)
@@ -80,7 +80,7 @@ def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, a
     elif generation >= 0:
         if api_version >= GROUP_ID_NOT_FOUND_SINCE:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group has no members here: join it again.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The coordinator does not have the group: join it again.")
 
 
 def _commit_one(
@@ -171,7 +171,7 @@ def _check_offset_delete(group: Group) -> None:
 
 
 def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> None:
-    """Erases offsets committed for deleted topics, some of which may exist again."""
+    """Erases the offsets committed for deleted topics. Offsets of a new topic with the same name are kept."""
     for group_id in shard.groups:
         for partition in sorted(each for each in shard.offsets.partitions(group_id) if each[0] in topics):
             known = shard.image.topics.get(partition[0])

@@ -1,7 +1,7 @@
 """Committed offsets of groups, and pending offsets of open transactions.
 
-A commit inside a transaction is pending until its marker. Of two commits the later one in the log wins, so each keeps
-the log offset of its record.
+A commit inside a transaction is pending until the transaction's marker. Of two commits the later one in the log wins,
+so each keeps the log offset of its record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFFSET_BYTES = 300  # approximate size of a committed offset without its metadat
 
 
 class Stored(NamedTuple):
-    """A loaded commit: kept as bytes until it is first read."""
+    """A commit from a load. It is kept as bytes until it is first read."""
 
     value: bytes
     log_offset: int
@@ -161,7 +161,8 @@ class Offsets:
         """Returns the group's offsets for the given topics; all topics by default. A partition without a commit gets
         -1.
 
-        `topic_id_of` returns the id of the topic that has a name now: a commit for an earlier topic does not count.
+        `topic_id_of` maps a topic name to the id of the current topic. A commit for an earlier topic with the same name
+        does not count.
         """
         offsets = self.of_group(group_id)
         if topics is None:
@@ -244,7 +245,7 @@ def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:
-    """Returns True if the commit is for an earlier topic: a topic that was deleted and created again has no commits."""
+    """Returns True if the commit is for a deleted topic with the same name. Such a commit does not count."""
     return ZERO_UUID not in (committed, asked) and committed != asked
 
 

@@ -175,7 +175,7 @@ class GroupShard:
                 pass  # a timer from before the group changed its protocol
 
     def see(self, image: MetadataImage, changes: TopicChanges | None = None) -> None:
-        """Takes over a new image; groups whose topics changed are assigned again at their next heartbeat."""
+        """Takes over a new image. Groups whose topics changed get a new assignment at their next heartbeat."""
         if changes is None:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers

@@ -20,8 +20,8 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> Codes:
-    """Commits offsets in a transaction. The caller has checked topics against the metadata, and the producer against
-    its transaction.
+    """Commits offsets in a transaction. The caller has checked that the topics exist and that the producer owns the
+    transaction.
     """
     try:
         _check(shard, turn, request)
@@ -62,4 +62,4 @@ def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> No
             turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
         )
     elif request.generation_id >= 0:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The group has no members here: join it again.")
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The coordinator does not have the group: join it again.")

@@ -41,8 +41,8 @@ def apply(
     epoch: int | None = None,
     timestamp_ms: int = -1,
 ) -> MetadataImage:
-    """Returns the image after `records`. The last record has `offset`; by default the records follow the image without
-    a gap.
+    """Returns the image after `records`. `offset` is the offset of the last record; by default the records follow the
+    image without a gap.
     """
     return apply_batches(image, [(timestamp_ms, records)], offset=offset, epoch=epoch)
 
@@ -54,7 +54,7 @@ def apply_batches(
     offset: int | None = None,
     epoch: int | None = None,
 ) -> MetadataImage:
-    """Returns the image after many batches, each with its append time."""
+    """Returns the image after several batches, each given as (append time, records)."""
     delta = _Delta(image)
     count = 0
     for timestamp_ms, records in batches:
@@ -77,7 +77,7 @@ def advance(image: MetadataImage, *, offset: int, epoch: int, kraft_version: int
 
 
 class _Delta:
-    """Working copies of the maps that the batch changes."""
+    """Working copies of the image's maps that the records change."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -134,7 +134,7 @@ class _Delta:
             self.transaction = []
             return
         pending, self.transaction = self.transaction, None
-        check(pending is not None, "a metadata transaction ended that had not started")
+        check(pending is not None, "a metadata transaction ended without a start")
         if name == "EndTransactionRecord":
             for record in pending or ():
                 self._apply(type(record).__name__, record)
@@ -311,7 +311,7 @@ def _change_broker(delta: _Delta, broker_id: int, epoch: int, **changes: Any) ->
     broker: BrokerImage | None = brokers.get(broker_id)
     check(
         broker is not None and broker.epoch == epoch,
-        f"a registration change names broker {broker_id} at epoch {epoch}, which is not its registration",
+        f"a registration change names broker {broker_id} at epoch {epoch}, which is not registered",
     )
     assert broker is not None
     brokers[broker_id] = replace(broker, **changes)

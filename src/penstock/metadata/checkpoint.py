@@ -1,7 +1,8 @@
 """Snapshots of the metadata log in Kafka's format: `<end offset>-<epoch>.checkpoint`, itself a small log.
 
-A header batch (with the set of voters if the log has one), batches of records, a footer batch. A file without its
-footer is not a snapshot. `bootstrap.checkpoint`, from which a formatted directory starts, has the same format.
+A snapshot consists of a header batch (with the set of voters if the log has one), batches of records, and a footer
+batch. A file without its footer is not a snapshot. `bootstrap.checkpoint`, from which a formatted directory starts, has
+the same format.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_name(end_offset: int, epoch: int) -> str:
-    """Returns the file name of a snapshot of all records below `end_offset`; `epoch` is that of the last record."""
+    """Returns the file name of a snapshot of all records below `end_offset`. `epoch` is the epoch of the last of these
+    records.
+    """
     return f"{end_offset:020d}-{epoch:010d}{CHECKPOINT_SUFFIX}"
 
 
@@ -56,7 +59,7 @@ def write_checkpoint(
     kraft_version: int = 0,
     voters: Sequence[Voter] = (),
 ) -> Iterator[bytes]:
-    """Yields the file's batches one by one, so that the loop can do other work in between."""
+    """Yields the file's batches one by one, so that the event loop can do other work in between."""
     from penstock.protocol.persisted.raft.snapshot_footer_record import SnapshotFooterRecord
     from penstock.protocol.persisted.raft.snapshot_header_record import SnapshotHeaderRecord
 
@@ -96,7 +99,7 @@ def check_checkpoint(data: bytes) -> None:
 
 
 def read_checkpoint(data: bytes) -> Checkpoint:
-    """Reads the file. Raises CheckpointError if it is torn, damaged or not a snapshot."""
+    """Returns the content of the file. Raises CheckpointError if the file is torn, damaged or not a snapshot."""
     records: list[Any] = []
     kraft_version = 0
     voters: tuple[Voter, ...] = ()

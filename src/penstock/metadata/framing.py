@@ -94,7 +94,7 @@ def decode_record(value: bytes | memoryview | None) -> Any:
         raise DecodeError("a metadata record has no value")
     frame, position = _uvarint(value, 0)
     if frame != FRAME_VERSION:
-        raise DecodeError(f"metadata record frame version {frame} is unknown; only {FRAME_VERSION} is")
+        raise DecodeError(f"metadata record frame version {frame} is unknown; only {FRAME_VERSION} is known")
     key, position = _uvarint(value, position)
     version, position = _uvarint(value, position)
     record, end = _reader(key, version)(value, position)

@@ -46,7 +46,9 @@ class Move:
 def drain(
     placement: Placement, racks: Racks, leaving: Collection[int], sizes: Mapping[TopicPartition, int]
 ) -> list[Move]:
-    """Moves every replica off `leaving`, each to the best of the other brokers; otherwise only leaders change."""
+    """Returns the moves of all replicas off the brokers in `leaving`, each to the best of the other brokers. Only these
+    partitions change, and their leaderships are evened out.
+    """
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)
     # The largest partitions first, so that small ones are left to balance the result.
@@ -62,7 +64,9 @@ def drain(
 def rebalance(
     placement: Placement, racks: Racks, sizes: Mapping[TopicPartition, int], *, onto: Collection[int] = ()
 ) -> list[Move]:
-    """Balances the whole cluster; with `onto`, replicas move only to these brokers, for example new ones."""
+    """Returns the moves that balance the whole cluster. With `onto`, replicas move only to these brokers, for example
+    new ones.
+    """
     board = _Board(placement, racks, sizes)
     takers = [broker for broker in sorted(racks) if not onto or broker in onto]
     if not onto:
@@ -115,7 +119,7 @@ class _Board:
         free = [broker for broker in self.racks if broker not in self.replicas[partition]]
         if not free:
             name = f"{partition[0]}-{partition[1]}"
-            sentence = f"{name} has {len(self.replicas[partition])} replicas, and no other broker can take one"
+            sentence = f"{name} has {len(self.replicas[partition])} replicas, and no other broker can take one of them"
             raise PlanError(f"{sentence}: add a broker first, or lower the topic's replication factor")
         topic = partition[0]
         return min(
@@ -155,8 +159,8 @@ class _Board:
         return self.crowd(partition, taker, giver) <= self.crowd(partition, giver, giver)
 
     def _cost(self, partition: TopicPartition, giver: int, taker: int) -> tuple[int, int, bool, TopicPartition]:
-        """Returns the sort key of a move: first partitions of topics that are unbalanced between the two brokers, then
-        small ones, then followers.
+        """Returns the sort key of a move. Partitions of topics that are unbalanced between the two brokers come first,
+        then small partitions, then followers.
         """
         topic = partition[0]
         lopsided = self.of_topic[giver, topic] - self.of_topic[taker, topic]
@@ -165,9 +169,10 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Passes leaderships from a broker to one with at least two fewer, if necessary over other brokers.
+        """Passes leaderships from a broker to one with at least two fewer, if necessary through a chain of other
+        brokers.
 
-        When no such path is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
+        When no such chain is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
         names the partitions whose leader may change; None is all partitions.
         """
         leads: dict[int, set[TopicPartition]] = {broker: set() for broker in self.held}
@@ -198,7 +203,7 @@ class _Board:
         count: Mapping[int, int],
         only: Collection[TopicPartition] | None,
     ) -> list[tuple[TopicPartition, int, int]]:
-        """Returns the shortest chain of brokers that ends at one with two fewer leaderships, by
+        """Returns the shortest chain of brokers from `start` to one with at least two fewer leaderships, by
         breadth-first search.
         """
         came: dict[int, tuple[TopicPartition, int]] = {}

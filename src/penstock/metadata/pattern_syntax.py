@@ -48,8 +48,8 @@ _ALL_ASCII = frozenset(_ASCII)
 
 
 class Item(NamedTuple):
-    """An element of a class: the characters from `low` to `high`, or those of a Unicode category, or all others if
-    negated.
+    """An element of a class: the characters from `low` to `high`, or those of a Unicode category. With `negated`, the
+    element is all other characters.
     """
 
     low: str = ""
@@ -59,7 +59,7 @@ class Item(NamedTuple):
 
 
 class CharSet:
-    """A set of characters: those in any of the items, or in none of them if `negated`. The ASCII part is
+    """A set of characters: those in any of the items or, with `negated`, those in none of them. The ASCII part is
     computed once.
     """
 
@@ -177,7 +177,9 @@ EMPTY = Sequence(())
 
 
 def _sequence(parts: list[Node]) -> Node:
-    """Drops parts that match only the empty text, so that they are not repeated without bound."""
+    """Returns the parts as one node, without parts that match only the empty text, because these could be repeated
+    without bound.
+    """
     parts = [part for part in parts if part != EMPTY]
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
@@ -187,7 +189,7 @@ def _repeat(part: Node, least: int, most: int | None) -> Node:
 
 
 def parse(text: str, work: Work) -> Node:
-    """Parses the text in time linear in its length."""
+    """Returns the syntax tree of the text, in time linear in its length."""
     if len(text) > MAX_LENGTH:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,

@@ -93,7 +93,7 @@ class _Automaton:
 
 
 class _Set:
-    """A set of states, and the next set for each character so far; None where no state is left."""
+    """A set of states. `following` caches the next set for each character met so far; None if no state is left."""
 
     __slots__ = ("accepts", "following", "states")
 

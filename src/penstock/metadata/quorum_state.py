@@ -1,4 +1,4 @@
-"""The `quorum-state` file: a voter's state that must survive restarts. Kafka's JSON, data version 1."""
+"""The `quorum-state` file: a voter's state that must survive restarts. The format is Kafka's JSON, data version 1."""
 
 from __future__ import annotations
 

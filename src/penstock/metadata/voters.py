@@ -12,7 +12,7 @@ __all__ = ["Voter", "voter_messages"]
 
 
 def voter_messages(kraft_version: int, voters: Sequence[Voter]) -> list[Any]:
-    """Returns the control records with the set of voters; none with static voters, which every node's properties
+    """Returns the control records with the set of voters; no records with static voters, which every node's properties
     define.
     """
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord

@@ -22,7 +22,9 @@ MAX_KRAFT_VERSION = 1
 
 
 def parse_batches(data: Buffer) -> tuple[Batch, ...]:
-    """Parses and checks the complete batches; leaves out a last batch that is cut off. Raises KafkaError on damage."""
+    """Returns the complete batches, checked; ignores a last batch that is cut off. Raises KafkaError if a batch is
+    damaged.
+    """
     found = []
     for header, view in iter_batches(data, allow_partial=True):
         check_crc(view)
@@ -37,7 +39,7 @@ def parse_batches(data: Buffer) -> tuple[Batch, ...]:
 
 
 def encode_own(content: LeaderChange | VotersChange, *, epoch: int, timestamp: int) -> bytes:
-    """Returns the control batch for a record that the leader writes itself; its offsets are set on append."""
+    """Returns the control batch for a record that the leader itself writes. The append sets the batch's offsets."""
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     messages: list[Any]

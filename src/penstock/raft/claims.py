@@ -6,7 +6,7 @@ Any process that reaches the controller listener can send a message. No message 
                 EPOCH_PACE_MS. An answer to this replica's own request raises it to any epoch up to MAX_EPOCH if the
                 properties or the log name the answering address: a replica that was down learns the current epoch.
                 An answer from an address that only a message named (LeaderEndpoints) is limited like a request.
-    candidate,  a member of a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
+    candidate,  must be in a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
     leader      lack the latest set, so other nodes are accepted too, unless this replica hears from a leader.
 
 Answers neither use up nor extend the limit for requests. Otherwise forged requests to two voters in turn, each of which
@@ -72,7 +72,9 @@ def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCod
 
 
 def leader_refusal(core: Core, epoch: int, leader_id: int) -> ErrorCode:
-    """Returns the error for a node that claims to lead `epoch`, the current epoch or a later one; NONE to accept it."""
+    """Returns the error for a node that claims to lead `epoch`; NONE if the claim is accepted. `epoch` is the current
+    epoch or a later one.
+    """
     state = core.state
     if epoch > highest_epoch(core) or leader_id < 0 or leader_id == core.me.node_id:
         return ErrorCode.INVALID_REQUEST

@@ -90,8 +90,8 @@ class Core:
         self.effects.append(RoleChanged(state.name, state.epoch, state.leader_id))
 
     def _save(self) -> None:
-        """Emits SaveState if the vote, the epoch or the leader changed. `Raft` holds back later effects until it is on
-        disk.
+        """Emits SaveState if the vote, the epoch or the leader changed. `Raft` holds back later effects until the state
+        is on disk.
         """
         wanted = _quorum_state(self.state)
         if wanted != self.saved:
@@ -171,8 +171,8 @@ class Core:
 
 
 def _quorum_state(state: State) -> QuorumState:
-    """Returns the state to save. A resigned leader is saved as leader: its next incarnation must not lead this epoch
-    again.
+    """Returns the state to save. A resigned leader is saved as leader, because after a restart it must not lead this
+    epoch again.
     """
     leader_id = state.led_by if isinstance(state, Resigned) else state.leader_id
     return QuorumState(state.epoch, leader_id, state.voted)

@@ -1,8 +1,9 @@
-"""Elections: requests for votes, votes, and their count.
+"""Elections: requests for votes, the answers, and the count of votes.
 
-A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as its
-own. Before a candidate starts an epoch it asks in a pre-vote whether it would win, so that a replica that merely lost
-its connection to the leader disturbs no other. Followers that hear from their leader refuse pre-votes and votes.
+A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as the
+replica's own log. Before a candidate starts an epoch it asks in a pre-vote whether it would win. So a replica that
+merely lost its connection to the leader does not disturb the others. Followers that hear from their leader refuse
+pre-votes and votes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ FIRST_SUCCESSOR_BACKOFF_MS = 100
 
 
 def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_ms: int, fetch_ms: int) -> State:
-    """Returns the state after a restart. A former leader does not lead the same epoch again: its log may be shorter
-    now.
+    """Returns the state after a restart. A former leader does not lead the same epoch again, because its log may be
+    shorter now.
     """
     if last_epoch > saved.epoch:
         return Unattached(last_epoch, deadline_ms)
@@ -41,7 +42,9 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """Starts a count of votes, with this replica's own vote if it is in the latest set of voters."""
+    """Returns a new count of votes. It contains this replica's own vote if the latest set of voters contains this
+    replica.
+    """
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 
@@ -84,7 +87,9 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
-    """Follows the former leader again if one is known: the other voters may still hear from it."""
+    """Follows the former leader again, because the other voters may still hear from it. Becomes unattached if there was
+    none.
+    """
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
     else:
@@ -150,7 +155,9 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
-    """Handles a leader's resignation. The first listed successor stands at once, later ones after longer pauses."""
+    """Handles a leader's resignation. The first listed successor stands for election at once, each later one after a
+    longer pause.
+    """
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH

@@ -21,7 +21,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request of a peer or a client arrived. Its `Reply` names the same `ticket`."""
+    """A request of a peer or a client arrived. The `Reply` to this request has the same `ticket`."""
 
     ticket: int
     request: Request
@@ -29,7 +29,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to the request sent as `send_id`. `from_known_address`: the properties or the log name the peer's
+    """The request `send_id` was answered. `from_known_address` is True if the properties or the log name the peer's
     address.
     """
 
@@ -40,7 +40,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A request got no answer. `closed`: the peer closed the connection, as opposed to a silent network."""
+    """Request `send_id` got no answer. `closed` is True if the peer closed the connection, False if it was silent."""
 
     send_id: int
     closed: bool = False
@@ -60,7 +60,7 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Batches to append as leader of `epoch`, each as (number of records, content): all of them or none."""
+    """Asks the leader of `epoch` to append all of these batches or none. A batch is (number of records, content)."""
 
     proposal: int
     epoch: int
@@ -186,7 +186,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """A piece of a snapshot from the leader; a piece at position 0 replaces earlier pieces."""
+    """Write a piece of the leader's snapshot at `position`. A piece at position 0 replaces earlier pieces."""
 
     snapshot: OffsetAndEpoch
     position: int
@@ -195,8 +195,8 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All pieces arrived: make the snapshot durable, reset the log to its end, then report `SnapshotInstalled` or
-    `SnapshotRejected`.
+    """All pieces arrived: make the snapshot durable, reset the log to the snapshot's end, then report
+    `SnapshotInstalled` or `SnapshotRejected`.
     """
 
     snapshot: OffsetAndEpoch
@@ -226,7 +226,9 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The content of an epoch's first batch; with `bootstrap`, also the set of voters for a log that has none yet."""
+    """The content of an epoch's first batch. With `bootstrap` the batch also contains the first set of voters of the
+    log.
+    """
 
     leader_id: int
     voters: tuple[int, ...]
@@ -235,7 +237,9 @@ class LeaderChange:
 
     @property
     def records(self) -> int:
-        """Returns the number of records. A set of voters comes with a record of the quorum's protocol version."""
+        """Returns the number of records in the batch: 1 for the leader change. With `bootstrap` there are 3, because
+        the set of voters and the quorum's protocol version are a record each.
+        """
         return 1 if self.bootstrap is None else 3
 
 

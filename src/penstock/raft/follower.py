@@ -1,8 +1,8 @@
-"""Following a leader: fetch, append, truncate records that the leader lacks, and load a snapshot if its log starts
-later.
+"""Following a leader: fetch and append records, truncate records that the leader lacks, and load a snapshot if the
+leader's log no longer has the next record.
 
-One fetch is in flight at a time, and it is sent only when all records below its offset are on disk: the leader counts
-the offset towards the high watermark.
+One fetch is in flight at a time. It is sent only when all records below its offset are on disk, because the leader
+counts the offset towards the high watermark.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fetch_request(core: Core, max_wait_ms: int) -> Fetch:
 
 
 def _report_endpoints(core: Core, state: Follower) -> None:
-    """Sends this voter's endpoints to the leader if the latest set of voters has others."""
+    """Sends this voter's endpoints to the leader if the latest set of voters has other endpoints for this voter."""
     listed = core.voters.latest.find(core.me.node_id)
     if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
         return
@@ -64,9 +64,7 @@ def _report_endpoints(core: Core, state: Follower) -> None:
 
 
 def poll_observer(core: Core, state: Unattached) -> None:
-    """Sends a fetch to a random voter: an observer is not notified of leaders, but the answer to its fetch names the
-    leader.
-    """
+    """Sends a fetch to a random voter: no leader notifies an observer, but the answer to a fetch names the leader."""
     if state.deadline_ms > core.now or core.installing is not None:
         return
     state.deadline_ms = core.now + core.config.retry_backoff_ms * (1 + core.random.randrange(10))
@@ -106,8 +104,8 @@ def _leader_answered(core: Core, state: Follower) -> None:
 
 
 def _cut(core: Core, state: Follower, end: OffsetAndEpoch) -> None:
-    """Truncates the log to the leader's point of divergence. If nothing is to be truncated, fetches again after a
-    pause.
+    """Truncates the log to the point of divergence that the leader's answer names. If there is nothing to truncate,
+    fetches again after a pause.
     """
     offset = core.log.cut_for(end)
     check(offset >= core.high_watermark, "a truncation keeps all committed records")
@@ -124,7 +122,9 @@ def truncate(core: Core, offset: int) -> None:
 
 
 def _append(core: Core, batches: tuple[Batch, ...]) -> None:
-    """Appends the batches from the end of the log on; a repeated answer contains batches that the log already has."""
+    """Appends the batches that the log does not have yet. A repeated answer also contains batches that the log already
+    has.
+    """
     new = [batch for batch in batches if batch.base_offset >= core.log.end_offset]
     if not new or new[0].base_offset != core.log.end_offset:
         return
@@ -160,7 +160,9 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
 
 
 def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
-    """Resets the log's view to the installed snapshot, whatever the role is by now: the files have already changed."""
+    """Resets the log's view to the installed snapshot. This is done in every role, because the files have already
+    changed.
+    """
     check(event.snapshot.offset >= core.high_watermark, "a snapshot contains all records committed here")
     core.installing = None
     core.log.reset(event.snapshot)
@@ -182,8 +184,8 @@ def on_snapshot_rejected(core: Core) -> None:
 
 
 def on_failure(core: Core, request: Request, event: SendFailed) -> None:
-    """Suspects the leader if the connection closed, as it does when a process dies, and asks for votes soon unless the
-    leader answers first.
+    """Suspects the leader if the connection was closed, which happens when a process dies. This replica then asks for
+    votes soon, unless the leader answers first.
     """
     state = core.state
     if event.closed and isinstance(state, Follower) and isinstance(request, Fetch | FetchSnapshot):

@@ -151,7 +151,7 @@ def _answer_fetch(core: Core, ticket: int, request: Fetch) -> None:
 
 
 def wake(core: Core) -> None:
-    """Answers the parked fetches that have new records or a new high watermark, or whose wait is over."""
+    """Answers the parked fetches for which there are new records or a new high watermark, or whose wait is over."""
     state = core.state
     if not isinstance(state, Leader):
         return
@@ -214,7 +214,9 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
-    """Returns when to send BeginQuorumEpoch to a voter: at once, and again while it does not fetch."""
+    """Returns when to send BeginQuorumEpoch to a voter: at once in a new epoch, and repeatedly while the voter does not
+    fetch.
+    """
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0
     return max(state.begin_due_ms.get(node_id, 0), fetched)
@@ -279,7 +281,7 @@ def on_end_epoch_answer(core: Core, node_id: int, error: ErrorCode) -> None:
 
 
 def on_end_epoch_failure(core: Core, node_id: int) -> None:
-    """Stops waiting for a voter that cannot be reached: after its restart it finds no leader anyway."""
+    """Stops waiting for a voter that cannot be reached. When the voter is back, it finds no leader of this epoch."""
     state = core.state
     if isinstance(state, Resigned) and core.stopping:
         state.unacknowledged.discard(node_id)

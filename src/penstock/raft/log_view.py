@@ -66,8 +66,8 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the snapshot's epoch if the log starts at the snapshot's end: it is the epoch of the record before the
-        first.
+        """Adds the snapshot's epoch if the log starts at the snapshot's end, because the record before the log's first
+        record has that epoch.
         """
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
@@ -97,7 +97,9 @@ class LogView:
         self.flushed_offset = max(self.flushed_offset, offset)
 
     def _check_quiet(self) -> None:
-        """Checks that no fsync is in progress: after a truncation it would count for records appended since."""
+        """Checks that no fsync is in progress: if one ended after a truncation, it would count for records appended
+        since.
+        """
         check(self.flushed_offset == self.end_offset, "a log is truncated only while no fsync is in progress")
 
     def truncate_to(self, offset: int) -> None:
@@ -136,7 +138,9 @@ class LogView:
         return OffsetAndEpoch(end, self._epochs[above - 1] if above else 0)
 
     def compare(self, offset: int, last_epoch: int) -> Diverging | Behind | None:
-        """Compares with a log that ends at `offset` in `last_epoch`. Returns None if it is a prefix of this log."""
+        """Compares this log with another log, which ends at `offset` in `last_epoch`. Returns None if the other log is
+        a prefix of this log.
+        """
         if self.start_offset > 0:
             assert self.snapshot is not None
             if offset < self.start_offset:
@@ -152,6 +156,6 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Returns the offset to truncate to when the leader's log has `end.epoch` end at `end.offset`."""
+        """Returns the offset to truncate to if `end.epoch` ends at `end.offset` in the leader's log."""
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

@@ -218,7 +218,7 @@ class Raft:
     # --- time -------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Handles timeouts and sends the requests that are due; repeats this while it changes the state."""
+        """Handles timeouts and sends the requests that are due; repeats both for as long as the state changes."""
         core = self.core
         before = None
         while before is not core.state:
@@ -274,7 +274,7 @@ class Raft:
         follower.poll_follower(core, state)
 
     def deadline(self) -> int:
-        """Returns when a Tick is due; NEVER while a save is in progress."""
+        """Returns when the next Tick is due; NEVER while a save is in progress."""
         if self._saving:
             return NEVER
         core = self.core
@@ -313,7 +313,7 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Drops a save if another save follows it with at most role changes in between."""
+    """Returns the effects without each save that another save follows with only role changes in between."""
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

@@ -1,7 +1,8 @@
 """Changing the voters, one at a time (KIP-853).
 
-Any two majorities of sets that differ by one voter share a member. So a new set takes effect when it is appended, if
-the set before it is committed and the leader has committed a record of its own epoch.
+If two sets differ by one voter, every majority of one set shares a member with every majority of the other. So a new
+set takes effect when it is appended, if the set before it is committed and the leader has committed a record of its own
+epoch.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ class EpochAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Requests records from `offset` on. It also states that all records below `offset` are on the sender's disk, the
-    last of them of epoch `last_epoch`.
+    """Requests records from `offset` on. Also states that all records below `offset` are on the sender's disk, and that
+    the last of them has the epoch `last_epoch`.
     """
 
     replica: ReplicaKey
@@ -75,8 +75,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """The answer to a fetch. The leader sets `read_from`, where its caller reads the records; other replicas get
-    `batches`.
+    """The answer to a fetch. On the leader's side `read_from` is the offset at which the caller reads the records; on
+    the fetching side `batches` has the records.
 
     The records have at most `max_bytes`, except for a single batch that is larger.
     """

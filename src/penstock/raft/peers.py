@@ -37,7 +37,9 @@ class Peers:
         return self._next_id
 
     def done(self, send_id: int, now_ms: int, *, pause: bool) -> InFlight | None:
-        """Returns the request that was answered or failed; None if it was abandoned, and then the answer is ignored."""
+        """Returns the request that was answered or failed; None if the request was abandoned, so that its answer is
+        ignored.
+        """
         flight = self._flights.pop(send_id, None)
         if flight is None:
             return None
@@ -57,7 +59,7 @@ class Peers:
             self.done(send_id, now_ms, pause=True)
 
     def forget(self) -> None:
-        """Abandons all requests in flight: a new state ignores answers to the requests of the state before."""
+        """Abandons all requests in flight, because a new state ignores answers to requests of the previous state."""
         self._flights.clear()
         self._busy.clear()
         self._not_before.clear()

@@ -16,8 +16,9 @@ def caught_up_at(
 ) -> int:
     """Returns when a follower was last caught up, after its fetch at `offset`.
 
-    `earlier_end` is the end of the leader's log at the fetch before, -1 if there was none: a follower that reaches it
-    now was caught up at that time, `earlier_ms`. So a follower that fetches steadily counts as caught up under load.
+    `earlier_end` is the end of the leader's log at the follower's previous fetch, at `earlier_ms`; -1 if there was
+    none. A follower that reaches `earlier_end` now was caught up at `earlier_ms`. So a follower that fetches steadily
+    counts as caught up under load.
     """
     if offset >= leader_end:
         return now_ms
@@ -77,7 +78,9 @@ class Replicas:
             replica.last_fetch_ms = now_ms
 
     def _find(self, key: ReplicaKey) -> Replica | None:
-        """Returns the replica, created if new; None for the leader itself and for clients, which have no node id."""
+        """Returns the replica, and creates it if it is new; None for the leader itself and for clients, which have no
+        node id.
+        """
         if key.node_id < 0 or key.node_id == self.me.node_id:
             return None
         replica = self.table.get(key)
@@ -87,18 +90,22 @@ class Replicas:
         return replica
 
     def of_voters(self, voters: VoterSet) -> list[Replica]:
-        """Returns every voter but the leader. A replica with a voter's id and another directory is not that voter."""
+        """Returns the replicas of all voters but the leader. A replica with a voter's id and another directory is not
+        that voter.
+        """
         return [self._of_voter(voter.key) for voter in voters.voters if voter.node_id != self.me.node_id]
 
     def _of_voter(self, key: ReplicaKey) -> Replica:
-        """Returns the voter's replica. A voter from the properties has no directory: the replica of its id that fetched
-        last counts.
+        """Returns the voter's replica. A voter from the properties has no directory: of the replicas with its id, the
+        one that fetched last counts as the voter.
         """
         known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
         return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
-        """Returns the replicas that are not voters; of a node that changed its directory, only the current one."""
+        """Returns the replicas that are not voters. For a node that changed its directory, only the replica in the
+        current directory is returned.
+        """
         others = self._others(voters)
         return [one for one in others if one is self._latest[one.key.node_id] or voters.find(one.key.node_id)]
 
@@ -118,7 +125,9 @@ class Replicas:
                     del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
-        """Returns when a majority, the leader included, had last fetched; None if the leader alone is a majority."""
+        """Returns the latest time since which a majority, the leader included, has fetched; None if the leader alone is
+        a majority.
+        """
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         return others[needed - 1] if needed > 0 else None
@@ -139,6 +148,7 @@ def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
     """Returns True if the high watermark may advance to `offset`, which must be past the first record of the leader's
     epoch.
 
-    Records of an earlier epoch can be on a majority and still lose an election to a log with a later epoch.
+    Records of an earlier epoch can be lost even if a majority has them, because a log with a later epoch can win an
+    election.
     """
     return offset > high_watermark and offset > epoch_start

@@ -64,8 +64,8 @@ class VoterSet:
         return None
 
     def has(self, key: ReplicaKey) -> bool:
-        """Returns True if the set contains this replica. A voter from the properties has no directory: its id alone
-        decides.
+        """Returns True if the set contains this replica. A voter from the properties has no directory, so only the node
+        ids are compared.
         """
         voter = self.find(key.node_id)
         return voter is not None and voter.directory_id in (ZERO_UUID, key.directory_id)
@@ -99,7 +99,7 @@ class VoterHistory:
 
     @property
     def latest_offset(self) -> int:
-        """Returns the offset of the record with the latest set; -1 if the set is from no record."""
+        """Returns the offset of the record with the latest set of voters; -1 if that set is not from a record."""
         return self._changes[-1][0]
 
     def record(self, offset: int, voters: VoterSet) -> None:
@@ -120,7 +120,7 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """Drops the sets that a snapshot of the records below `end_offset` replaces; the last of them is kept."""
+        """Drops the sets that a snapshot of the records below `end_offset` replaces, except for the last of them."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

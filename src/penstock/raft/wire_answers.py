@@ -36,8 +36,8 @@ from penstock.raft.wire_requests import only_partition
 
 
 def answer_to_wire(request: Request, answer: Answer, records: bytes, leader: Voter | None) -> Any:
-    """Converts an answer. `records` are the fetched bytes; `leader` has the endpoints of the leader that the answer
-    names.
+    """Returns the answer as a message. `records` are the fetched bytes; `leader` has the endpoints of the leader that
+    the answer names.
     """
     match answer:
         case VoteAnswer():
@@ -121,7 +121,7 @@ def _voter_answer_to_wire(request: Request, answer: VoterAnswer, leader: Voter |
 
 
 def answer_from_wire(message: Any) -> Answer:
-    """Converts a message. Raises KafkaError if it refuses the whole request or cannot be used."""
+    """Returns the answer in a message. Raises KafkaError if the message refuses the whole request or cannot be used."""
     if getattr(message, "topics", None) is not None or isinstance(message, fetch.FetchResponse):
         if message.error_code:
             raise KafkaError(_code(message.error_code), "The peer refused the whole request. Its log states the cause.")

@@ -145,7 +145,9 @@ def _fetch_to_wire(request: Fetch, cluster_id: str) -> Any:
 
 
 def request_from_wire(message: Any, me: ReplicaKey) -> Request:
-    """Converts a message. Raises KafkaError if it is about any partition but the metadata partition."""
+    """Returns the request in a message. Raises KafkaError if the message is about any partition but the metadata
+    partition.
+    """
     match message:
         case vote.VoteRequest():
             asked = only_partition(message.topics)
@@ -195,7 +197,7 @@ def request_from_wire(message: Any, me: ReplicaKey) -> Request:
 
 
 def _addressee(voter_id: int, directory_id: bytes, me: ReplicaKey) -> ReplicaKey:
-    """Returns the replica that the request is for; version 0 of the requests does not name it."""
+    """Returns the replica that the request is for. Requests of version 0 name no voter and are for this node, `me`."""
     return ReplicaKey(voter_id if voter_id >= 0 else me.node_id, directory_id)
 
 

@@ -37,7 +37,7 @@ class ReplicaSession:
 
     @property
     def begins(self) -> bool:
-        """True if the next request names all partitions."""
+        """Returns True if the next request starts a session and names all partitions."""
         return self.epoch == FIRST_EPOCH
 
     # Partitions.
@@ -47,11 +47,13 @@ class ReplicaSession:
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """Cancels the removal of a partition, which will be named again."""
+        """Cancels the removal of a partition: the caller names it again."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
-        """Removes a partition; if the leader knows it, the next request removes it there too."""
+        """Removes a partition. If the leader knows the partition, the next request removes it from the leader's session
+        too.
+        """
         self.changed.pop(key, None)
         if key in self._known:
             self._known.discard(key)
@@ -60,7 +62,7 @@ class ReplicaSession:
     # Requests and answers.
 
     def due(self, everything: Iterable[Key]) -> list[Key]:
-        """Returns the partitions that the next request names; `everything` if it starts a session."""
+        """Returns the partitions that the next request names: `everything` if that request starts a session."""
         if self.begins:
             self.changed = dict.fromkeys(everything)
             self._forgotten.clear()
@@ -89,7 +91,7 @@ class ReplicaSession:
             self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def begin(self) -> None:
-        """Starts a new session; the request names the old id, so that the leader closes the old session."""
+        """Starts a new session. The next request names the old id, so that the leader closes the old session."""
         self.epoch = FIRST_EPOCH
 
     def failed(self, code: ErrorCode) -> bool:

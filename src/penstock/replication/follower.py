@@ -1,10 +1,10 @@
-"""Decides how a follower reacts to its leader's answers: offsets and epochs in, a step out, which the caller carries
-out.
+"""Decides how a follower reacts to its leader's answers: takes offsets and epochs, returns a step that the caller
+carries out.
 
 Logs diverge where a leader wrote records that no follower fetched before the next election, or after an unclean
-election. The leader's answer names the last epoch that both logs may share and its end in the leader's log (KIP-101). A
-follower that lacks that epoch truncates to the end of its own largest epoch below and asks again (KIP-279), until both
-agree.
+election. The leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's
+log (KIP-101). A follower that lacks this epoch truncates to the end of its own largest epoch below it and asks again
+(KIP-279), until both logs agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Answer(Enum):
 
 
 def answer(asked: int, log_end: int, diverging_epoch: int, diverging_end: int) -> Answer:
-    """Returns the reaction to the answer of a fetch at `asked`, for a log that ends at `log_end` now."""
+    """Returns the reaction to the leader's answer. The fetch asked for offset `asked`, and the log ends at `log_end`
+    now.
+    """
     if asked != log_end:
         return Answer.STALE  # the answer to an earlier request, perhaps to this leader in an earlier epoch
     if diverging_epoch != NO_LEADER_EPOCH or diverging_end != UNDEFINED:
@@ -47,10 +49,10 @@ class Truncate:
 def truncation(
     leader_epoch: int, leader_end: int, own_epoch: int, own_epoch_end: int, log_end: int, high_watermark: int
 ) -> Truncate:
-    """Returns the truncation when the leader's `leader_epoch` ends at `leader_end`.
+    """Returns how to truncate the log if `leader_epoch` ends at `leader_end` in the leader's log.
 
-    `own_epoch` is this log's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end` (-1, -1 if there is
-    none).
+    `own_epoch` is this log's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end`. Both are -1 if this
+    log has no such epoch.
     """
     if leader_end == UNDEFINED:
         return Truncate(min(high_watermark, log_end), True)  # no shared epoch: keep only the committed records
@@ -113,13 +115,13 @@ def trouble(code: ErrorCode) -> Trouble:
 
 
 def is_final(code: ErrorCode) -> bool:
-    """Returns True for an error of the follower's own log that no retry solves: a failed disk or a closed log."""
+    """Returns True for an error in the follower's own log that a retry cannot solve: a failed disk or a closed log."""
     return code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def pause_ms(kind: Trouble, failures: int, backoff_ms: int) -> int:
-    """Returns the pause before the next fetch: short at first, as elections take milliseconds, up to
-    `replica.fetch.backoff.ms`.
+    """Returns the pause before the next fetch. It is short at first, because elections take milliseconds, and grows up
+    to `replica.fetch.backoff.ms`.
     """
     if kind is Trouble.SOON:
         return min(backoff_ms, FIRST_PAUSE_MS << min(failures, 20))

@@ -1,8 +1,8 @@
 """A partition leader's record of its followers: their progress, the in-sync set, and the pending change of it.
 
-The committed in-sync set is the controller's last word. While a change is pending the leader cannot know which of both
-sets the next leader is elected from, so it uses their union: no replica that may be elected may lack an acknowledged
-record. One change is pending at a time.
+The committed in-sync set is the one that the controller committed last. While a change is pending, the next leader may
+be elected from the committed set or from the new one. The leader therefore uses their union: no replica that may be
+elected may lack an acknowledged record. One change is pending at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Verdict(Enum):
 
 
 def effective_min_isr(min_insync: int, replicas: Collection[int]) -> int:
-    """Returns how many replicas must be in sync for acks=all: at most as many as the partition has."""
+    """Returns how many replicas must be in sync for acks=all: `min_insync`, but at most the number of the partition's
+    replicas.
+    """
     return min(min_insync, len(replicas))
 
 
@@ -102,16 +104,18 @@ class Proposal:
     expands: bool
 
     def counts_when_granted(self, partition_epoch: int) -> bool:
-        """True if the controller's answer alone makes the set count; False if the leader has to wait for the image.
+        """Returns True if the new set takes effect with the controller's answer; False if the leader has to wait for
+        the image.
 
-        A smaller set counts when the image has it. The answer may overtake another min.insync.replicas, by which the
-        controller already chose eligible leaders: this leader would commit alone by the old one.
+        A smaller set takes effect only with the image. The controller's answer may arrive before a change of
+        min.insync.replicas by which the controller has already chosen eligible leaders. With the old value this leader
+        would then commit records alone.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 
 
 class Leading:
-    """One leadership: the time of one leader epoch."""
+    """One leadership of a partition. It lasts for one leader epoch."""
 
     __slots__ = (
         "_largest",
@@ -138,8 +142,8 @@ class Leading:
         self._take_on(now_ms)
 
     def _take_on(self, now_ms: int) -> None:
-        """Creates the progress of new followers. In-sync followers get the full lag time to fetch again; others start
-        out of sync.
+        """Creates the progress of new followers. In-sync followers get the full `replica.lag.time.max.ms` to fetch
+        again; others start out of sync.
         """
         others = [each for each in self.replicas if each != self.node_id]
         self.followers = {
@@ -158,7 +162,9 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """Takes over an image of the same leader epoch, unless an answer has brought a later partition epoch."""
+        """Takes over an image of the same leader epoch, unless the controller's answers already named a later partition
+        epoch.
+        """
         if image.partition_epoch < self.partition_epoch:
             return
         if image.partition_epoch > self.partition_epoch or self.proposal is None:
@@ -170,10 +176,10 @@ class Leading:
     # Progress of the replicas.
 
     def high_watermark(self, own_end: int, leader_end: int, now_ms: int, max_lag_ms: int, brokers: Brokers) -> int:
-        """Returns the offset below which every replica that counts has all records.
+        """Returns the offset below which every replica that may be in sync has all records.
 
-        A caught-up follower that is eligible counts too: otherwise it would lag behind the high watermark and never
-        join.
+        A caught-up follower that is eligible to join the in-sync set counts too: otherwise it would always lag behind
+        the high watermark and never join.
         """
         mark = own_end
         for broker_id, follower in self.followers.items():
@@ -205,8 +211,8 @@ class Leading:
     def may_join(self, follower: Progress, high_watermark: int, brokers: Brokers) -> bool:
         """Returns True if the follower may join the in-sync set.
 
-        It must also have reached the start of this epoch: a new leader's high watermark may be below the records that
-        its predecessor acknowledged.
+        The follower must have reached the high watermark and the start of this leader epoch, because a new leader's
+        high watermark may be below the records that its predecessor acknowledged.
         """
         return (
             self.proposal is None
@@ -260,7 +266,9 @@ Brokers = Mapping[int, BrokerImage]
 
 
 class Figures(NamedTuple):
-    """One partition's replication state, as its leader sees it. One scrape of metrics creates thousands of these."""
+    """The replication state of one partition, as its leader sees it. Each scrape of metrics creates one for every
+    partition.
+    """
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Chooses the replica that a consumer should rather read from: one in its own rack (KIP-392)."""
+"""Chooses the replica that a consumer should read from: one in the consumer's own rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 def preferred_replica(leading: Leading, brokers: Brokers, rack: str, offset: int) -> int:
-    """Returns the in-sync follower in the consumer's rack with the longest log; NO_REPLICA if the leader serves.
+    """Returns the in-sync follower in the consumer's rack with the longest log; NO_REPLICA if the consumer should read
+    from the leader.
 
-    The leader serves if it is in that rack itself, or if no living follower there has the offset.
+    The consumer should read from the leader if the leader is in that rack itself, or if no living follower there has
+    the offset.
     """
     if _rack_of(brokers, leading.node_id) == rack:
         return NO_REPLICA

@@ -1,8 +1,8 @@
 """Deadlines of open transactions: a heap with one entry for each transactional id, however many transactions it has.
 
-A deadline later than the queued one only replaces the id's wanted deadline; when the queued time comes, the entry is
-queued again. The deadline of a transaction that ended meanwhile stays until then. It identifies that transaction, so
-that it does not affect the next one.
+A new deadline that is later than the id's heap entry does not move the entry. When the time of the entry comes, the
+entry is queued again at the new deadline. An entry whose transaction has ended also stays until its time comes. A
+deadline identifies its transaction, so it does not affect the next transaction of the id.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the owner as fields of a transaction; the first epoch of a new producer id is left out, as its default is
-    0.
+    """Returns the owner as the fields of a transaction that name its next producer. Epoch 0, the first one of a new
+    producer id, is left out.
     """
     return {
         "next_producer_id": owner.producer_id,
@@ -160,8 +160,8 @@ def _next(owner: Owner) -> dict[str, int]:
 def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
     """Lets another producer end an open transaction; the markers still name the producer that wrote the records.
 
-    Fences that producer, and any producer that took the transaction over before. Raises if a producer id is needed and
-    none is available.
+    Fences the producer that wrote the records, and any producer that took the transaction over before. Raises if a
+    producer id is needed and none is available.
     """
     owner = epoch_after(shard, txn.owner)
     turn.write(
@@ -201,7 +201,9 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
 
 
 def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
-    """Completes the transaction once every partition has its marker; no-op if its state has changed since."""
+    """Completes the transaction once every partition has its marker; no-op if the transaction's state has changed
+    since.
+    """
     txn = shard.transactions.get(markers.transactional_id)
     if txn is None or txn.state not in DECIDED:
         return

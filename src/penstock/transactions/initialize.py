@@ -31,7 +31,7 @@ def initialize(
     two_phase: bool = False,
     keep: bool = False,
 ) -> Answer:
-    """Handles InitProducerId. `keep`: an open transaction is kept instead of aborted."""
+    """Handles InitProducerId. With `keep`, an open transaction is kept instead of aborted."""
     try:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one.")
@@ -84,7 +84,7 @@ def _initialize(
 
 
 def _check_owner(txn: Transaction, expected: Owner) -> None:
-    """Raises unless the producer owns the transactional id. The epoch is checked when it is bumped."""
+    """Raises unless the producer owns the transactional id. The bump of the epoch checks the epoch."""
     if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):

@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn: adds partitions to a transaction, and verifies that a partition belongs to it.
+"""AddPartitionsToTxn: adds partitions to a transaction, and verifies that a partition belongs to a transaction.
 
-A partition's leader asks before it accepts the first batch of a transaction. Clients before transaction version 2 have
-added the partition themselves, and the leader only verifies; since then the leader adds it for the producer.
+A partition's leader asks before it accepts the first batch of a transaction. With transaction version 0 or 1 the client
+has added the partition, and the leader only verifies this. From version 2 on the leader adds the partition for the
+producer.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def verify(
 def _find(
     shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction | ErrorCode:
-    """Returns the producer's transaction, or an error if it is ending or belongs to another producer."""
+    """Returns the producer's transaction, or an error if the transaction is ending or belongs to another producer."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     txn = shard.transactions.get(transactional_id)

@@ -52,7 +52,7 @@ def list_transactions(
     longer_than_ms: int = -1,
     matches: Callable[[str], bool] | None = None,
 ) -> Iterator[ListedTransaction]:
-    """Returns the transactions that match all given filters."""
+    """Yields the transactions that match all given filters."""
     for txn in shard.transactions.values():
         if states and txn.state not in states:
             continue

@@ -29,10 +29,9 @@ class TransactionShard:
         server_version: Callable[[], int] = lambda: LATEST_VERSION,
         allowance: Allowance | None = None,
     ) -> None:
-        """Creates an empty shard. `take_producer_id` returns an unused id, or None while none is available.
+        """Creates an empty shard. `take_producer_id` returns an unused producer id, or None while none is available.
 
-        `allowance` is a memory limit shared with other shards: ids and partitions of transactions beyond it are
-        refused.
+        `allowance` is a memory limit shared with other shards: transactional ids and partitions beyond it are refused.
         """
         self.config = config
         self.allowance = allowance or Allowance()
@@ -93,7 +92,9 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
 
     def abandon(self, turn: Turn) -> None:
-        """Drops the state when the leadership is lost: no request is parked, and pending markers find no state."""
+        """Drops the state when the leadership is lost. Nothing else is to be done: no request is parked, and markers
+        that are still pending find no transaction.
+        """
         self.transactions.clear()
         self.held_bytes = 0
 
@@ -118,7 +119,7 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + self.config.abort_retry_ms)
 
     def expire(self, turn: Turn, transactional_id: str) -> None:
-        """Deletes ids that were not used for `transactional.id.expiration.ms`."""
+        """Deletes the transactional id if it was not used for `transactional.id.expiration.ms`."""
         txn = self.transactions.get(transactional_id)
         if txn is None or txn.state in DECIDED or txn.state is State.ONGOING:
             return

@@ -4,7 +4,7 @@
                       │    └─end──► PrepareAbort ───markers written──► CompleteAbort ───add──► Ongoing …
                       └─ PrepareEpochFence ─► PrepareAbort      a new producer, or the timeout, ends it
 
-PrepareEpochFence lasts only during a decision: its record has PrepareAbort already. Dead is a tombstone.
+PrepareEpochFence lasts only during a decision: the record that is written has PrepareAbort. Dead is a tombstone.
 """
 
 from __future__ import annotations

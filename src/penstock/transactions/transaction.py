@@ -67,7 +67,7 @@ class Transaction:
 
     @property
     def taken_over(self) -> bool:
-        """Returns True if another producer took the open transaction over: it may end it, and do nothing else with it
+        """Returns True if another producer took the open transaction over. That producer may only end the transaction
         (KIP-939).
         """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID

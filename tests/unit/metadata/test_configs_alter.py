@@ -146,14 +146,14 @@ def test_validating_changes_nothing() -> None:
             "t",
             [("retention.ms", APPEND, "1")],
             "INVALID_CONFIG",
-            "retention.ms takes no APPEND, which only lists of topics and brokers do: use SET.",
+            "retention.ms takes no APPEND, because it is not a list config of a topic or broker: use SET.",
         ),
         (
             TOPIC,
             "t",
             [("foo", SUBTRACT, "1")],
             "INVALID_CONFIG",
-            "foo takes no SUBTRACT, which only lists of topics and brokers do: use SET.",
+            "foo takes no SUBTRACT, because it is not a list config of a topic or broker: use SET.",
         ),
         (
             TOPIC,
@@ -174,7 +174,7 @@ def test_validating_changes_nothing() -> None:
             "t",
             [("retention.ms", 9, "1")],
             "INVALID_REQUEST",
-            "9 is not an operation on retention.ms: use 0, 1, 2 or 3 (SET to SUBTRACT).",
+            "9 is not an operation on retention.ms: use 0 (SET), 1 (DELETE), 2 (APPEND) or 3 (SUBTRACT).",
         ),
         (
             TOPIC,
@@ -275,7 +275,7 @@ def test_validating_changes_nothing() -> None:
             "s",
             [("metrics", APPEND, "a")],
             "INVALID_CONFIG",
-            "metrics takes no APPEND, which only lists of topics and brokers do: use SET.",
+            "metrics takes no APPEND, because it is not a list config of a topic or broker: use SET.",
         ),
         (
             GROUP,

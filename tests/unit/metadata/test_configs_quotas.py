@@ -114,7 +114,9 @@ def test_refused_quota_changes(entity: Named, ops: Ops, message: str) -> None:
 
 def test_if_an_entity_is_given_twice_the_first_counts() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
-    assert codes == [("INVALID_REQUEST", "user=a is in the request twice, and only the first counts: give it once.")]
+    assert codes == [
+        ("INVALID_REQUEST", "user=a is in the request twice, and only its first entry counts: give it once.")
+    ]
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 1.0}}
 
 
@@ -194,12 +196,12 @@ def test_describe_filters_by_entity(filters: Filter, strict: bool, entities: lis
         (
             [(USER, DEFAULT, "x")],
             ErrorCode.INVALID_REQUEST,
-            "A DEFAULT match of user takes no name: leave it null.",
+            "A DEFAULT match of user takes no name: leave the name null.",
         ),
         (
             [(USER, SPECIFIED, "x")],
             ErrorCode.INVALID_REQUEST,
-            "A SPECIFIED match of user takes no name: leave it null.",
+            "A SPECIFIED match of user takes no name: leave the name null.",
         ),
         (
             [(USER, EXACT, "a"), (USER, DEFAULT, None)],

@@ -193,7 +193,7 @@ class ClassicGroup:
         return member
 
     def count(self, member: Member) -> None:
-        """Updates the group's size; called whenever the size of the member changes."""
+        """Updates the group's size in memory after a change of this member's size."""
         size = member.held_bytes
         self.members_bytes += size - member.counted_bytes
         member.counted_bytes = size

@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5 of a classic group, in batches: by member id or, for a static member, by instance id."""
+"""LeaveGroup v0-5 of a classic group. It names one or more members: by member id or, if static, by instance id."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def answer_join(turn: Turn, group: ClassicGroup, member: Member) -> None:
 
 
 def joined(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
-    """Returns the response with the current generation; only the leader's response lists the members."""
+    """Returns the JoinGroup response with the current generation; only the leader's response lists the members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -191,7 +191,9 @@ def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
 
 
 def assign(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """Answers the parked sync requests with the assignment, once it is committed."""
+    """Gives the members their assignments and answers the parked sync requests. Called once the assignments are
+    committed.
+    """
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
         group.count(member)

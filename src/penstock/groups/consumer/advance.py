@@ -34,8 +34,8 @@ def advance(
     replaced: str | None,
     limits: Limits,
 ) -> Target:
-    """Records the member, increments the group epoch on a change, computes a new target if due; returns the member's
-    target.
+    """Records the member, increments the group epoch after a change, and computes a new target if one is due. Returns
+    the member's target.
     """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:

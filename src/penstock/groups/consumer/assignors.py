@@ -130,8 +130,8 @@ def _fill(
 
 
 def _share_fairly(members: Members, topics: Topics, held: dict[str, set[Slot]], free: list[Slot]) -> None:
-    """Assigns when members read different topics: members with the fewest partitions get more, then differences of two
-    or more are evened out.
+    """Assigns partitions if members read different topics. Members with the fewest partitions get more; then
+    differences of two or more are evened out.
     """
     readers = {
         topic_id: [member_id for member_id in sorted(members) if topic_id in members[member_id].topics]

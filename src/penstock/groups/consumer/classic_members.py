@@ -40,7 +40,7 @@ CONSUMER = "consumer"
 def join(
     shard: GroupShard, turn: Turn, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller
 ) -> JoinGroupResponse:
-    """Handles a JoinGroup request; raises the error for the member."""
+    """Returns the response to a JoinGroup request, or raises the error that the member gets."""
     protocols = tuple((each.name, each.metadata) for each in request.protocols)
     unknown = not request.member_id
     member_id = request.member_id or turn.new_uuid()
@@ -93,7 +93,9 @@ def join(
 def _check_protocols(
     group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """Raises unless all classic members still share a protocol: the group may become a classic group again."""
+    """Raises unless all classic members share a protocol with this one, because the group may become a classic group
+    again.
+    """
     names = {name for name, _ in protocols}
     for other in group.members.values():
         if other.classic is not None and other.member_id != member_id:

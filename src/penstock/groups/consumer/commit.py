@@ -31,8 +31,8 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version
 
 
 def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int) -> bool:
-    """Returns True if the member has held the partitions since `epoch`: then a commit with an older epoch is accepted
-    (KIP-1251).
+    """Returns True if the member has held the partitions since `epoch`. If so, a commit with that older epoch is
+    accepted (KIP-1251).
     """
     if not 0 <= epoch < member.epoch:
         return False

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 def version_of(data: bytes) -> int:
-    """Returns the version to parse with; a newer version only appends fields, so it is read as the newest known
+    """Returns the version to parse with. A newer version only appends fields, so it is parsed as the newest known
     version.
     """
     if len(data) < 2:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not the consumer protocol's.")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."
+        )
     return max(min(int.from_bytes(data[:2], "big", signed=True), ConsumerProtocolSubscription.MAX_VERSION), 0)
 
 
@@ -32,7 +34,7 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
         subscription, _ = decode_prefix(ConsumerProtocolSubscription, version, metadata, 2)
     except DecodeError:
         raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not the consumer protocol's."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."
         ) from None
     return subscription
 

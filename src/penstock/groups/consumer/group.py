@@ -133,7 +133,9 @@ class ConsumerGroup:
         return member
 
     def put(self, member: ConsumerMember) -> None:
-        """Adds or replaces the member at its place: assignors depend on the order of members."""
+        """Adds the member, or replaces it without a change of the members' order, because assignors depend on that
+        order.
+        """
         known = self.members.get(member.member_id)
         self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self.members[member.member_id] = member
@@ -152,7 +154,7 @@ class ConsumerGroup:
         )
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
-        """Returns the topics that a member reads, by name and by pattern."""
+        """Returns the topics that a member subscribes to by name or by pattern."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
 

@@ -79,7 +79,7 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     caller: Caller,
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handles a heartbeat. The group may be new and not recorded yet; its first epoch records it."""
+    """Handles a heartbeat. The group may be new and without a record; then the record of its first epoch creates it."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return leave(shard, turn, group, request)
     limits = shard.limits(group.group_id)
@@ -93,7 +93,7 @@ def heartbeat(
     if member_id not in group.members and len(group.members) >= turn.config.consumer_max_size:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The group has its {turn.config.consumer_max_size} members already: raise group.consumer.max.size or "
+            f"The group is full with {turn.config.consumer_max_size} members: raise group.consumer.max.size or "
             "stop a member.",
         )
     owned = _owned(request)
@@ -129,7 +129,7 @@ def heartbeat(
 
 
 def _nothing_new(group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Returns True in the usual case, with only lookups: the member has its target and reports no change."""
+    """Returns True if the member has its target and reports no change. In this usual case there are only lookups."""
     return (
         request.member_epoch == member.epoch
         and request.subscribed_topic_names is None

@@ -42,7 +42,7 @@ def leave(
 
 
 def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
-    """Removes the members; the next heartbeat of another member finds a new epoch and assigns their partitions."""
+    """Removes the members. The next heartbeat of another member finds a new epoch and assigns the free partitions."""
     gone = {member.member_id for member in members}
     if can_downgrade(turn, group, gone):
         downgrade(shard, turn, group, gone)

@@ -24,7 +24,7 @@ def reconcile(
     owned: Owned,
     is_held: Callable[[bytes, int], bool],
 ) -> ConsumerMember:
-    """Returns the member after its next step; the same member if there is none."""
+    """Returns the member after its next step; the same member if no step is due."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch == target_epoch:
@@ -39,7 +39,9 @@ def reconcile(
 
 
 def _still_owns(owned: Owned, revoked: Assigned) -> bool:
-    """Returns True unless the member reports its partitions and the revoked ones are not among them."""
+    """Returns True if the member may still own a revoked partition: it reports such a partition, or does not report its
+    partitions at all.
+    """
     return owned is None or any(
         not owned.get(topic_id, frozenset()).isdisjoint(revoked[topic_id]) for topic_id in revoked
     )

@@ -23,7 +23,7 @@ MAX_PATTERNS = 50
 
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
-    """Returns the topics that match, internal ones included, as in Kafka."""
+    """Returns the topics whose names match the pattern, internal topics included, as in Kafka."""
     pattern = Pattern(regex, work)
     topics = frozenset(name for name in image.topics if pattern.matches(name, work))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
@@ -32,10 +32,10 @@ def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> Resolve
 def refresh_regexes(
     turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
 ) -> dict[str, ResolvedRegex]:
-    """Resolves the group's patterns against the current topics; records changed and unused patterns.
+    """Returns the group's patterns, resolved against the current topics; records changed and unused patterns.
 
-    A new pattern may use all steps of a `Work` or is refused, which is the response to its member. All other patterns
-    share as many steps, and a pattern that does not finish keeps its topics.
+    A new pattern may take MAX_STEPS steps. If it takes more, the member's request is refused. The patterns that were
+    resolved before share MAX_STEPS steps; one that does not finish keeps its topics.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

@@ -31,7 +31,7 @@ def arm_session(turn: Turn, group: ConsumerGroup, member_id: str, timeout_ms: in
 
 
 def arm_revocation(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Gives the member its rebalance timeout to revoke partitions."""
+    """Starts the timeout for the member to revoke partitions: its rebalance timeout."""
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         timer = _timer(group.revocations, TimerKind.REVOCATION, group, member.member_id)
         if not timer.armed:

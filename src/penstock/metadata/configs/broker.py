@@ -4,9 +4,10 @@ The rows are text in `broker_rows/`. A row is a line of words and an indented li
 
     name TYPE [=default] [limits] [high|low] [per-broker|cluster-wide] [internal] [unsupported]
 
-`=` alone is an empty default; without `=` there is no default. Limits: `[1..]`, `[0..1]`, `[1..9|-1]` (that range, or
--1), `{a|b}` (one of, or a list of), `{a|b}~` (in any case), `nonempty`. Importance is medium and the property read-only
-by default. `unsupported`: the value is accepted and shown but has no effect; remove the word once it has one.
+`=` alone is an empty default; without `=` there is no default. Limits are `[1..]`, `[0..1]`, `[1..9|-1]` (1 to 9, or
+-1), `{a|b}` (a or b; for a LIST any of them), `{a|b}~` (a or b in upper or lower case), and `nonempty`. By default the
+importance is medium and the property is read-only. With `unsupported` the value is accepted and shown but has no
+effect; remove this word once the property has an effect.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ _OF_ANY_LISTENER = frozenset({"max.connections", "max.connection.creation.rate",
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Returns the names that are looked up in turn for this property, itself included."""
+    """Returns the names that are looked up in turn for the value of this property, its own name included."""
     for names in _SAME_THING:
         if name in names and (name != "log.flush.scheduler.interval.ms"):
             return names

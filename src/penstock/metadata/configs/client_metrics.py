@@ -50,7 +50,7 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
 
 
 class ClientMetricsRequestError(ConfigError):
-    """A bad subscription: refused with INVALID_REQUEST, as in Kafka, where other bad configs get INVALID_CONFIG."""
+    """A bad subscription. It is refused with INVALID_REQUEST, as in Kafka; other bad configs get INVALID_CONFIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) ->
 
 
 def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
-    """Parses the match patterns. If a parameter is given twice, the last pattern counts. Patterns are RE2's, because
-    any user may be an administrator.
+    """Returns the pattern of each parameter; the last pattern if a parameter is given twice.
 
-    All patterns that are parsed together share the steps of `work`.
+    Patterns have RE2's syntax and are matched in linear time, because any user may send them. All patterns that are
+    parsed together share the steps of `work`.
     """
     parsed: dict[str, Pattern] = {}
     for pattern in patterns:

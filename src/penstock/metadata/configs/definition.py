@@ -66,7 +66,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RangeOr:
-    """A range, or one value outside it with a special meaning."""
+    """A number from `low` to `high`, or `other`, a value outside this range with a special meaning."""
 
     low: int
     high: int
@@ -94,7 +94,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of known items (without `values`: of any items), optionally not empty."""
+    """A list of items from `values`, or of any items if `values` is empty. `allow_empty`: the list may be empty."""
 
     values: tuple[str, ...] = ()
     allow_empty: bool = True
@@ -207,7 +207,7 @@ def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """Splits at commas and trims the items; blank text is the empty list, while `a,` ends in an empty item."""
+    """Returns the items between commas, trimmed. Blank text gives an empty list, while `a,` ends in an empty item."""
     trimmed = text.strip()
     return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
 

@@ -33,7 +33,9 @@ class Described:
 
 
 def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
-    """Describes a topic. Topics without overrides share one list, so that describing ten thousand of them is fast."""
+    """Returns the rows of a topic. Topics without overrides share one list, so that describing ten thousand of them is
+    fast.
+    """
     inherited = _inherited_topic_configs(settings)
     if not overrides:
         return inherited
@@ -64,8 +66,8 @@ def _inherited_topic_configs(settings: Settings) -> list[Described]:
 
 
 def describe_broker(settings: Settings) -> list[Described]:
-    """Describes every property of this broker: the known ones, and unknown ones from its file or the
-    dynamic configs.
+    """Returns a row for every property of this broker: the known ones, and unknown ones from its file or the dynamic
+    configs.
     """
     if "broker" not in settings.derived:
         names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
@@ -76,7 +78,7 @@ def describe_broker(settings: Settings) -> list[Described]:
 
 
 def describe_cluster_defaults(settings: Settings) -> list[Described]:
-    """Describes only the cluster-wide dynamic configs."""
+    """Returns the rows of the cluster-wide dynamic configs only."""
     return [
         _broker_config(
             name,

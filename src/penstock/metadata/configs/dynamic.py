@@ -39,7 +39,7 @@ THREAD_POOLS = (
 
 
 def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None:
-    """Raises ConfigError for a thread pool size of more than double or less than half. Call it after
+    """Raises ConfigError for a thread pool size of more than double or less than half the current size. Call it after
     `validate_dynamic_settings`, which checks that the values are numbers.
     """
     for name in THREAD_POOLS:
@@ -47,12 +47,12 @@ def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None
             continue
         wanted, current = int(values[name]), settings.int(name)
         if not current // 2 <= wanted <= current * 2:
-            raise ConfigError(f"{name} is {current}: change it at most to half or to double of that at a time.")
+            raise ConfigError(f"{name} is {current}: one change can at most double or halve the value.")
 
 
 def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raises ConfigError for settings that cannot change on a running broker, or not cluster-wide. Accepts unknown
-    names, as Kafka does.
+    """Raises ConfigError for settings that cannot change on a running broker, and for cluster-wide settings that can
+    only be set per broker. Accepts unknown names, as Kafka does.
     """
     fixed = [name for name in values if _is_fixed(name)]
     if fixed:

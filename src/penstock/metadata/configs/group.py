@@ -45,7 +45,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """The broker properties of a group config: its default, and its lower and upper limit."""
+    """The broker properties that define a group config's default, its lower limit and its upper limit."""
 
     default: str | None = None
     low: str | None = None
@@ -171,7 +171,7 @@ def _check_heartbeat(values: Mapping[str, str], settings: Settings, timeout: str
     heartbeat_ms = _int_of(interval, values, settings)
     if session_ms <= heartbeat_ms:
         raise ConfigError(
-            f"{timeout} is {session_ms} and {interval} {heartbeat_ms}: set a timeout longer than the interval."
+            f"{timeout} is {session_ms} and {interval} is {heartbeat_ms}: set a timeout longer than the interval."
         )
 
 
@@ -188,7 +188,7 @@ def group_default(name: str, settings: Settings) -> ConfigValue:
 
 
 def effective_group_configs(image: MetadataImage, group: str, settings: Settings) -> dict[str, ConfigValue]:
-    """Returns a group's values: inherited ones, overridden by its own configs within the broker's limits."""
+    """Returns a group's values: its own configs, moved into the broker's limits, and inherited values for the rest."""
     own = image.config(32, group)
     return {
         name: _within_limits(name, key.parse(own[name]), settings) if name in own else group_default(name, settings)

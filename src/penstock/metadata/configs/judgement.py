@@ -30,7 +30,7 @@ class Judgement(NamedTuple):
 
 
 def judge(static: Mapping[str, str]) -> list[Judgement]:
-    """Returns a judgement for each property, by name."""
+    """Returns a judgement for each property, sorted by name."""
     return [_judge(name, static[name]) for name in sorted(static)]
 
 

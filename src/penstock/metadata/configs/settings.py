@@ -50,7 +50,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One source of a value, in the order of lookup."""
+    """One of the sources that have a value for a property."""
 
     name: str
     value: str | None
@@ -64,7 +64,7 @@ class Settings:
     __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "derived", "static")
 
     def __init__(self, static: Mapping[_Str, _Str] | None = None) -> None:
-        """Raises ConfigError for a value that its property does not accept."""
+        """Creates the settings from the properties file. Raises ConfigError for a value that is not accepted."""
         self.static = dict(static or {})
         if "broker.id" in self.static:
             self.static.setdefault("node.id", self.static["broker.id"])
@@ -127,7 +127,7 @@ class Settings:
         return None if self.get(name) is None else self.int(name)
 
     def list(self, name: _Str) -> tuple[_Str, ...]:
-        """Returns the items; empty if not set."""
+        """Returns the items of a list property; no items if it is not set."""
         value = self.get(name)
         check(value is None or isinstance(value, tuple), f"'{name}' is a list.")
         return value if isinstance(value, tuple) else ()
@@ -173,8 +173,8 @@ class Settings:
     # --- where values come from -----------------------------------------------------------------------
 
     def raw(self, name: _Str) -> _Str | None:
-        """Returns the string in effect for exactly this name (a listener's setting falls back to the
-        general setting).
+        """Returns the string in effect for exactly this name; for a listener's setting that is not set, the general
+        setting.
         """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):
@@ -236,7 +236,9 @@ class Settings:
 
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
-    """Parses `host:count,host:count`; a host may be an IPv6 address, so the last colon counts."""
+    """Returns the counts by host from `host:count,host:count`. A host may be an IPv6 address, so the last colon
+    separates.
+    """
     found: dict[str, int] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:
@@ -257,7 +259,7 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
             if name == "max.connections.per.ip.overrides":
                 parse_host_counts(name, text)
             elif name == CORDONED and "*" in (items := [item.strip() for item in text.split(",")]) and len(items) > 1:
-                raise ConfigError.invalid(name, text, "* means all directories: give it alone")
+                raise ConfigError.invalid(name, text, "* means all directories: give * alone")
 
 
 def check_lockout(per_ip: str | None, overrides: str | None) -> None:

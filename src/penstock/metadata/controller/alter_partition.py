@@ -1,7 +1,8 @@
-"""AlterPartition (KIP-497) and AssignReplicasToDirs (KIP-858) as decisions: reports of leaders and brokers on replicas.
+"""Decisions on AlterPartition (KIP-497), in which leaders report ISRs, and AssignReplicasToDirs (KIP-858), in which
+brokers report the directories of replicas.
 
-A leader's request is granted only while it leads in the epoch that it names, its partition epoch is current, and each
-replica that it adds is alive in the incarnation that caught up (KIP-903).
+A leader's request is granted only if the leader still leads in the epoch that it names, its partition epoch is current,
+and each replica that it adds is alive in the incarnation that caught up (KIP-903).
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 
 
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
-    """Increments the partition's epoch and changes nothing else.
+    """Returns a record that increments the partition's epoch and changes nothing else, for a request with a replica
+    that is not eligible.
 
     The refused request may be a retry of a leader that got no answer to its first attempt. The first attempt names the
     same epoch and may arrive when the replica is eligible again, after the leader has stopped counting the replica.

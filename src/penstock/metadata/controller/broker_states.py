@@ -119,7 +119,9 @@ def begin_controlled_shutdown(image: MetadataImage, broker_id: int, rules: Rules
 
 
 def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
-    """Removes the registration, even of a running broker: its next heartbeat is refused, and it registers again."""
+    """Removes the registration, even of a running broker: then the broker's next heartbeat is refused, and it registers
+    again.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
@@ -137,10 +139,12 @@ def after_unclean_shutdown(
     directories: Sequence[bytes] = (),
     synced: Set[tuple[bytes, int]] = frozenset(),
 ) -> list[Any]:
-    """Removes the broker from every ISR and ELR after an unclean shutdown: it may have lost records.
+    """Returns the records that remove the broker from every ISR and ELR after an unclean shutdown, because it may have
+    lost records.
 
-    It stays eligible only for replicas that survive power loss: the topic acknowledges records only once they are on
-    disk, this has been so since all of the replica's records were on disk (`synced`), and its directory is still there.
+    The broker stays eligible only for replicas that survive a power loss. Three conditions must hold: the topic
+    acknowledges records only once they are on disk; it has done so ever since a time at which all of the replica's
+    records were on disk (`synced`); the replica's directory is still there.
     """
     keeps: dict[str, bool] = {}
     kept: list[tuple[TopicImage, int]] = []
@@ -161,8 +165,8 @@ def after_unclean_shutdown(
 
 
 def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes]) -> list[Any]:
-    """Removes the broker from every ISR after a clean shutdown; it stays eligible, except for replicas in missing
-    directories.
+    """Returns the records that remove the broker from every ISR after a clean shutdown. The broker stays eligible,
+    except for replicas in missing directories.
 
     A replica in a missing directory is created again elsewhere: if it stayed eligible, it could be elected while empty.
     """
@@ -179,7 +183,7 @@ def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, dir
 
 
 def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:
-    """Removes replicas in failed directories from their ISRs; the broker's other replicas stay."""
+    """Returns the records that remove replicas in failed directories from their ISRs. The other replicas stay."""
     broker = image.brokers[broker_id]
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed:
@@ -209,7 +213,7 @@ def heartbeat(
     shutdown_offset: int | None = None,
     lowest_active_offset: int | None = None,
 ) -> Decision[HeartbeatReply]:
-    """Decides on a broker's heartbeat. The offsets come from `Heartbeats`."""
+    """Decides on a broker's heartbeat. `Heartbeats` keeps `shutdown_offset` and `lowest_active_offset`."""
     broker_id = request.broker_id
     broker = registered_broker(image, broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset >= broker.epoch

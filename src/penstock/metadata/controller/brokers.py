@@ -77,8 +77,8 @@ def register_broker(
 ) -> Decision[int]:
     """Registers the broker, fenced until it reports that it is ready. The reply is its epoch: the offset of its record.
 
-    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one, and is refused
-    if `is_live`: the registered one may still be running.
+    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one. With `is_live`
+    it is refused, because the registered incarnation may still be running.
     """
     known = image.brokers.get(registration.broker_id)
     same = known is not None and known.incarnation_id == registration.incarnation_id
@@ -117,13 +117,13 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the epoch of the registered incarnation if this request would end it uncleanly without naming it; None
-    otherwise.
+    """Returns the epoch of the registered incarnation if this request would end that incarnation uncleanly and does not
+    name its epoch; None otherwise.
 
     A request may arrive late: after its process ended, a later incarnation may have registered, joined ISRs with
     records in its page cache, and been killed. The late request would remove that incarnation from the eligible
-    leaders. A request that names the epoch was sent by a process that ran after the epoch was assigned, so the
-    incarnation with that epoch had ended before: a directory has one process at a time. A late request names an earlier
+    leaders. A request that names the epoch was sent by a process that ran after the epoch was assigned. The incarnation
+    with that epoch had ended before, because a directory has one process at a time. A late request names an earlier
     epoch or none, over whichever connection and at whichever controller it arrives.
     """
     known = image.brokers.get(registration.broker_id)
@@ -137,8 +137,8 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
 
 
 def _records_after_shutdown(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
-    """Returns the records that end the previous incarnation. After a clean shutdown it has all its records; otherwise
-    it may lack those that were not on disk.
+    """Returns the records that end the previous incarnation. After a clean shutdown the broker has all its records;
+    otherwise it may lack records that were not on disk.
     """
     broker_id = registration.broker_id
     known = image.brokers.get(broker_id)
@@ -173,7 +173,7 @@ def _check_directories(image: MetadataImage, registration: Registration) -> None
     elif any(map(is_reserved, directories)):
         problem = "has a log directory with a reserved id: format it again."
     elif len(set(directories)) < len(directories):
-        problem = "has two log directories with the same id: one is a copy, format it again."
+        problem = "has two log directories with the same id: format the one that is a copy again."
     else:
         for other in image.brokers.values():
             if other.broker_id != registration.broker_id and set(other.log_dirs) & set(directories):
@@ -216,7 +216,9 @@ def register_controller(
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[tuple[int, int]]:
-    """Allocates the next block of ids: (first, count). An id is allocated only once, even if its block is lost."""
+    """Allocates the next block of ids. The reply is (first id, count). An id is allocated only once, even if its block
+    is lost.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

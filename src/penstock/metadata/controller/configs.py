@@ -1,7 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs as decisions.
 
-All changes of a resource are made or none; a refused resource does not affect the others. A broker's settings are
-checked by the rules of dynamic configuration, those of topics, groups and subscriptions by their tables.
+Either all changes of a resource are made or none; a refused resource does not affect the others. A broker's settings
+are checked by the rules of dynamic configuration, those of topics, groups and client metrics subscriptions by their
+tables.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """Returns the error for a broker's change of its own settings that only the broker can check: its directories."""
+    """Returns the error for a change of this broker's cordoned.log.dirs that names other directories; None if there is
+    no error. Only the broker itself knows its directories.
+    """
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
     for config in resource.configs:
@@ -193,7 +196,7 @@ def _alter(
 
 
 def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[ConfigRecord | ClearElrRecord]) -> bool:
-    """Returns True if min.insync.replicas changes: the eligible leaders were computed with the old value."""
+    """Returns True if min.insync.replicas changes, because the eligible leaders were computed with the old value."""
     return (
         kind in (ResourceType.TOPIC, ResourceType.BROKER)
         and image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
@@ -234,7 +237,9 @@ def _validate(
 
 
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
-    """Raises unless `name` is a registered broker; any node accepts such requests, as the active controller decides."""
+    """Raises unless `name` is a registered broker or this node. Any node may get the request, because the active
+    controller decides on it.
+    """
     try:
         number = int(name)
     except ValueError:
@@ -244,19 +249,21 @@ def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
-    """Raises if the change breaks eligible leader replicas, for which the controller needs one cluster-wide value."""
+    """Raises if the change leaves min.insync.replicas without a single cluster-wide value, which eligible leader
+    replicas need.
+    """
     config = "min.insync.replicas"
     if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return
     if name:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"With eligible leader replicas {config} can't be set per broker: set it cluster-wide.",
+            f"With eligible leader replicas, {config} can't be set per broker: set it cluster-wide.",
         )
     if config not in wanted:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"With eligible leader replicas {config} can't be deleted: set another value.",
+            f"With eligible leader replicas, {config} can't be deleted: set another value.",
         )
 
 
@@ -272,7 +279,8 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
             operation = ConfigOperation(config.config_operation)
         except ValueError:
             raise _invalid(
-                f"{config.config_operation} is not an operation on {config.name}: use 0, 1, 2 or 3 (SET to SUBTRACT)."
+                f"{config.config_operation} is not an operation on {config.name}: use 0 (SET), 1 (DELETE), 2 (APPEND) "
+                "or 3 (SUBTRACT)."
             ) from None
         match operation:
             case ConfigOperation.SET:
@@ -299,7 +307,7 @@ def _list_key(kind: int, name: str, operation: ConfigOperation) -> ConfigKey:
     if kind == ResourceType.BROKER:
         why = f"Broker property {name} is not a list and takes no {operation.name}: use SET."
     else:
-        why = f"{name} takes no {operation.name}, which only lists of topics and brokers do: use SET."
+        why = f"{name} takes no {operation.name}, because it is not a list config of a topic or broker: use SET."
     raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 
 

@@ -97,7 +97,7 @@ def _elect(
         )
     raise KafkaError(
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        f"Broker {partition.replicas[0]}, the preferred leader, is not alive or not in sync: retry when it is.",
+        f"Broker {partition.replicas[0]}, the preferred leader, is not alive or not in sync: retry once it is in sync.",
     )
 
 
@@ -105,13 +105,15 @@ def _elect(
 
 
 def balance_leaders(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
-    """Returns leadership to preferred replicas that are able to lead. The reply is True if partitions may be left."""
+    """Returns leadership to preferred replicas that are able to lead. The reply is True if more partitions may need an
+    election.
+    """
     return _some(image, rules, Election.PREFERRED, lambda one: one.leader != one.replicas[0], limit)
 
 
 def elect_unclean(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
-    """Elects leaders for leaderless partitions of topics that allow unclean elections. The reply is True if partitions
-    may be left.
+    """Elects leaders for leaderless partitions of topics that allow unclean elections. The reply is True if more
+    partitions may need an election.
     """
     return _some(image, rules, Election.UNCLEAN, lambda one: one.leader == NO_LEADER, limit)
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures as a decision: makes all updates, or none and returns the first error."""
+"""UpdateFeatures as a decision: either makes all updates, or makes none and returns the first error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def _refuse(update: FeatureUpdateKey, why: str) -> KafkaError:
 def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKey, controller_id: int) -> None:
     if update.upgrade_type not in UpgradeType.__members__.values():
         raise _refuse(
-            update, f"{update.upgrade_type} is not an upgrade type: use 1 (upgrade), 2 or 3 (safe, unsafe downgrade)."
+            update,
+            f"{update.upgrade_type} is not an upgrade type: use 1 (upgrade), 2 (safe downgrade) or 3 (unsafe "
+            "downgrade).",
         )
     wanted, name = update.max_version_level, update.feature
     if wanted < 0:
@@ -73,7 +75,7 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
     if update.upgrade_type == UpgradeType.UPGRADE:
         raise _refuse(
             update,
-            f"It is at {current}: request a safe or an unsafe downgrade to lower it.",
+            f"The feature is at {current}: request a safe or an unsafe downgrade to lower it.",
         )
     if name == KRAFT_VERSION:
         raise _refuse(update, "kraft.version can't be lowered: keep the level.")
@@ -83,15 +85,15 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
 
 def _check_supported(update: FeatureUpdateKey, supported: tuple[int, int] | None, who: str) -> None:
     if supported is None:
-        raise _refuse(update, f"{who} doesn't support this feature: upgrade it first.")
+        raise _refuse(update, f"{who} doesn't support this feature: upgrade the node first.")
     low, high = supported
     if not low <= update.max_version_level <= high:
         raise _refuse(update, f"{who} supports levels {low} to {high}: give one of them.")
 
 
 def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:
-    """Raises if the downgrade crosses a level that changed records: Penstock does not rewrite the log for an older
-    release.
+    """Raises if the downgrade crosses a level that changed records, because Penstock does not rewrite the log for an
+    older release.
     """
     wanted = update.max_version_level
     if not any(wanted < level <= current for level in METADATA_CHANGED_AT):
@@ -111,5 +113,5 @@ def _check_dependencies(levels: dict[str, int]) -> None:
         if levels.get(name, 0) >= level and levels.get(needed, 0) < least:
             raise KafkaError(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                f"{name}={levels[name]} needs {needed} at {least} or higher, and it would be {levels.get(needed, 0)}.",
+                f"{name}={levels[name]} needs {needed} at {least} or higher, not at {levels.get(needed, 0)}.",
             )

@@ -1,6 +1,6 @@
-"""Sessions of brokers: keeps the time of each broker's last heartbeat. Only the active controller has one.
+"""Sessions of brokers: keeps the time of each broker's last heartbeat. Only the active controller keeps sessions.
 
-A broker's session starts with its registration, or for all brokers when the controller takes over; it ends when no
+A broker's session starts with its registration, or for all brokers when the controller takes over. It ends when no
 heartbeat arrives within the session timeout. The image, not this module, records which brokers are fenced.
 """
 
@@ -44,7 +44,7 @@ class Heartbeats:
         self.sessions.pop(broker_id, None)
 
     def session(self, broker_id: int, epoch: int, now_ms: int) -> Session:
-        """Returns the session of this registration, created if missing."""
+        """Returns the session of this registration; creates the session if it is missing."""
         found = self.sessions.get(broker_id)
         if found is None or found.epoch != epoch:
             found = self.sessions[broker_id] = Session(epoch, now_ms)
@@ -65,8 +65,9 @@ class Heartbeats:
     def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
         """Returns True if a process with this registration may still be running.
 
-        A registration from which this controller never got a request does not count: after a restart of the whole
-        cluster each broker returns with another incarnation at once, and need not wait for its previous session to end.
+        A registration from which this controller never got a request does not count. So after a restart of the whole
+        cluster each broker can register with another incarnation at once, and need not wait for its previous session to
+        end.
         """
         broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
         if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:
@@ -101,9 +102,11 @@ class Heartbeats:
         return min(offsets, default=None)
 
     def extend_sessions(self, lost_ms: int, now_ms: int) -> None:
-        """Extends all sessions by a pause of the controller, during which it could not receive heartbeats.
+        """Extends all sessions by the length of a pause of the controller, during which it could not receive
+        heartbeats.
 
-        No last contact moves into the future: a heartbeat right after the pause does not extend the session twice.
+        The time of a last contact never moves into the future, so a heartbeat right after the pause does not extend the
+        session twice.
         """
         for session in self.sessions.values():
             session.last_contact_ms = min(session.last_contact_ms + lost_ms, now_ms)

@@ -105,11 +105,11 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica after a last known leader that lost its directory; None if the leader is still waited
-        for.
+        """Returns the replica after a last known leader that lost its directory; None while the controller still waits
+        for that leader.
 
         The broker itself reports the loss: it assigns its replica to another directory, and its registration lacks the
-        old one.
+        old directory.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:
@@ -175,7 +175,7 @@ def _build(change: Change) -> PartitionChangeRecord | None:
 
 
 def complete_reassignment(target: _Target) -> None:
-    """Removes the replicas to be removed once all others are in sync."""
+    """Ends the reassignment if all replicas that stay are in sync: drops the replicas to be removed."""
     if not target.removing and not target.adding:
         return
     staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]
@@ -190,9 +190,10 @@ def complete_reassignment(target: _Target) -> None:
 
 
 def eligible_leaders(change: Change, target: _Target) -> list[int]:
-    """Returns the replicas that left the ISR while it was below min.insync.replicas: no record was acknowledged since.
+    """Returns the replicas that left the ISR while it was below min.insync.replicas. They lack no acknowledged record,
+    because none was acknowledged since.
 
-    They are in the order of leaving. A replica that was reassigned away no longer counts.
+    They are in the order in which they left. A replica that a reassignment removed no longer counts.
     """
     if len(target.isr) >= change.rules.min_isr(change.image, change.topic):
         return []
@@ -246,7 +247,7 @@ def has_everything(target: _Target, broker_id: int) -> bool:
 
 
 def may_elect_last_known(target: _Target, last_known: Sequence[int]) -> bool:
-    """Returns True if no replica is in sync or eligible: then the last known leader has the most records."""
+    """Returns True if no replica is in sync or eligible, because then the last known leader has the most records."""
     return not target.isr and not target.elr and len(last_known) == 1 and last_known[0] in target.replicas
 
 
@@ -333,7 +334,7 @@ def leader_and_isr_changes(
     coming: int | None = None,
     unclean_shutdown: int | None = None,
 ) -> list[PartitionChangeRecord]:
-    """Returns the changes of these partitions when a broker leaves, returns or may have lost records."""
+    """Returns the changes of the given partitions when a broker leaves, returns or may have lost records."""
     gone, back, lossy = (frozenset(() if one is None else (one,)) for one in (leaving, coming, unclean_shutdown))
     out = gone | lossy
     records = []

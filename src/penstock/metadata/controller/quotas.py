@@ -52,8 +52,8 @@ class MatchType(IntEnum):
 def alter_client_quotas(
     image: MetadataImage, request: alter.AlterClientQuotasRequest
 ) -> Decision[alter.AlterClientQuotasResponse]:
-    """Returns one result for each entity; if an entity is given twice, the first counts and the second gets
-    an error.
+    """Returns one result for each entity. If an entity is given twice, its first entry counts and the second gets an
+    error.
     """
     records: list[ClientQuotaRecord] = []
     outcomes: dict[QuotaEntity, KafkaError | None] = {}
@@ -61,7 +61,7 @@ def alter_client_quotas(
         entity: QuotaEntity = tuple(sorted({each.entity_type: each.entity_name for each in entry.entity}.items()))
         if entity in outcomes:
             outcomes[entity] = _invalid(
-                f"{_shown(entity)} is in the request twice, and only the first counts: give it once."
+                f"{_shown(entity)} is in the request twice, and only its first entry counts: give it once."
             )
             continue
         try:
@@ -153,7 +153,9 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Yields the entries that match, after `ENTITIES_AT_ONCE` entities each."""
+    """Yields the matching entries in lists, one for every `ENTITIES_AT_ONCE` entities that were compared with the
+    filter.
+    """
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):
@@ -189,7 +191,7 @@ def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | 
             case MatchType.DEFAULT | MatchType.SPECIFIED as match_type:
                 if component.match is not None:
                     name = MatchType(match_type).name
-                    raise _invalid(f"A {name} match of {kind} takes no name: leave it null.")
+                    raise _invalid(f"A {name} match of {kind} takes no name: leave the name null.")
                 if match_type == MatchType.DEFAULT:
                     exact[kind] = None
                 else:

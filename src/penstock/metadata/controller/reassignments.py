@@ -80,7 +80,7 @@ def _reassign(
     if not factor_may_change and len(target) != len(settled):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The request forbids a change from {len(settled)} to {len(target)} replica(s): allow it or keep the "
+            f"The request forbids a change from {len(settled)} to {len(target)} replica(s): allow this or keep the "
             "number.",
         )
     removing = sorted(broker_id for broker_id in partition.replicas if broker_id not in target)
@@ -92,7 +92,7 @@ def _reassign(
 
 
 def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
-    """Restores the replicas before the move."""
+    """Returns the record that restores the replicas from before the reassignment. Raises if records would be lost."""
     partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -103,7 +103,7 @@ def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -
     if lossy and not unclean_allowed:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Only replicas that the move adds are in sync, so a cancel would lose records: wait until another "
+            "Only replicas that the reassignment adds are in sync, so a cancel would lose records: wait until another "
             "replica is "
             "in sync, or set unclean.leader.election.enable for this topic.",
         )

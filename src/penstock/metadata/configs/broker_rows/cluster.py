@@ -24,7 +24,7 @@ config.providers LIST = low cluster-wide unsupported
 controlled.shutdown.enable BOOLEAN =true
     Move leaderships to other brokers before a stop.
 controller.listener.names LIST high
-    Names of listeners that controllers use among themselves and that brokers reach them by.
+    Names of the listeners on which controllers accept connections of other controllers and of brokers.
 controller.performance.always.log.threshold.ms LONG =2000 [0..] internal unsupported
     Time from which a slow controller event is always logged.
 controller.performance.sample.period.ms LONG =60000 [100..] internal unsupported
@@ -66,7 +66,7 @@ internal.metadata.max.batch.size.in.bytes INT =8388608 low internal unsupported
 leader.imbalance.check.interval.seconds LONG =300 [1..] high
     How often preferred leadership is checked.
 max.request.partition.size.limit INT =2000 [1..]
-    Partitions that one request to describe topic partitions may answer.
+    Largest number of partitions in one answer to DescribeTopicPartitions.
 metadata.log.dir STRING high
     Directory of the metadata log; the first of log.dirs when not set.
 metadata.log.max.record.bytes.between.snapshots LONG =20971520 [1..] high

@@ -71,7 +71,7 @@ sasl.oauthbearer.assertion.claim.iss STRING unsupported
 sasl.oauthbearer.assertion.claim.jti.include BOOLEAN =false unsupported
     Whether an OAuth assertion carries an id of its own.
 sasl.oauthbearer.assertion.claim.nbf.seconds INT =60 [0..3600] low unsupported
-    How far back an OAuth assertion becomes valid.
+    How long before its creation an OAuth assertion is already valid.
 sasl.oauthbearer.assertion.claim.sub STRING unsupported
     Subject claim of an OAuth assertion.
 sasl.oauthbearer.assertion.file STRING unsupported
@@ -79,7 +79,7 @@ sasl.oauthbearer.assertion.file STRING unsupported
 sasl.oauthbearer.assertion.private.key.file STRING unsupported
     Key file that signs OAuth assertions.
 sasl.oauthbearer.assertion.private.key.passphrase PASSWORD unsupported
-    Passphrase of that key file.
+    Passphrase of the key file that signs OAuth assertions.
 sasl.oauthbearer.assertion.template.file STRING unsupported
     File with fixed header and claims of OAuth assertions.
 sasl.oauthbearer.client.credentials.client.id STRING unsupported
@@ -89,7 +89,7 @@ sasl.oauthbearer.client.credentials.client.secret PASSWORD unsupported
 sasl.oauthbearer.clock.skew.seconds INT =30 low unsupported
     Difference of clocks that is tolerated in tokens.
 sasl.oauthbearer.expected.audience LIST = high unsupported
-    Audiences of which a token must name one.
+    Accepted audiences; a token must name at least one of them.
 sasl.oauthbearer.expected.issuer STRING high unsupported
     Issuer that a token must name.
 sasl.oauthbearer.jwks.endpoint.refresh.ms LONG =3600000 low unsupported
@@ -145,9 +145,9 @@ ssl.keystore.key PASSWORD per-broker unsupported
 ssl.keystore.location STRING per-broker unsupported
     File with the private key and its certificates.
 ssl.keystore.password PASSWORD per-broker unsupported
-    Password of that file.
+    Password of the file with the private key and its certificates.
 ssl.keystore.type STRING =JKS per-broker unsupported
-    Format of that file.
+    Format of the file with the private key and its certificates.
 ssl.principal.mapping.rules STRING =DEFAULT low unsupported
     Rules that turn a certificate's name into a user name.
 ssl.protocol STRING =TLSv1.3 per-broker unsupported

@@ -46,7 +46,7 @@ log.dir LIST =/tmp/kafka-logs high
 log.dir.failure.timeout.ms LONG =30000 [1..] low unsupported
     How long a broker with a failed directory waits for the controller before it stops.
 log.dirs LIST high
-    Directories of the logs; a new partition goes to the one with the fewest.
+    Directories of the logs; a new partition goes to the directory with the fewest partitions.
 log.flush.interval.messages LONG =9223372036854775807 [1..] high cluster-wide
     Records after which fsync is called in topics without their own setting.
 log.flush.interval.ms LONG high cluster-wide
@@ -88,7 +88,7 @@ log.retention.ms LONG high cluster-wide
 log.roll.hours INT =168 [1..] high
     Age in hours at which segments roll, when milliseconds aren't given.
 log.roll.jitter.hours INT =0 [0..] high
-    Largest random hours subtracted from the rolling age, when milliseconds aren't given.
+    Largest random number of hours subtracted from the rolling age, when milliseconds aren't given.
 log.roll.jitter.ms LONG high cluster-wide
     Largest random time subtracted from the rolling age in topics without their own setting.
 log.roll.ms LONG high cluster-wide
@@ -142,7 +142,7 @@ remote.log.manager.task.retry.backoff.max.ms LONG =30000 [1..] low internal unsu
 remote.log.manager.task.retry.backoff.ms LONG =500 [1..] low internal unsupported
     First pause before remote work is tried again.
 remote.log.manager.task.retry.jitter DOUBLE =0.2 [0..0.5] low internal unsupported
-    Random share added to those pauses.
+    Random share added to the pauses before remote work is tried again.
 remote.log.manager.thread.pool.size INT =2 [1..] unsupported
     Threads for remote work as a whole.
 remote.log.metadata.custom.metadata.max.bytes INT =128 [0..] low unsupported
@@ -151,11 +151,11 @@ remote.log.metadata.manager.class.name STRING \
 =org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager nonempty unsupported
     Class that keeps the metadata of remote segments.
 remote.log.metadata.manager.class.path STRING unsupported
-    Where that metadata class is loaded from.
+    Where the class that keeps the metadata of remote segments is loaded from.
 remote.log.metadata.manager.impl.prefix STRING =rlmm.config. nonempty unsupported
-    Prefix of the properties that the metadata class gets.
+    Prefix of the properties for the class that keeps the metadata of remote segments.
 remote.log.metadata.manager.listener.name STRING nonempty unsupported
-    Listener that the metadata class talks to.
+    Listener to which the class that keeps the metadata of remote segments connects.
 remote.log.reader.max.pending.tasks INT =100 [1..] unsupported
     Remote reads that may wait at once.
 remote.log.reader.threads INT =10 [1..] cluster-wide unsupported
@@ -163,9 +163,9 @@ remote.log.reader.threads INT =10 [1..] cluster-wide unsupported
 remote.log.storage.manager.class.name STRING nonempty unsupported
     Class that keeps segments in remote storage.
 remote.log.storage.manager.class.path STRING unsupported
-    Where that storage class is loaded from.
+    Where the class that keeps segments in remote storage is loaded from.
 remote.log.storage.manager.impl.prefix STRING =rsm.config. nonempty unsupported
-    Prefix of the properties that the storage class gets.
+    Prefix of the properties for the class that keeps segments in remote storage.
 remote.log.storage.system.enable BOOLEAN =false unsupported
     Whether topics may use remote storage.
 replica.fetch.backoff.ms INT =1000 [0..]

@@ -57,5 +57,5 @@ class Broker:
     controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)
     slices: Slices = field(default_factory=Slices)
-    #: Bytes of answers that wait for their peers: a large answer has to fit into its room.
+    #: The budget of bytes for answers that clients have not read yet. A Fetch may use a share of what is left.
     unsent: ByteBudget = field(default_factory=lambda: ByteBudget(-1))

@@ -1,4 +1,4 @@
-"""Work in the background that somebody owns and ends."""
+"""Background tasks that belong to one owner, which cancels them when it stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tasks:
-    """In the order of their beginning: a set is gone through by addresses, and no run could be replayed."""
+    """Keeps the running tasks in the order of their start, so that all simulated runs cancel them in the same order."""
 
     __slots__ = ("_running",)
 
@@ -29,7 +29,7 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
     def cancel(self) -> None:
-        """All of them, but for the one that asks for it."""
+        """Cancels all tasks except the one that calls this."""
         for task in list(self._running):
             if task is not asyncio.current_task():
                 task.cancel()

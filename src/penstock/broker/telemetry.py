@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 MAX_INSTANCES = 16_384
 MIN_EXPIRY_MS = 60_000
-# A longer client id or software name is never matched: administrators choose patterns, but any client chooses names.
+# Longer client ids and software names are never matched with patterns, because any client may send them.
 MAX_MATCHED_LENGTH = 1_024
-# In the order of preference.
+# Most preferred first.
 ACCEPTED_COMPRESSION = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 RESERVED_IDS = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
@@ -124,8 +124,9 @@ class Telemetry:
     # --- requests -------------------------------------------------------------------------------------
 
     def subscribe(self, ctx: RequestContext, client_instance_id: bytes) -> tuple[bytes, Instance]:
-        """Returns the client's subscription; a client without an id gets one. Raises KafkaError if it asks
-        too often.
+        """Returns the client's id and subscription; a client without an id gets a new one.
+
+        Raises KafkaError if the client asks too often.
         """
         if client_instance_id == ZERO_UUID:
             client_instance_id = random_uuid(self._random)
@@ -133,7 +134,7 @@ class Telemetry:
         if not instance.may_get(ctx.now_ms):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The client asked for its subscription before the push interval had passed: wait for it.",
+                "The client asked for its subscription before the push interval had passed: wait until it has.",
             )
         return client_instance_id, instance
 
@@ -176,10 +177,10 @@ class Telemetry:
         if not instance.may_push(ctx.now_ms) and not terminating:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The client pushed before the push interval had passed: wait for it.",
+                "The client pushed before the push interval had passed: wait until it has.",
             )
         if subscription_id != instance.subscription_id:
-            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: get it again.")
+            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: request the new one.")
         if compression not in set(Codec):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

@@ -137,7 +137,7 @@ def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] |
             "This broker can't describe broker 77: give 1 or nothing here, or ask that broker.",
         ),
         (BROKER, "abc", "INVALID_REQUEST", "'abc' is not a broker id: give a number."),
-        (LOGGER, "", "INVALID_REQUEST", "Loggers belong to a broker: give its id."),
+        (LOGGER, "", "INVALID_REQUEST", "Loggers belong to a broker: give the broker's id."),
         (LOGGER, "77", "INVALID_REQUEST", "This broker can't describe broker 77: give 1 here, or ask that broker."),
         (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give it one."),
         (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
-SEEN_WITHIN_S = 5.0  # after the controller created a topic, for this node's image to show it
+SEEN_WITHIN_S = 5.0  # maximum wait until this node's image has a topic that the controller created
 
 
 def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
-    """Returns the topic to create. An internal topic gets its own counts and configs, any other topic the defaults."""
+    """Returns the topic to create. Internal topics have settings of their own; any other topic gets the defaults."""
     if name == CONSUMER_OFFSETS:
         return _topic(
             name,

@@ -64,9 +64,10 @@ RECHECK_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """One fencing of a broker: when it was detected, and when its partitions had new leaders. Times are wall clock.
+    """One fencing of a broker: when its failure was detected, and when its partitions had new leaders.
 
     Every node reads the fencing from the metadata log; only the node that decided it knows `how` and `detected_ms`.
+    Times are wall clock.
     """
 
     broker_id: int
@@ -77,7 +78,7 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the rules for topics without configs of their own in the metadata."""
+    """Returns the rules in the settings, which apply to topics that don't override these configs."""
     return Rules(
         settings.int("min.insync.replicas"),
         settings.bool("unclean.leader.election.enable"),
@@ -87,7 +88,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Controller:
-    """Idle until this node is the active controller. Call `start` after the metadata log's, `close` before it."""
+    """Idle until this node is the active controller. Start it after, and close it before, the metadata log."""
 
     def __init__(
         self, metadata: MetadataLog, settings: Settings, clock: Clock, network: Network, random: Random
@@ -340,7 +341,7 @@ class Controller:
         self._check_sessions_later()
 
     async def _fence_silent(self, now_ms: int) -> None:
-        """Fences the silent brokers one by one, so that the leaderships of the first don't go to the second."""
+        """Fences all brokers whose session has timed out, one after the other."""
         image = self._metadata.image
         for broker_id in self.beats.stale(image, now_ms):
             how = f"was silent for {self.beats.session_timeout_ms} ms"
@@ -351,7 +352,7 @@ class Controller:
     # --- leaders ----------------------------------------------------------------------------------------
 
     async def _elect(self, decide: Callable[[MetadataImage, Rules], Decision[bool]]) -> None:
-        """Elects leaders in portions, so that requests are served between two portions."""
+        """Repeats `decide`, which elects some of the leaders each time; requests are served in between."""
         more: bool | None = True
         while more and self.active:
             rules = self.rules
@@ -362,7 +363,7 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Lists failovers, and holds unclean elections at once when a config begins to allow them."""
+        """Lists failovers. Holds unclean elections at once if a changed config may allow them."""
         self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return
@@ -373,7 +374,7 @@ class Controller:
     # --- timers and tasks -------------------------------------------------------------------------------
 
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Returns the reply; None if this node is no longer the active controller: its successor will decide."""
+        """Submits a decision. Returns its reply; None if it was not committed: the next active controller decides."""
         try:
             return await self._metadata.submit(decide)
         except KafkaError as error:

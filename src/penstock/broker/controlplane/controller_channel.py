@@ -1,4 +1,4 @@
-"""Sends requests to the active controller: by a function call on this node, over the network to any other node.
+"""Sends requests to the active controller: by a function call if it is this node, otherwise over the network.
 
 Another node may become the active controller while a request is in flight. The request is then sent again, to the new
 controller, until its timeout. So the controller may get a request twice, as from a client that retries.
@@ -52,7 +52,7 @@ class ControllerChannel:
         self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Drops requests to all other nodes: a deposed controller that hangs never answers NOT_CONTROLLER."""
+        """Closes the connections to all nodes but the new controller: a deposed one may hang and never answer."""
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:

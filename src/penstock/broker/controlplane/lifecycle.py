@@ -44,7 +44,7 @@ MEMBERSHIP_TRY_MS = 10_000
 #: Pauses between two tries: short while the next answer is expected at once, longer after an error.
 SOON_S = 0.02
 AGAIN_S = 0.1
-SILENCE_S = 1.5  # without a controller's answer during shutdown: the controllers are probably stopping, too
+SILENCE_S = 1.5  # a shutdown ends after this time without an answer: the controllers probably stop, too
 NOT_REGISTERED = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 #: Error codes that a retry can't change, with cause and remedy.
 REFUSALS = {
@@ -159,8 +159,8 @@ class Lifecycle:
         """Registers this broker: waits for a controller without limit, and retries refusals for a limited time.
 
         The incarnation id is stored before the first try. If the process dies before the answer, the next process
-        registers with the same incarnation id, so the controller doesn't take the registration made meanwhile for
-        another running broker.
+        registers with the same incarnation id, so the controller doesn't mistake the first process for another
+        running broker.
         """
         me = self.identity
         self._note_incarnation(
@@ -270,7 +270,10 @@ class Lifecycle:
             await asyncio.sleep(1.0)
 
     def _membership(self) -> tuple[str | None, Any]:
-        """Returns why this controller is no voter and the request that helps; (None, None) if it is a voter."""
+        """Returns why this controller is no voter, and the next request that it needs to become one.
+
+        Returns (None, None) if it is a voter.
+        """
         me, view = self._metadata.voter, self._metadata.quorum()
         listed = next((voter for voter in view.voters if voter.node_id == me.node_id), None)
         if not view.voters or (listed is not None and listed.directory_id in (ZERO_UUID, me.directory_id)):
@@ -323,7 +326,7 @@ class Lifecycle:
                 pass
 
     async def _handle_answer(self, answer: Any, interval_s: float) -> float:
-        """Acts on the answer to a heartbeat and returns the pause until the next."""
+        """Acts on the answer to a heartbeat and returns the pause until the next heartbeat."""
         self._answered_at = asyncio.get_running_loop().time()
         code = ErrorCode(answer.error_code)
         if code in NOT_REGISTERED:
@@ -349,9 +352,9 @@ class Lifecycle:
         return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
 
     async def _register_directories(self) -> None:
-        """Repeats the registration, now with directory ids. If it fails, the next heartbeat leads to another try.
+        """Registers again, now with directory ids. If this fails, it is repeated after the next heartbeat.
 
-        The incarnation id is not stored as in `_register_broker`: a later process must not reuse this incarnation.
+        Unlike `_register_broker`, this does not store the incarnation id: a later process must not reuse it.
         """
         answer = await self._channel.ask(self._registration(-1), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
         if answer.error_code:
@@ -360,7 +363,7 @@ class Lifecycle:
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
         directories = self._directories()
-        # Below that metadata.version the controller rejects the field.
+        # The controller rejects `cordoned_log_dirs` below metadata.version CORDONED_SINCE.
         may_cordon = self._metadata.image.features.get(METADATA_VERSION, 0) >= CORDONED_SINCE
         return BrokerHeartbeatRequest(
             broker_id=self.identity.node_id,

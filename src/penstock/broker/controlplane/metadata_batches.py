@@ -14,7 +14,7 @@ ELR_VERSION = "eligible.leader.replicas.version"
 
 
 def metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
-    """Returns the metadata.version to encode the records with: the one that they set, else the image's."""
+    """Returns the metadata.version to encode the records with: the one that the records set, or else the image's."""
     for record in records:
         if type(record).__name__ == "FeatureLevelRecord" and record.name == METADATA_VERSION:
             return int(record.feature_level)

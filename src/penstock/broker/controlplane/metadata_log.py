@@ -6,8 +6,8 @@ A record is committed when a majority of the voters has fsynced it; a single nod
 leader decides, and every node publishes committed records in the order of the log.
 
 There are two images. `_pending` has every appended record; decisions read it, so that two concurrent requests can't
-both create a topic. `image` has the committed records; all other code reads it. A refusal, too, waits until the records
-that it is based on are committed. The records of a decision become visible together.
+both create a topic. `image` has the committed records; all other code reads it. A refusal, too, is sent only when all
+records that its decision read are committed. The records of a decision become visible together.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class QuorumView:
 class SnapshotPolicy:
     """When to write a snapshot and truncate the log below it: after a number of bytes, or after an interval.
 
-    Kafka waits for `bytes_between`. Here the log may grow to the size of the last snapshot, but at least to
-    `bytes_at_least`: a start reads at most about twice the bytes of a snapshot.
+    Kafka writes a snapshot after `bytes_between`. Here the next snapshot is already due when the log has grown by the
+    size of the last one, but not before `bytes_at_least`. So a start reads at most about twice the bytes of a snapshot.
     """
 
     bytes_between: int = 20 * 1024 * 1024
@@ -200,7 +200,7 @@ class MetadataLog:
         return self._leading
 
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:
-        """Calls the listener with True once this node leads and can decide, and with False when it leads no more."""
+        """Calls the listener with True once this node leads and can decide, and with False when its leadership ends."""
         self._leadership.append(listener)
         if self._leading:
             listener(True)
@@ -210,12 +210,12 @@ class MetadataLog:
         self._controller.append(listener)
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
-        """Returns the active controller's id, -1 while it is unknown, and its address, None if unknown or this node."""
+        """Returns the active controller's id (-1: unknown) and its address (None: unknown, or it is this node)."""
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
     @property
     def reaches_other_cluster(self) -> bool:
-        """True if peers refused this node's cluster id since the last answer of a peer that took it."""
+        """True if a peer refused this node's cluster id and no peer has answered since."""
         return bool(self._quorum.other_cluster_peers)
 
     async def answer_peer(self, request: Any) -> Any:
@@ -313,7 +313,8 @@ class MetadataLog:
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
         """Starts or ends this node's leadership.
 
-        A new leader's decisions build on its whole log: the uncommitted records are committed unless it is deposed.
+        A new leader's decisions build on its whole log: if the leader is not deposed, it commits the uncommitted
+        records.
         """
         if self._leading:
             self._step_down()

@@ -193,7 +193,7 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
 
 
 def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
-    """Returns the records that a directory was formatted with; the features of Kafka 4.3 if it has no such file."""
+    """Returns the records in the bootstrap file at `path`; the features of Kafka 4.3 if there is no such file."""
     if path is not None and disk.exists(path):
         try:
             return read_checkpoint(disk.read_bytes(path)).records
@@ -203,7 +203,7 @@ def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
 
 
 def bootstrap_records(features: dict[str, int]) -> list[Any]:
-    """Returns the finalized features as records, metadata.version first; kraft.version is no such record."""
+    """Returns the finalized features as records, metadata.version first; kraft.version has no feature record."""
     feature_level = record_class(12)
     names = [METADATA_VERSION, *sorted(features.keys() - {METADATA_VERSION, KRAFT_VERSION})]
     return [feature_level(name=name, feature_level=features[name]) for name in names if features.get(name)]

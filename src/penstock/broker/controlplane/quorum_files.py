@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_SNAPSHOT_BYTES = 1 << 30
-#: When a peer begins to fetch a snapshot, it is checked for damage, unless it was checked within this time.
+#: A snapshot is checked for damage when a peer begins to fetch it, unless the last check was within this time.
 CHECK_SNAPSHOT_MS = 10_000
 
 
@@ -215,16 +215,16 @@ class QuorumFiles:
         if position + len(data) > MAX_SNAPSHOT_BYTES:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"The leader's snapshot {snapshot.offset} is larger than {MAX_SNAPSHOT_BYTES} bytes, which a node can "
-                "hold at most: delete topics or configs.",
+                f"The leader's snapshot {snapshot.offset} is larger than the maximum of {MAX_SNAPSHOT_BYTES} bytes: "
+                "delete topics or configs.",
             )
         self._download += data
 
     def install_snapshot(self, snapshot: OffsetAndEpoch) -> VoterSet | None:
-        """Stores the downloaded snapshot, then restarts the log at its end; returns its voters if it has any.
+        """Stores the downloaded snapshot, then restarts the log at the snapshot's end; returns the snapshot's voters.
 
         The snapshot is durable first: after a crash in between, the node starts from the snapshot and an older log.
-        Raises DamagedSnapshotError, and changes nothing then.
+        Returns None if the snapshot has no voters. Raises DamagedSnapshotError, and changes nothing then.
         """
         data = bytes(self._download)
         self._download.clear()
@@ -240,7 +240,7 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the process ended after it stored this snapshot and before it restarted the log at its end.
+    """True if the process ended after it stored this snapshot and before it restarted the log at the snapshot's end.
 
     The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
     the snapshot's end.

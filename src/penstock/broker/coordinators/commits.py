@@ -1,7 +1,7 @@
 """Holds a coordinator's appended decisions until they are committed, in the order of its log.
 
-One task follows the high watermark for all of them. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE;
-its decision stands, and the decision's other effects are performed when it is committed.
+One task follows the high watermark for all of them. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE.
+Its decision is not undone: when the decision is committed, its other effects are performed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Calls `settle` for each decision once it is committed, and `failed` if the rest can't be committed."""
+        """Calls `settle` for each committed decision, and `failed` if the remaining ones can't be committed."""
         self._partition = partition
         self._settle = settle
         self._failed = failed

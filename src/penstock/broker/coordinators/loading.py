@@ -1,7 +1,7 @@
 """Loads a coordinator: replays its log into its state machine, in one call or in slices that leave the loop free.
 
-A log that can't be read completely is not loaded at all: clients would miss offsets without an error. Such a failure
-lasts until an operator repairs the log and the partition gets a new leader epoch, or the node restarts.
+A log that can't be read completely is not loaded at all: clients would miss offsets without an error. After such a
+failure the operator repairs the log; it is loaded in the next leader epoch, or after a restart of the node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Loading:
         self._task = asyncio.get_running_loop().create_task(loading)
 
     def stop(self) -> None:
-        """Ends a load after its current slice. If the loading task itself calls this, it is not cancelled."""
+        """Ends a load after its current slice. A loading task that calls this itself is not cancelled."""
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -71,7 +71,10 @@ class Loading:
             raise self._failed(error) from error
 
     async def replay_in_slices(self) -> int:
-        """Replays the log like `replay_now`, with the loop free between slices. Returns the offset after the last."""
+        """Replays the log like `replay_now`, with the loop free between slices.
+
+        Returns the offset after the last replayed record.
+        """
         log = self._own_log()
         offset = log.log_start_offset
         try:

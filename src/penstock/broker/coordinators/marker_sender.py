@@ -2,8 +2,8 @@
 
 Partitions that this node leads are written at once. Another leader gets one request at a time, with all markers that
 were queued for it meanwhile. A partition is done when its marker is committed there: a marker that a new leader lacks
-is sent to that leader again. The sender gives a transaction up if the partition knows a newer coordinator, or if its
-own coordinator has closed: the next coordinator reads the unfinished transactions from its log.
+is sent to that leader again. The sender gives a transaction up if a partition knows a newer coordinator, or if the
+transaction's coordinator on this node has closed: the next coordinator reads the unfinished transactions from its log.
 """
 
 from __future__ import annotations

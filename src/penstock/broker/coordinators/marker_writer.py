@@ -1,7 +1,7 @@
-"""Writes the marker that ends a producer's transaction into a partition: for the coordinator and for WriteTxnMarkers.
+"""Writes the marker that ends a transaction to a partition's log: for this node's coordinators and for WriteTxnMarkers.
 
 On `__consumer_offsets` the group coordinator writes the marker: the transaction's offsets become visible with it. The
-sender must wait until the marker is committed, also if the log had the marker before, from an earlier request.
+sender must wait until the marker is committed, even if an earlier request has already written it.
 """
 
 from __future__ import annotations

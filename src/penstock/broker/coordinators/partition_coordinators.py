@@ -1,7 +1,7 @@
 """The coordinators of one internal topic: one for each of its partitions that this node leads.
 
 They follow the metadata image. When this node becomes leader, the coordinator loads in the background, or within the
-first request if the log is small. When it stops leading, the coordinator closes and answers its waiters with
+first request if the log is small. When the node stops leading, the coordinator closes and answers its waiters with
 NOT_COORDINATOR. A new leader epoch closes and reloads the coordinator: another leader may have written in between.
 """
 

@@ -116,7 +116,7 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Decides now and returns nothing: replies go through the decision's tokens."""
+        """Decides now and returns nothing: the decision itself names the futures that get its replies."""
         self.active()
         self._follow_up(decide)
 
@@ -189,7 +189,7 @@ class Coordinator(Generic[M]):
     def _check_replicas(self) -> None:
         """Raises KafkaError if too few replicas are in sync. Called before records are applied.
 
-        If the append failed after that, the whole state would have to be loaded again.
+        If only the later append failed, the applied records would make it necessary to load the whole state again.
         """
         partition = self.partition
         have = len(partition.isr)

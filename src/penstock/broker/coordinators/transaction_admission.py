@@ -1,7 +1,7 @@
 """Asks transaction coordinators on other nodes whether partitions belong to a transaction (AddPartitionsToTxn v4+).
 
-A node gets one request at a time; questions that arrive meanwhile go together into the next request. A request has a
-transaction at most once, because the results name only the transactional id.
+A node gets one request at a time; questions that arrive meanwhile go together into the next request. A request names
+a transaction at most once, because the results name only the transactional id.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Admission:
     ) -> Codes:
         """Returns an error code for each partition.
 
-        All get NETWORK_EXCEPTION if no answer came: it is then unknown whether they were added.
+        Without an answer, every partition gets NETWORK_EXCEPTION: it is unknown whether the partitions were added.
         """
         future: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
         question = _Question(transactional_id, producer_id, producer_epoch, partitions, add, future)

@@ -112,7 +112,7 @@ class Transactions:
     async def coordinator(self, transactional_id: str) -> TransactionCoordinator:
         """Returns the coordinator of a transactional id, once a producer id is available for its decisions.
 
-        Raises KafkaError(NOT_COORDINATOR) if another node has it.
+        Raises KafkaError(NOT_COORDINATOR) if another node coordinates the id.
         """
         found = self.coordinators.of(transactional_id)
         await self._producer_ids.ready()
@@ -166,7 +166,7 @@ class Transactions:
     def _complete(self, ended: Ending) -> None:
         """Records that all partitions have the marker.
 
-        If the record can't be committed, this is retried, also by a later coordinator of the transaction.
+        If this record can't be committed, it is written again later, perhaps by the id's next coordinator.
         """
         if ended.coordinator.phase is not Phase.ACTIVE:
             return

@@ -1,8 +1,9 @@
 """Serves a request frame: parses the header, finds the handler, decodes the body, and encodes the response.
 
 A frame that can't be decoded closes its connection with a logged reason. An exception of a handler is logged with its
-stack trace and answered with UNKNOWN_SERVER_ERROR in the API's error response. A handler returns its response, without
-a task or future, or a `Later`; the dispatcher likewise returns a reply or a `Later`.
+stack trace and answered with UNKNOWN_SERVER_ERROR in the API's error response. A handler that need not wait returns its
+response itself, so that no task or future is created; any other handler returns a `Later` of its response. The
+dispatcher does the same with its reply.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class Dispatcher:
         return self._encode(route, ctx, response)
 
     def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
-        """Calls the handler under a request quota: the time on the event loop counts, the time of waits doesn't."""
+        """Calls the handler and counts its time on the event loop against the request quota; waits don't count."""
         quotas = self._broker.quotas
         began = quotas.nanoseconds()
         response = route.handle(self._broker, ctx, request)

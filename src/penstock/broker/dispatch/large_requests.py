@@ -2,8 +2,8 @@
 
 Such requests are legal: a tool may ask for the configs of a hundred thousand topics. They are decoded and encoded in a
 thread, a few requests at a time. A request whose elements are independent is split into pieces, and each piece is
-handled in its own pass. A request that changes many elements together is refused, with Kafka's error code if Kafka has
-such a limit.
+handled in its own pass. A request that changes many elements together is refused, with Kafka's error code if Kafka
+limits such requests, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 #: A request with at most this many array elements and tags is decoded, handled and encoded at once.
 SMALL_ELEMENTS = 5_000
-#: A request with more elements than this closes its connection.
+#: A connection that sends a request with more elements than this is closed.
 REQUEST_MAX_ELEMENTS = 200_000
 #: Maximum number of elements of the deepest arrays in one piece of a request.
 PIECE_ELEMENTS = 500
@@ -50,8 +50,8 @@ IN_PIECES = frozenset(
 LARGEST, WIDEST = 50_000, 10_000
 #: Lower limits than LARGEST: OffsetDelete writes a record for each element.
 LARGEST_BY_API = {47: 10_000}
-#: Error codes of such refusals: of the controller's APIs and AddPartitionsToTxn (24), and of JoinGroup, LeaveGroup,
-#: SyncGroup, OffsetDelete and ConsumerGroupHeartbeat.
+#: APIs whose requests may be refused for their size, with the error code: the controller's APIs, AddPartitionsToTxn
+#: (24), JoinGroup, LeaveGroup, SyncGroup, OffsetDelete and ConsumerGroupHeartbeat.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
     24: ErrorCode.POLICY_VIOLATION,
@@ -104,7 +104,7 @@ class LargeRequests:
 def _pieces(ctx: RequestContext, request: Any) -> list[Any]:
     if ctx.api_key == METADATA:
         request.topics = list({(topic.topic_id, topic.name): topic for topic in request.topics}.values())
-        request.allow_auto_topic_creation = False  # CreateTopics refuses so many topics, too
+        request.allow_auto_topic_creation = False  # CreateTopics would refuse so many topics
     return list(cut(request, ctx.api_version, PIECE_ELEMENTS))
 
 
@@ -122,6 +122,6 @@ def _add(response: Any, answer: Any, ctx: RequestContext, request_type: type[Str
 
 
 async def _piece(ctx: RequestContext, piece: Any, handle: Handle, ends: float) -> Any:
-    if ctx.api_key == PRODUCE:  # its pieces wait one by one, and together no longer than the request's timeout
+    if ctx.api_key == PRODUCE:  # pieces wait one after the other: all together no longer than the request's timeout
         piece.timeout_ms = max(0, int((ends - asyncio.get_running_loop().time()) * 1000))
     return await settled(handle(ctx, piece))

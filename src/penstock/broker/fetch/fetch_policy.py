@@ -1,4 +1,4 @@
-"""Decides how a Fetch may read a replica: as a follower, within the leader's throttle, or as a consumer.
+"""Decides whether a Fetch reads a replica as a follower, which the leader may throttle, or as a consumer.
 
 A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
 may be sent to a replica in its own rack.
@@ -43,7 +43,7 @@ class FetchPolicy:
         self.max_bytes = settings.int("fetch.max.bytes")
 
     def settings_changed(self) -> None:
-        """Caches settings that every Fetch reads."""
+        """Reads `fetch.max.bytes` again, which is cached because every Fetch needs it."""
         self.max_bytes = self._settings.int("fetch.max.bytes")
 
     def follower(self, replica_id: int, broker_epoch: int, listener: str) -> Reader:
@@ -52,9 +52,9 @@ class FetchPolicy:
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
-        """Returns why the fetch is not a follower's; None if it is.
+        """Returns why the fetch is not accepted as a follower's; None if it is accepted.
 
-        Records below a follower's fetch offset count as replicated, so only the registered broker may send its fetches.
+        Records below a follower's fetch offset count as replicated, so only that broker itself may fetch with its id.
         Kafka asks its authorizer instead and accepts any epoch that is not older than the registered one. A fetch
         before v15 has no epoch; Penstock's brokers send newer versions.
         """
@@ -79,7 +79,7 @@ class FetchPolicy:
         return replica_id not in partition.isr and self.throttle.concerns(partition) and self.throttle.excess_ms() > 0
 
     def sent(self, reads: list[PartitionRead], chunks: list[Any]) -> None:
-        """Counts the bytes of an answer to a follower."""
+        """Counts the bytes of an answer to a follower against the leader's throttle."""
         if not self.throttle.limited:
             return
         for read, records in zip(reads, chunks):

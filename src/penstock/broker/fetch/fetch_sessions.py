@@ -1,11 +1,12 @@
 """Fetch sessions (KIP-227): the broker stores a client's fetched partitions, so a request names only changed ones.
 
-A session has an id, an epoch, and partitions in fetch order. Epoch 0 opens a session and -1 closes it or fetches
-without one; any other epoch must be the expected one. After a lost or repeated request the client gets
-INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that returned data move to the back of the order, so
-that a busy partition can't starve the rest. The cache has a maximum of sessions and of partitions; a full cache evicts
-the least recently used sessions that were idle for `EVICTION_MS`. If there is none, the client fetches without a
-session.
+A session has an id, an epoch, and partitions in fetch order. A request with epoch 0 opens a session; -1 closes the
+session, or fetches without one; any other epoch must be the session's next epoch. After a lost or repeated request the
+client gets INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that returned data move to the back of the
+order, so that a busy partition can't starve the rest.
+
+The cache has a maximum of sessions and of partitions. A full cache evicts the least recently used sessions that were
+idle for `EVICTION_MS`. If no session was idle for so long, the client fetches without a session.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class FetchSessions:
         return self._updated(session)
 
     async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
-        """Does the same as `open` for a request with very many partitions; other requests can't use the session."""
+        """Does the same as `open` in slices, for very many partitions; no other request uses the session meanwhile."""
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, await disk.run(wanted_partitions, request), now_ms)
         session = self._found(request, now_ms)

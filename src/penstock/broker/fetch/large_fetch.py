@@ -1,8 +1,8 @@
 """Serves a Fetch with very many partitions in slices, so that other requests are served in between.
 
 The fetch parks at the partitions of a slice as soon as the slice is done, so that an append during the rest of the
-first pass wakes it, too. A slice locates records in the segments; they are read when all slices are done, as in a small
-fetch.
+first pass wakes the fetch, too. A slice locates records in the segments; they are read when all slices are done, as in
+a small fetch.
 """
 
 from __future__ import annotations

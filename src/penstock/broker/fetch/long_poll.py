@@ -79,7 +79,8 @@ class PartitionRead:
     def unknown(self) -> bool:
         """True if the partition does not exist.
 
-        Such a partition does not keep the others from parking: the client would fetch in a tight loop.
+        Other errors are answered at once. This one waits for the other partitions, so that the client does not fetch
+        in a tight loop.
         """
         return self.partition is None and self.error in UNKNOWN
 
@@ -187,7 +188,7 @@ class Fetching:
     def notify(self, appended_bytes: int) -> None:
         """Counts appended bytes and ends the wait when there are enough.
 
-        The answer follows after the request that appended them: it may append to more of the fetched partitions.
+        The answer waits for the end of the appending request, which may append to more of the fetched partitions.
         """
         self._missing -= appended_bytes
         if self._missing <= 0 and not self._woken:
@@ -196,7 +197,7 @@ class Fetching:
 
     def abandon(self) -> None:
         """Ends the wait: makes the second pass and answers with the records that are there."""
-        future, self._future = self._future, None  # once: a read in a thread answers later, a wake-up may still come
+        future, self._future = self._future, None  # a second call does nothing, while a thread reads the answer
         if future is None or future.done():
             return
         self._unpark()
@@ -223,13 +224,13 @@ class Fetching:
     def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
         """Locates the records of some partitions.
 
-        Returns the reads, their bytes plus `total`, the bytes of earlier partitions, and True if the answer must not
-        wait. Partitions without news for the follower are added to `quiet` and have no read.
+        `total` is the number of bytes located before, in other partitions. Returns the reads, the new total, and True
+        if the answer must not wait. Partitions without news for the follower are added to `quiet` and have no read.
         """
         reads: list[PartitionRead] = []
         urgent = False
-        # The first batch is returned even if it exceeds the share, so that a client makes progress while others don't
-        # read their answers; the server closes the connections of those.
+        # The first batch is returned even if it exceeds the share: a client makes progress even while other clients
+        # fill the budget, because they don't read their answers. The server closes the connections of such clients.
         max_bytes = self.max_bytes if self.unsent is None else min(self.max_bytes, self.unsent.share)
         now_ms = None if self.again else int(asyncio.get_running_loop().time() * 1000)
         for wanted in some:

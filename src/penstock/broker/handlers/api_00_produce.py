@@ -5,10 +5,10 @@ leader hints (v10+, KIP-951). Errors are per partition. With acks=0 there is no 
 connection: that is the only signal to the client. acks=all is answered when the high watermark has passed the batch, or
 with REQUEST_TIMED_OUT after the request's timeout. Topics that require fsync (`flush.messages=1`,
 `penstock.acks.fsync`) are answered after a shared fsync. The first batch of a transaction on a partition waits until
-the coordinator has verified the partition, or since v12 has added it (KIP-890). Batches that have to be unpacked (a
-compacted topic, another codec, timestamps that may be refused) are unpacked in a thread if they are large; only their
-connection waits. A request with more than about 1,000 partitions is appended and answered in slices of 500
-(`large_requests`).
+the coordinator has verified that the partition belongs to the transaction; since v12 the coordinator adds it (KIP-890).
+Batches that have to be unpacked (a compacted topic, another codec, timestamps that may be refused) are unpacked in a
+thread if they are large; only their connection waits. A request with more than about 1,000 partitions is appended and
+answered in slices of 500 (`large_requests`).
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields the partitions and records that may be part of a transaction; the append reports partitions that are
-        missing.
+        """Yields the partitions that this node leads, with their records, which may be part of a transaction.
+
+        Errors of the other partitions are kept for their answers.
         """
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -153,7 +154,7 @@ class _Produce:
                     partition = self._find(topic, data.index)
                     partition.leader_log()
                 except KafkaError as error:
-                    # The partition may become led here while others are verified; it is still refused then.
+                    # Refused even if this node becomes the partition's leader while other partitions are verified.
                     self.not_here[topic.name, topic.topic_id, data.index] = without_frames(error)
                     continue
                 if data.records:
@@ -198,7 +199,7 @@ class _Produce:
             if error.code is ErrorCode.INVALID_TXN_STATE and self.transactional_id is None:
                 error = KafkaError(
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    "The batch is transactional, but the request has no transactional id: set it.",
+                    "The batch is transactional, but the request has no transactional id: set transactional.id.",
                 )
             self.failed = error.code
             return self._refusal(topic, data.index, partition, error)
@@ -222,7 +223,7 @@ class _Produce:
             raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
-        """Returns the future that the answer waits for; None if it need not wait."""
+        """Returns the future that the partition's answer waits for; None if the answer need not wait."""
         if self.acks == ACKS_ALL:
             return partition.when_committed(offset)
         if self.acks and partition.acks_need_fsync:

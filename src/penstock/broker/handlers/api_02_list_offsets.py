@@ -2,9 +2,9 @@
 
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (there is no tiered storage: -4 is
-the earliest, the others have no offset). For a follower the latest offset is the end of the log. A new leader whose
-high watermark has not reached the start of its epoch does not know the end of the committed records:
-OFFSET_NOT_AVAILABLE, which clients retry.
+the same as -2, and -5 and -6 have no offset). For a follower the latest offset is the end of the log. A new leader
+whose high watermark has not reached the start of its epoch does not know the end of the committed records. It answers
+OFFSET_NOT_AVAILABLE, and clients retry.
 """
 
 from __future__ import annotations
@@ -138,8 +138,9 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
-    """Returns True if the high watermark has reached that of the previous leader. An open transaction may keep the last
-    stable offset far behind it.
+    """Returns True if the high watermark is at least the previous leader's.
+
+    The last stable offset does not show that: an open transaction may keep it far behind the high watermark.
     """
     if request.replica_id != CONSUMER_REPLICA or partition.leading is None:
         return True

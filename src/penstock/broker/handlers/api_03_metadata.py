@@ -54,7 +54,8 @@ def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
     for topic in topics:
         if version < FIRST_VERSION_BY_ID and topic.name is None:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"v{version} needs a name for every topic: give it, or use v12 or newer."
+                ErrorCode.INVALID_REQUEST,
+                f"v{version} needs a name for every topic: add the names, or use v12 or newer.",
             )
         if version < FIRST_VERSION_BY_ID and topic.topic_id != ZERO_UUID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"v{version} does not support topic ids: use v12 or newer.")
@@ -147,7 +148,7 @@ def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> lis
 
 
 def _place(topic: MetadataResponseTopic) -> int:
-    """Returns the place in Kafka's order: unknown ids, topics, unknown names."""
+    """Returns the sort key for Kafka's order: unknown ids, then known topics, then unknown names."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return 0
     return 2 if topic.error_code else 1

@@ -1,6 +1,6 @@
 """OffsetCommit v2-10: commits offsets of a group; answered when they are committed to the log.
 
-Topics by name, since v10 by id. A missing topic or partition gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
+Topics by name, since v10 by id. A partition that does not exist gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
 UNKNOWN_TOPIC_ID); the others are committed. Commits of members count as heartbeats.
 """
 
@@ -40,8 +40,9 @@ def handle(
 def _remove_unknown(
     image: MetadataImage, request: OffsetCommitRequest, by_id: bool
 ) -> dict[int, OffsetCommitResponseTopic]:
-    """Removes unknown partitions from the request and names the others; returns the results for the removed ones by
-    place.
+    """Removes unknown partitions from the request, and sets the names and ids of the other topics.
+
+    Returns the results for the removed partitions, by the index of their topic in the request.
     """
     refused: dict[int, OffsetCommitResponseTopic] = {}
     kept: list[OffsetCommitRequestTopic] = []

@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5: one member until v2, a batch with a result each since v3, also by instance id."""
+"""LeaveGroup v0-5: one member until v2; since v3 several members, by member or instance id, with one result each."""
 
 from __future__ import annotations
 

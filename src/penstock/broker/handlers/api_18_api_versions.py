@@ -1,8 +1,8 @@
 """ApiVersions v0-4: the APIs and features of this node.
 
-Advertises the keys in the registry, and those of telemetry only if there is a receiver, as Kafka does. Produce is
-advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker without compression (Kafka
-4 does the same). The dispatcher answers an unknown version in v0.
+Advertises the API keys in the registry; those of telemetry only if there is a telemetry receiver, as Kafka does.
+Produce is advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker without
+compression (Kafka 4 does the same). The dispatcher answers an unknown version in v0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CreateTopics v2-7: counts or manual assignments, configs, validate-only; v5+ answers with the topic's configs."""
+"""CreateTopics v2-7: with counts or manual assignments, and configs; validate-only. v5+ returns the topics' configs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
-    """Returns a cached description of configs: most topics of a request have the same 34 rows."""
+    """Returns a function that describes a topic's configs, with a cache: most topics of a request share them."""
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     def describe(overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:

@@ -1,7 +1,7 @@
 """DeleteRecords v0-2: advances the log start offset of a partition; -1 means to the high watermark.
 
-Answered with the new offset when all live replicas have advanced theirs, or after the request's timeout with
-REQUEST_TIMED_OUT for partitions whose replicas have not yet done so.
+A partition is answered with its new offset when all live replicas have advanced theirs. It gets REQUEST_TIMED_OUT if
+they have not done so within the request's timeout.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, of
     if "delete" not in log.config.cleanup_policy:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"Records of topic {topic} can't be deleted: its cleanup.policy is compact. Add delete to it first.",
+            f"Records of topic {topic} can't be deleted: its cleanup.policy is compact. Add delete to the policy.",
         )
     wanted = log.high_watermark if offset == TO_HIGH_WATERMARK else offset
     if wanted < 0 or wanted > log.high_watermark:

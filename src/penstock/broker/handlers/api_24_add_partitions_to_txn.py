@@ -1,9 +1,9 @@
-"""AddPartitionsToTxn v0-5: adds partitions to a transaction, or verifies for brokers that they are part of it.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction; for brokers, verifies that a transaction has them.
 
 One transaction of a client until v3; several since v4, each added or (`verify_only`) verified. All partitions of a
 transaction are added or none: if one does not exist, the others get OPERATION_NOT_ATTEMPTED. A fenced producer gets
-INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since. A request with more than 10,000 partitions for one transaction,
-or as many transactions, is refused with POLICY_VIOLATION.
+INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one
+transaction, or with more than 10,000 transactions, is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 FENCED_SINCE = 2
 BATCHED_SINCE = 4
-#: Limit of partitions of one transaction in a request: they take about 15 ms.
+#: Maximum number of partitions of one transaction in a request: to add so many takes about 15 ms.
 MAX_PARTITIONS = 10_000
-#: Partitions that are added in one pass of the loop, over several transactions, and the cost of a transaction in
-#: partitions.
+#: Number of partitions, of one or more transactions, that are added in one pass of the loop. Each transaction
+#: itself counts as `TRANSACTION_PARTITIONS` more.
 PASS_PARTITIONS, TRANSACTION_PARTITIONS = 2_000, 10
 
 
@@ -60,7 +60,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Decides on all transactions before it waits for the first: they may come from a node with many producers."""
+    """Starts to serve all transactions before it waits for the first: a broker's request may have very many of them."""
     for asked in transactions:
         _check_size(asked)
     serving: list[asyncio.Task[list[AddPartitionsToTxnTopicResult]]] = []
@@ -79,7 +79,7 @@ def _size(asked: AddPartitionsToTxnTransaction) -> int:
 
 
 def _check_size(asked: AddPartitionsToTxnTransaction) -> None:
-    """Raises if there are too many partitions: they are added together, in one pass."""
+    """Raises KafkaError if there are too many partitions to add them together, in one pass of the loop."""
     if _size(asked) > MAX_PARTITIONS + TRANSACTION_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

@@ -1,7 +1,7 @@
 """AddOffsetsToTxn v0-4: adds the partition of `__consumer_offsets` that has a group's offsets to a transaction.
 
 Creates the topic on first use, because its partition count determines the partition. A fenced producer gets
-INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since. Clients of transaction version 2 do not send this request:
+INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. Clients of transaction version 2 do not send this request:
 their TxnOffsetCommit adds the partition.
 """
 

@@ -1,9 +1,8 @@
-"""EndTxn v0-5: commits or aborts a transaction. Answered when the decision is committed; markers are written after
-that.
+"""EndTxn v0-5: commits or aborts a transaction. Answered when the decision is committed, before markers are written.
 
 Since v5 (transaction version 2) each end gives the producer a new epoch, or a new id when its epochs are used up, and
 the epoch of a request distinguishes a retry from the next end. A fenced producer gets INVALID_PRODUCER_EPOCH before v2,
-PRODUCER_FENCED since.
+PRODUCER_FENCED since v2.
 """
 
 from __future__ import annotations

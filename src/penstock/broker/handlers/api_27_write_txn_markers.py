@@ -3,8 +3,8 @@ transactions.
 
 Each partition is answered when its marker is committed, or with REQUEST_TIMED_OUT if the replicas do not follow within
 half of `request.timeout.ms`, so that a sender with that timeout still gets the other results. The marker stays in the
-log; if it is sent again, only the commit is awaited. Since v2 the marker contains its transaction version. Many markers
-are written in several passes of the loop.
+log. A repeated marker is not written again: its answer only waits until the marker is committed. Since v2 the marker
+contains its transaction version. Many markers are written in several passes of the loop.
 """
 
 from __future__ import annotations

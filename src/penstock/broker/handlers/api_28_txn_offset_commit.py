@@ -1,4 +1,4 @@
-"""TxnOffsetCommit v0-5: commits offsets of a group as part of a transaction: they take effect when it commits.
+"""TxnOffsetCommit v0-5: commits offsets of a group in a transaction; they take effect when the transaction commits.
 
 Asks the transaction's coordinator first whether the partition of `__consumer_offsets` is in the transaction; since v5
 the coordinator adds it (KIP-890). Since v3 the consumer's member id and generation are checked, so that a member that

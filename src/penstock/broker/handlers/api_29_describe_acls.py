@@ -1,4 +1,4 @@
-"""DescribeAcls v1-3: SECURITY_DISABLED, as in Kafka where no authorizer is configured."""
+"""DescribeAcls v1-3: answered with SECURITY_DISABLED, as in Kafka without an authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateAcls v1-3: SECURITY_DISABLED for each, as in Kafka where no authorizer is configured."""
+"""CreateAcls v1-3: answers SECURITY_DISABLED for each ACL, as Kafka does without an authorizer."""
 
 from __future__ import annotations
 

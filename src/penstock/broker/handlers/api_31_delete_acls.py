@@ -1,4 +1,4 @@
-"""DeleteAcls v1-3: SECURITY_DISABLED for each filter, as in Kafka where no authorizer is configured."""
+"""DeleteAcls v1-3: answers SECURITY_DISABLED for each filter, as Kafka does without an authorizer."""
 
 from __future__ import annotations
 

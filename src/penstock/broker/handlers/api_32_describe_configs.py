@@ -2,7 +2,7 @@
 
 - A value comes with its source, its synonyms in the order of lookup, and since version 3 with its type and
   documentation.
-- `configuration_keys` null or empty means all; names that don't exist are left out without an error.
+- A null or empty `configuration_keys` means all configs; names that don't exist are left out without an error.
 - Sensitive values, and values of unknown properties, are null.
 - A resource that can't be described has its own error; an unknown resource type refuses the whole request.
 - A resource is described as often as it is named. Beyond a response of 32 MiB, resources get POLICY_VIOLATION.
@@ -144,7 +144,7 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Describ
             return describe_broker(broker.settings)
         case ResourceType.BROKER_LOGGER:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to a broker: give its id.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to a broker: give the broker's id.")
             _check_broker_id(name, broker.node_id, str(broker.node_id))
             source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
             return [Described(logger, level, source, type=0) for logger, level in logger_levels().items()]

@@ -1,5 +1,6 @@
-"""DescribeLogDirs v1-5: the size of every replica per log directory, the space on its volume (v4+), and whether it is
-cordoned (v5+).
+"""DescribeLogDirs v1-5: lists the log directories of this broker, with the size of every replica in them.
+
+Since v4 also the space on the directory's volume, since v5 also whether the directory is cordoned.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""CreatePartitions v0-3: adds partitions to topics, with replicas assigned by the controller or by the request;
-validate-only.
+"""CreatePartitions v0-3: adds partitions to topics, or only validates the request.
+
+The controller assigns the replicas, unless the request does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments v0: lists the partitions under reassignment; null means of every topic."""
+"""ListPartitionReassignments v0: lists the partitions under reassignment; a null list of topics means every topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""DescribeClientQuotas, versions 0 to 1: quotas of users, client ids and addresses, by exact name, default or type.
+"""DescribeClientQuotas, versions 0 to 1: lists quotas of users, client ids and addresses.
+
+A filter selects entities by exact name, the default entity, or all entities of a type.
 
 An invalid filter is an error of the whole request, with null entries. `strict` leaves out entities with more parts than
 the filter names.

@@ -1,4 +1,4 @@
-"""Vote v0-2: a candidate asks for this voter's vote, or since v2 in a pre-vote whether it would get it (KIP-996)."""
+"""Vote v0-2: a candidate asks for this voter's vote, or whether it would be granted (pre-vote, v2+, KIP-996)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _describe_several(quorum: QuorumView, with_directory: bool) -> DescribeQuoru
     answer = DescribeQuorumResponsePartitionData(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     if not quorum.replicas:
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer.error_message = f"Node {quorum.leader_id} leads the quorum: send the request to it."
+        answer.error_message = f"Node {quorum.leader_id} leads the quorum: send the request to that node."
         return answer
     answer.high_watermark = quorum.high_watermark
     answer.current_voters = [_replica(replica, with_directory) for replica in quorum.replicas]

@@ -1,7 +1,7 @@
 """DescribeCluster v0-2: the brokers of the client's listener, fenced ones (v2) on request.
 
-On a controller listener it returns the controllers (KIP-919), so that tools find all of them and the active one. Each
-kind of listener refuses requests for the other kind.
+On a controller listener it returns the controllers (KIP-919), so that tools find all of them and the active one. A
+broker listener refuses requests for controllers, and a controller listener refuses requests for brokers.
 """
 
 from __future__ import annotations

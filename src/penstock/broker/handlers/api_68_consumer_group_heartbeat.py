@@ -1,5 +1,5 @@
-"""ConsumerGroupHeartbeat v0-1 (KIP-848): groups with server-side assignment. Patterns and client-generated member ids
-since v1.
+"""ConsumerGroupHeartbeat v0-1 (KIP-848): a member joins, stays in or leaves a group with server-side
+assignment. Since v1 with patterns and client-generated member ids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """DescribeTopicPartitions v0: topics in the order of their names, page by page.
 
 A response has at most `response_partition_limit` partitions, or the broker's own limit if lower; the cursor names the
-first partition of the next page. Unknown topics do not count. An empty list of topics means all of them.
+first partition of the next page. Unknown topics do not count towards the limit. An empty list of topics means all of
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AddRaftVoter v0-1: adds a voter that has caught up (KIP-853); v1 may be answered before the commit."""
+"""AddRaftVoter v0-1: adds a voter that has caught up (KIP-853); v1 may be answered before the change is committed."""
 
 from __future__ import annotations
 

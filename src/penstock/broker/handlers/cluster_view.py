@@ -1,6 +1,4 @@
-"""The cluster as one client sees it: the brokers on the client's listener, and the partitions that it can
-reach there.
-"""
+"""The cluster as seen through one listener: the brokers that have it, and each partition's leader among them."""
 
 from __future__ import annotations
 

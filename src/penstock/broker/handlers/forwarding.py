@@ -1,6 +1,4 @@
-"""Requests that only the active controller can handle. Any broker accepts them, and forwards them to that
-controller.
-"""
+"""Requests that only the active controller can handle: any broker accepts them and forwards them to it."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def by_the_controller(handler: Handler) -> Handler:
 
 
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
-    """Sets levels of loggers and refuses invalid settings of this broker here; forwards all other changes to the
-    controller.
-    """
+    """Sets levels of loggers and refuses invalid settings of this broker; forwards all other changes."""
     is_own = [
         resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None
         for resource in request.resources

@@ -1,6 +1,4 @@
-"""KIP-951: a "not the leader" error also contains the leader and its address, so that the client need not
-ask for it.
-"""
+"""Leader hints (KIP-951): a "not the leader" error names the leader and its address, so that clients need not ask."""
 
 from __future__ import annotations
 

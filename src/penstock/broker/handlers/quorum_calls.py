@@ -13,9 +13,7 @@ R = TypeVar("R")
 
 
 async def answered(broker: ControllerParts, request: Any, response: type[R]) -> R:
-    """Returns the quorum's answer as a message; an error of the whole request is at the top, as it belongs to no
-    partition.
-    """
+    """Returns the quorum's answer. A KafkaError becomes the error code at the top level of the response."""
     try:
         answer: R = await broker.metadata.answer_peer(request)
         return answer

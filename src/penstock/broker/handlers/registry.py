@@ -1,6 +1,4 @@
-"""The API keys that are served, and their modules. ApiVersions advertises them, those of telemetry only if
-it is used.
-"""
+"""The API keys that are served, and their modules. ApiVersions advertises these keys."""
 
 from __future__ import annotations
 
@@ -104,7 +102,7 @@ class Handler(Protocol):
 
 
 def as_handler(function: Callable[..., Any]) -> Handler:
-    """Returns the handler for the dispatcher; that of a coroutine function returns a `Later`."""
+    """Returns the function as a handler; a coroutine function becomes a handler that returns a `Later`."""
     if not iscoroutinefunction(function):
         return function
 

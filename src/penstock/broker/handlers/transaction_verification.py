@@ -1,10 +1,10 @@
-"""Asks the coordinator, before the first batch of a transaction enters a partition, whether the partition belongs to
-it.
+"""Verifies that a partition belongs to a transaction, before the transaction's first batch is appended there.
 
-Without this verification, a delayed batch could start a transaction that never ends (KIP-890). The partition records
-that a verification is in progress; a marker or another batch in between invalidates it. So a request that waits for the
-end of the previous transaction has to start its verification again, because the marker of that end would invalidate it;
-the same holds if that marker arrives while the coordinator is asked.
+The transaction's coordinator is asked. Without this verification, a delayed batch could start a transaction that never
+ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
+invalidates the verification. So the verification has to start again if the producer's previous transaction is still
+ending, because the marker at its end invalidates the verification. The same holds if that marker arrives while the
+coordinator is asked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
     from penstock.log.producers import Verification
 
-# Produce versions: TRANSACTION_ABORTABLE is known since, and the coordinator adds the partition since.
+# Produce versions since which clients know TRANSACTION_ABORTABLE, and since which the coordinator adds the partition.
 ABORTABLE_SINCE = 11
 IMPLICIT_SINCE = 12
 
@@ -37,8 +37,8 @@ class PendingVerification(NamedTuple):
     #: True if the coordinator adds the partition, as clients of transaction version 2 expect.
     implicit: bool
     verification: Verification
-    #: The leader epoch at the start. A later epoch has loaded the log again, or another node led meanwhile: the
-    #: verification is lost.
+    #: The leader epoch in which the verification started. The verification is void in a later epoch, because the log
+    #: was loaded again or another node led meanwhile.
     leader_epoch: int
 
     @property
@@ -61,7 +61,7 @@ def start(
 
 
 def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[PendingVerification]:
-    """Starts verifications for batches of transactions that are not open in their partition; usually there are none."""
+    """Starts a verification for each batch whose transaction is not open in its partition; most requests have none."""
     found = []
     for partition, records in produced:
         if len(memoryview(records)) < HEADER_SIZE:
@@ -79,7 +79,7 @@ def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: in
 async def ask(
     broker: Broker, transactional_id: str, pending: list[PendingVerification]
 ) -> dict[Partition, Verification | ErrorCode | None]:
-    """Returns for each partition the verification to append with, or an error; None if none is needed any more."""
+    """Returns for each partition the verification to append with, or an error, or None if no verification is needed."""
     settings = broker.settings
     if not settings.bool("transaction.partition.verification.enable"):
         return {each.partition: each.verification for each in pending}
@@ -114,9 +114,7 @@ def _again(pending: PendingVerification, verdict: Verification | ErrorCode | Non
 
 
 def _is_void(pending: PendingVerification, verdict: Verification | ErrorCode | None) -> bool:
-    """Returns True if the previous transaction's marker arrived after the verification started and before
-    its answer.
-    """
+    """Returns True if the previous transaction's marker was written while the coordinator was asked."""
     if verdict is None or isinstance(verdict, ErrorCode):
         return False
     return not pending.partition.log.producers.is_admitted(pending.producer_id, pending.producer_epoch, verdict)
@@ -153,17 +151,20 @@ async def _ask_once(
 
 
 def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
-    """Returns an error that the producer's version knows; NOT_ENOUGH_REPLICAS makes all versions send the
-    batch again.
+    """Returns an error that the producer's version knows.
+
+    NOT_ENOUGH_REPLICAS makes producers of all versions send the batch again.
     """
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                "A newer producer with this transactional id fenced this one: close it.",
+                "A newer producer with this transactional id fenced this one: close this producer.",
             )
         case ErrorCode.TRANSACTION_ABORTABLE if api_version < ABORTABLE_SINCE:
-            return KafkaError(ErrorCode.INVALID_TXN_STATE, "The partition was not added to the transaction: abort it.")
+            return KafkaError(
+                ErrorCode.INVALID_TXN_STATE, "The partition is not in the transaction: abort the transaction."
+            )
         case ErrorCode.CONCURRENT_TRANSACTIONS if api_version < IMPLICIT_SINCE:
             return KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "The previous transaction is still ending: retry.")
         case _ if code in UNREACHABLE:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage, QuotaEntity
 
-# Limit of clients and addresses for each kind of quota; beyond it idle ones are dropped, then the oldest.
+# Maximum number of rates for each kind of quota, of clients or addresses; beyond it the oldest rate is dropped.
 MAX_TRACKED = 10_000
 NO_LIMIT = 2**63 - 1
 ANONYMOUS = "ANONYMOUS"
@@ -73,8 +73,9 @@ class Quotas:
         return 0 if rate is None else rate.record(size, ctx.now_ms)
 
     def record_fetch(self, ctx: RequestContext, size: int) -> int:
-        """Counts bytes about to be sent; returns the throttle time. If it is not 0, an empty response is sent and no
-        bytes count.
+        """Counts bytes about to be sent; returns the throttle time in milliseconds.
+
+        If the client is throttled, the bytes are not counted, because the caller sends an empty response.
         """
         if not self.fetch.limits:
             return 0
@@ -91,15 +92,16 @@ class Quotas:
         return throttle_ms
 
     def max_fetch_bytes(self, ctx: RequestContext) -> int:
-        """Returns the largest fetch that is not certain to be throttled."""
+        """Returns the quota of a whole window in bytes: a larger fetch would always be throttled."""
         if not self.fetch.limits:
             return NO_LIMIT
         rate = self.fetch.meter(ctx.principal, ctx.client_id)
         return NO_LIMIT if rate is None else int(rate.limit * self._window.full_ms / 1000)
 
     def record_request(self, ctx: RequestContext, nanoseconds: int) -> int:
-        """Counts handler time; returns the throttle time, at most one sample long, so that slow requests do not lock a
-        client out.
+        """Counts handler time; returns the throttle time in milliseconds.
+
+        It is at most one sample of the window, so that slow requests do not lock a client out.
         """
         if not self.request.limits:
             return 0
@@ -109,8 +111,9 @@ class Quotas:
         return min(rate.record(nanoseconds * PERCENT_PER_NANOSECOND, ctx.now_ms), self._window.sample_ms)
 
     def record_mutations(self, ctx: RequestContext, count: int, *, strict: bool) -> int:
-        """Counts created and deleted partitions; returns the throttle time. `strict` (newer request versions) refuses
-        instead.
+        """Counts created and deleted partitions; returns the throttle time in milliseconds.
+
+        With `strict`, which newer request versions set, a client over its quota gets KafkaError instead.
         """
         if not self.mutation.limits:
             return 0
@@ -125,7 +128,7 @@ class Quotas:
         return bucket.take(count, ctx.now_ms)
 
     def mutation_wait_ms(self, ctx: RequestContext) -> int:
-        """Returns the throttle time for a refused client."""
+        """Returns the throttle time in milliseconds for a client that `record_mutations` refused."""
         bucket = self.mutation.meter(ctx.principal, ctx.client_id) if self.mutation.limits else None
         return 0 if bucket is None else bucket.excess_ms(ctx.now_ms)
 
@@ -223,9 +226,7 @@ class AddressQuota:
 
 
 def _entities(user: str, client_id: str) -> list[tuple[QuotaEntity, Tag]]:
-    """Yields the entities whose quota may apply to a client, the most specific first, with the key of their shared
-    rate.
-    """
+    """Returns the entities whose quota may apply to a client, most specific first, each with the key of its rate."""
     both, alone = (user, client_id), (user, "")
     found: list[tuple[QuotaEntity, Tag]] = []
     if client_id:

@@ -62,10 +62,10 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window; returns the time to use.
+        """Drops samples that have left the window; returns the time at which to count.
 
-        A request that was parked has the time of its arrival, a little before the newest sample, and counts there. A
-        time far before means that the clock has jumped back, and all samples are dropped.
+        A parked request has the time of its arrival, a little before the newest sample, and is counted in that sample.
+        A time long before the newest sample means that the clock has jumped back: all samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:

@@ -1,4 +1,4 @@
-"""Connections to other nodes, one per key, opened on first use and again after a loss."""
+"""Connections to other nodes, one per node and lane, opened on first use and again after a loss."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request in flight that its sender may abandon. On an open connection it needs no task."""
+    """A request in flight that its sender may abandon. It needs no task if the connection was already open."""
 
     future: asyncio.Future[Any]
     """Done with the response, an error, or None after `leave`."""
@@ -77,8 +77,9 @@ def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
 
 
 class Peers:
-    """Requests to brokers, with one connection per node and lane: a lane keeps the order, lanes do not wait for each
-    other.
+    """Sends requests to brokers, over one connection per node and lane.
+
+    Requests of one lane keep their order; requests of different lanes do not wait for each other.
     """
 
     def __init__(
@@ -89,17 +90,16 @@ class Peers:
         listener: str,
         request_timeout_s: float = 30.0,
     ) -> None:
-        """Creates the peers. `image` returns the latest image with the addresses; `listener` is the inter-broker
-        listener.
-        """
+        """`image` returns the latest image, which has the addresses; `listener` is the inter-broker listener."""
         self._image = image
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
         self.suspects = SuspectedNodes()
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
-        """Returns the response without checking its error codes. Raises NETWORK_EXCEPTION as soon as the connection is
-        lost.
+        """Returns the response without checking its error codes.
+
+        Raises KafkaError(NETWORK_EXCEPTION) as soon as the connection is lost.
         """
         address = self._address(node_id)
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
@@ -112,8 +112,9 @@ class Peers:
         return answer
 
     def begin(self, node_id: int, request: Message, *, lane: str, timeout_ms: int) -> Call:
-        """Sends a request as `ask` does, and returns a call that can be abandoned. Raises KafkaError if the broker is
-        unknown.
+        """Sends a request as `ask` does, and returns a call that can be abandoned.
+
+        Raises KafkaError if the broker is unknown.
         """
         connection = self._links.ready((node_id, lane), self._address(node_id))
         if connection is None:
@@ -141,6 +142,6 @@ class Peers:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE,
                 f"Broker {node_id} registered no listener {self._listener}: start the broker, or add this listener "
-                "to it.",
+                "to its configuration.",
             )
         return endpoint.host, endpoint.port

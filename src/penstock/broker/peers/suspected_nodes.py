@@ -1,7 +1,7 @@
 """Suspected nodes: this node has lost its connection to them, and the controller has not fenced them yet.
 
-Clients notice a dead leader as soon as this node does and ask for the new leader at once: a few milliseconds before the
-controller has elected one. If the response named the old leader, they would retry only after their own backoff, often a
+Clients notice a dead leader as soon as this node does and ask for the new leader at once, a few milliseconds before the
+controller elects it. If the response named the old leader, they would retry only after their own backoff, often a
 second later. So the response waits briefly for the controller's decision. A node that was just fenced also stays in the
 list of brokers for a while: some clients lose a partition if its old leader disappears in the same response that names
 the new one.
@@ -53,7 +53,7 @@ class SuspectedNodes:
     # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Returns True if one of these nodes was lost so recently that a decision of the controller is expected."""
+        """Returns True if one of the given nodes was lost so recently that a decision of the controller is expected."""
         if not self._lost:
             return False
         earliest = _now() - HOLD_S

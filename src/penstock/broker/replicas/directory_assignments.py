@@ -71,7 +71,7 @@ class DirectoryAssignments:
     async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
         """Sends one request. Returns False if it has to be repeated.
 
-        An error of a single replica is not repeated: its topic is deleted, or the replica was moved.
+        A replica with an error of its own is not reported again: its topic is deleted, or the replica was moved.
         """
         try:
             answer: AssignReplicasToDirsResponse = await self._channel.ask(

@@ -45,7 +45,7 @@ class FollowedPartition:
     leader_epoch: int
     counts: Counts
     failures: int = 0
-    """Consecutive errors; pauses grow with them."""
+    """Number of consecutive errors; each one makes the next pause longer."""
     not_before: float = 0.0
     """End of the current pause, in the event loop's time."""
     asked: int = NO_OFFSET
@@ -87,7 +87,7 @@ class FollowedPartition:
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 
     def next_pause_ms(self, kind: Trouble, backoff_ms: int) -> int:
-        """Counts a failure and returns the length of the pause."""
+        """Counts a failure and returns the length of the pause after it."""
         pause_ms = follower.pause_ms(kind, self.failures, backoff_ms)
         self.failures += 1
         return pause_ms
@@ -97,7 +97,7 @@ class FollowedPartition:
     def append(self, data: PartitionData) -> tuple[int, bool]:
         """Appends records of the leader, and takes over its high watermark and log start.
 
-        Returns the number of appended bytes, and True if the next request has to name a new position.
+        Returns the number of appended bytes, and True if the next request has to name a new fetch position.
         """
         self.failures = 0
         partition = self.partition
@@ -117,9 +117,10 @@ class FollowedPartition:
         return appended, appended > 0 or log.log_start_offset != start
 
     def truncate(self, epoch: int, end_offset: int) -> bool:
-        """Truncates the log where it diverges: `epoch`, the leader's largest up to ours, ends at `end_offset` there.
+        """Truncates the log where it diverges from the leader's log.
 
-        Returns False if the log did not change: the same request would get the same answer.
+        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch; `end_offset` is its
+        end in the leader's log. Returns False if this log did not change: the same request would get the same answer.
         """
         log = self.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

@@ -143,12 +143,15 @@ class IsrChanges:
         return settled
 
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Counts shrinks and expansions in the image: on the active controller's node it is ahead of the answer."""
+        """Counts a shrink or an expansion of an in-sync set, as seen in two images of a partition.
+
+        The answers are not counted, because on the active controller's node the image changes before the answer.
+        """
         if before.leader == after.leader == self._node_id and before.isr is not after.isr:
             self.shrinks += not set(before.isr) <= set(after.isr)
             self.expands += not set(after.isr) <= set(before.isr)
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """True if the partition still has this proposal, in the same leadership."""
+    """True if this node still leads the partition in the same leader epoch, with the same proposal."""
     return partition.leading is leading and leading.proposal is proposal

@@ -124,7 +124,7 @@ class Partition:
         return self.image.leader_epoch if offset >= self.log.log_end_offset else epochs.epoch_for_offset(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Returns the largest known epoch up to this one and its end offset; (-1, -1) if none is known.
+        """Returns the largest known epoch that is not above `epoch`, and its end offset; (-1, -1) if there is none.
 
         A leader knows the current epoch even before its first record. A follower knows only the epochs of its records:
         it may not have learned yet where the leader's epoch begins.
@@ -211,7 +211,7 @@ class Partition:
         """Appends a batch as the leader, moves the high watermark, and notifies waiters.
 
         A client's transactional batch needs `verification`, unless its transaction is already open in this log.
-        Raises UnpackFirstError for a client's batch that has to be `prepared` first.
+        Raises UnpackFirstError for a client's batch that has to be unpacked first and passed again as `prepared`.
         """
         log, leading = self.leader_log(), self.leading
         if leading is None:
@@ -306,7 +306,7 @@ class Partition:
             await waiting
 
     def when_committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> asyncio.Future[None] | None:
-        """Returns the future that `committed` waits for; None if the records are committed."""
+        """Returns the future that `committed` waits for; None if the records are already committed."""
         log = self.log
         if leader_epoch not in (NO_LEADER_EPOCH, self.image.leader_epoch):
             raise KafkaError(
@@ -353,8 +353,8 @@ class Partition:
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
         """Returns True if an in-sync follower has all records and offsets, and counts it as caught up at `now_ms`.
 
-        With `now_ms` None nothing is counted. This makes a fetch session of thousands of partitions cheap: in most
-        fetches most partitions have no news.
+        If `now_ms` is None, nothing is counted. This check makes a fetch session of thousands of partitions cheap: in
+        most fetches most partitions have no news.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:
@@ -374,7 +374,7 @@ class Partition:
         return True
 
     def check_laggards(self, now_ms: int) -> bool:
-        """Proposes to remove lagging followers from the in-sync set. Returns True if there are any."""
+        """Proposes to remove lagging followers from the in-sync set. Returns True if there are lagging followers."""
         leading = self.leading
         if leading is None or self.log.offline:
             return False  # no follower can fetch from a failed disk: the in-sync followers have to remain eligible
@@ -414,7 +414,10 @@ class Partition:
         return start if self.leading is None else self.leading.low_watermark(start, self._host.is_alive)
 
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
-        """Moves the log start. Returns a future of the same on all living replicas; None if they have done it."""
+        """Moves the log start to `offset`.
+
+        Returns a future that is done when all living replicas have moved theirs; None if they already have.
+        """
         log = self.leader_log()
         log.advance_log_start_offset(offset)
         if self.low_watermark() >= offset:
@@ -425,5 +428,5 @@ class Partition:
 
 
 def _estimated_bytes(log: Log, records: int) -> int:
-    """Estimates the bytes of so many records by the log's average; parked fetches count up to their minimum with it."""
+    """Estimates the bytes of so many records from the log's average: parked fetches wait for a number of bytes."""
     return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

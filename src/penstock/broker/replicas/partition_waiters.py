@@ -67,7 +67,7 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def answer_followers(self) -> None:
-        """Answers parked fetches of followers at once, to send them a change without a record, as a new log start."""
+        """Answers parked fetches of followers at once, to send a change that is no record, such as a new log start."""
         for fetch in tuple(self.followers or ()):
             fetch.abandon()
 
@@ -79,7 +79,7 @@ class PartitionWaiters:
     # Offsets to be reached.
 
     def commit(self, offset: int) -> asyncio.Future[None]:
-        """Returns a future that is done when the high watermark has reached `offset`, or failed by `fail`."""
+        """Returns a future that is done when the high watermark has reached `offset`, and fails if `fail` is called."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         commits = self.commits
         if commits is None:
@@ -93,13 +93,13 @@ class PartitionWaiters:
         return future
 
     def deletion(self, offset: int) -> asyncio.Future[None]:
-        """Returns a future that is done when the low watermark has reached `offset`, or failed by `fail`."""
+        """Returns a future that is done when the low watermark has reached `offset`, and fails if `fail` is called."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.deletions = [*(self.deletions or ()), (offset, future)]
         return future
 
     def on_high_watermark(self, mark: int, appended_bytes: int) -> None:
-        """Ends the commits below the high watermark and notifies parked fetches of consumers."""
+        """Ends the waits for offsets up to the high watermark, and notifies parked fetches of consumers."""
         commits = self.commits
         if commits:
             while commits and commits[0][0] <= mark:
@@ -110,7 +110,7 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def on_low_watermark(self, mark: int) -> None:
-        """Ends the deletions below the low watermark."""
+        """Ends the waits of deletions up to the low watermark."""
         waiting: list[Pending] = []
         for offset, future in self.deletions or ():
             if future.done():

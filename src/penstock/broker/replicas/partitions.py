@@ -90,11 +90,12 @@ class Partitions:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "This node has no replica of the partition: refresh the metadata."
             )
         return KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This node's metadata has no such topic or partition: create it."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This node's metadata has no such topic or partition: check the name, or create the topic.",
         )
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        """Adds, changes and removes partitions as in the new image, and applies changed configs."""
+        """Adds, changes and removes partitions so that they match the new image, and applies changed configs."""
         self._image = new
         self.host.brokers = new.brokers
         changes = topic_changes(old or EMPTY_IMAGE, new)
@@ -188,10 +189,10 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory that the metadata has for this replica; None if any directory will do.
 
-        A failed directory is not replaced by another one. The id of a directory that could not be read at start is
-        unknown: while there is such a directory, a replica that no other directory has may be in it. The same holds for
-        a replica without a directory in the metadata, because the node may have stopped before it reported the
-        directory: its directory is reported as lost, so that it can't lead.
+        Raises KafkaError if the log may be in an offline directory, because the log must not be created again in
+        another one. The id of a directory that could not be read at start is unknown, so any replica that is in no
+        other directory may be in it. That includes an old replica without a directory in the metadata: the node may
+        have stopped before it reported the directory. Such a replica is reported as lost, so that it can't lead.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

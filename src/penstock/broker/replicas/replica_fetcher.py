@@ -4,7 +4,7 @@ The leader keeps a fetch session, so a request names only partitions with a new 
 pauses and leaves the session meanwhile; the others continue. Memory is bounded by the size of one answer.
 
 The leader may park a fetch for `replica.fetch.wait.max.ms`. Partitions that are added meanwhile, as after a failover,
-don't wait for its end: the fetcher abandons the parked fetch and begins another session on its second lane.
+don't wait for the parked fetch: the fetcher abandons it and begins another session on its second lane.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class ReplicaFetcher:
     async def _sync_tails(self) -> None:
         """Syncs logs whose acknowledgements promise fsync: the leader counts records below a fetch offset as synced.
 
-        The unsynced records may also be from before this fetcher, when this node led the partition.
+        The unsynced records may also be older than this fetcher, from a time when this node led the partition.
         """
         while tails := self._unsynced_tails():
             for entry in tails:
@@ -220,7 +220,7 @@ class ReplicaFetcher:
     # --- requests
 
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
-        """Returns the next Fetch; None if all partitions are paused. It may be parked until the next pause ends."""
+        """Returns the next Fetch, which may be parked until the next pause ends; None if all partitions are paused."""
         settings, session = self._settings, self._session
         max_bytes = settings.int("replica.fetch.max.bytes")
         topics: dict[bytes, FetchTopic] = {}
@@ -252,7 +252,7 @@ class ReplicaFetcher:
     def _give_up(self, entry: FollowedPartition, error: KafkaError) -> None:
         """Drops a partition after an error of this node's disk.
 
-        It is followed again with a new leader epoch, or after a restart.
+        The partition is followed again in the next leader epoch, or after a restart.
         """
         logger.error("%s is no longer followed: %s", entry.partition, error)
         self._drop(entry)
@@ -283,9 +283,9 @@ class ReplicaFetcher:
         return answer
 
     def _abandon_parked(self, _: object = None) -> None:
-        """Abandons the fetch in flight if partitions were added, which can't wait for its answer.
+        """Abandons the fetch in flight if partitions were added: they should not wait for its answer.
 
-        There is at most one abandoned fetch, so that they don't pile up at the leader.
+        Only one fetch is abandoned at a time, so that abandoned fetches don't pile up at the leader.
         """
         call = self._call
         if call is None or call.future.done() or not self._partition_added.is_set():
@@ -399,7 +399,7 @@ class ReplicaFetcher:
         if entry.reset(start, end):
             self._session.mention(entry.key)
         else:
-            self._trouble(entry, Trouble.SOON)  # the end is in the bounds now, or the leader lacks our last epoch
+            self._trouble(entry, Trouble.SOON)  # already within the bounds, or the leader lacks this log's last epoch
 
     async def _leader_offset(self, entry: FollowedPartition, timestamp: int) -> int:
         partition = entry.partition

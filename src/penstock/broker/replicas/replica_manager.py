@@ -1,4 +1,4 @@
-"""Runs replication on this node: fetchers for partitions that other nodes lead, lag checks for those that it leads."""
+"""Runs replication on this node: fetchers for partitions with another leader, lag checks for its own."""
 
 from __future__ import annotations
 
@@ -79,14 +79,17 @@ class ReplicaManager:
         await self._assignments.close()
 
     async def _watch_laggards(self) -> None:
-        """Checks for lagging followers every half lag time: each is found within one and a half times the lag time."""
+        """Checks for lagging followers twice per `replica.lag.time.max.ms`.
+
+        So a follower leaves the in-sync set at most one and a half times that long after its last contact.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._partitions.host.max_lag_ms / 2000)
             self.check_laggards(int(loop.time() * 1000))
 
     def check_laggards(self, now_ms: int) -> int:
-        """Checks all partitions for lagging followers and returns the number of in-sync sets that are to shrink."""
+        """Checks all partitions for lagging followers and returns the number of partitions with lagging followers."""
         return sum(partition.check_laggards(now_ms) for partition in self._partitions)
 
     # --- the image
@@ -137,7 +140,7 @@ class ReplicaManager:
                 self._unfollow((topic.topic_id, index))
 
     def _follow(self, partition: Partition) -> None:
-        """Moves the partition to a fetcher of its leader; to none if this node leads or there is no leader."""
+        """Moves the partition to a fetcher of its leader; removes it from its fetcher if there is no other leader."""
         key, leader = (partition.topic_id, partition.index), partition.image.leader
         wanted = None
         if leader not in (self._node_id, NO_LEADER):

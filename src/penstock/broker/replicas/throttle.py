@@ -1,6 +1,6 @@
-"""Replication throttles (KIP-73): a limit on the bytes per second of the replicas that topics name as throttled.
+"""Replication throttles (KIP-73): a limit on the bytes per second of replicas that topic configs name as throttled.
 
-A throttle counts the bytes of all these replicas together. Above the limit, out-of-sync replicas get no records: their
+A throttle counts the bytes of all named replicas together. Above the limit, out-of-sync replicas get no records: their
 catching up must not slow down the replicas in sync.
 """
 

@@ -24,7 +24,7 @@ class RequestConnection(Protocol):
     state: dict[str, Any]
 
     def mute_for(self, seconds: float) -> None:
-        """Handles no further request of this connection for so many seconds."""
+        """Handles no further request of this connection for the given time."""
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:

@@ -1,9 +1,9 @@
 """Builds the error response of any API from the schemas of its request and response.
 
 Kafka's responses have their error codes at the narrowest scope: for each partition, topic, resource or group if the
-request names several, at the top level otherwise. This module pairs an array of the request with the array of the
-response that has its results. So `error_response` reports the error for every requested partition, and `split`, `merge`
-and `overwrite` let a fault rule hit only some of them.
+request names several, at the top level otherwise. This module pairs each array of the request with the array of the
+response that has the results for its items. So `error_response` reports the error for every requested partition, and
+`split`, `merge` and `overwrite` let a fault rule hit only some of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def error_response(
 ) -> Struct | Close:
     """Returns the response with `code` for every item of the request; CLOSE if the response has no error code.
 
-    CLOSE also for a Produce with acks=0, which gets no response: a closed connection shows the producer the error.
+    Returns CLOSE also for a Produce with acks=0, which gets no response: the closed connection is the only signal.
     """
     if api_key == PRODUCE and request.acks == 0:
         return CLOSE
@@ -73,7 +73,7 @@ def targets(request: Any, version: int) -> list[Target]:
 
 
 def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
-    """Splits the request in two: without the matching items, and with only those. A part without items is None."""
+    """Returns two requests: one without the matching items, one with only those. A request without items is None."""
     kept, hit = _split(request, version, matches, Target(None, None, None))
     return kept, hit
 
@@ -98,7 +98,7 @@ def merge(response: Any, extra: Any, version: int) -> Any:
 
 
 def overwrite(response: Any, version: int, code: ErrorCode, matches: Matches) -> bool:
-    """Replaces every matching item of a response by an error. Returns True if there was one."""
+    """Replaces every matching item of a response by an error. Returns True if an item matched."""
     return _overwrite(response, version, code, matches, Target(None, None, None))
 
 
@@ -152,7 +152,7 @@ def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) ->
 
 
 def _report(response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """Returns the response's item for one item of the request: its identity, and the error at the deepest level."""
+    """Returns the response's item for one item of the request: its id or name, and the error at the deepest level."""
     item = response_type()
     if not isinstance(asked, Struct):  # a bare name or number
         _name(item, asked)

@@ -5,7 +5,7 @@
     faults.add(api="Produce", lose_reply=True, times=1)      the records are written, the client gets no reply
 
 The effects of a rule, in this order: `delay` waits so many seconds first. `close` closes the connection without
-handling the request. `error` is the answer for the matching items, which are not handled; the rest of the request is.
+handling the request. `error` is the answer for the matching items, which are not handled; the other items are handled.
 `lose_reply` handles the request and then keeps the connection silent until the client closes it; with `close` as well,
 the connection is closed instead. The first matching rule with hits left applies. Any thread may add rules; the
 dispatcher calls `apply` only while there are rules.
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultRule", "Faults", "error_response"]
 
-# These requests are handled, then the matching items of the response are replaced by the error. A fetch has to be
-# handled, because its session must have the partition for later fetches.
+# Requests of these APIs are handled, then the matching items of the response are replaced by the error. A fetch has to
+# be handled, because its session must have the partition for later fetches.
 SERVED_THEN_OVERWRITTEN = frozenset({FETCH, METADATA})
 FULL_FETCH_EPOCHS = (0, -1)
 
@@ -111,7 +111,7 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Ends all requests with a lost reply, so that their connections can close. Call it on the node's loop."""
+        """Ends the silence of connections whose reply was lost, so that they can close. Call it on the node's loop."""
         for waiting in self._silent:
             if not waiting.done():
                 waiting.set_result(None)
@@ -123,9 +123,9 @@ class Faults:
         handle: Callable[[RequestContext, Any], Any],
         topic_name: Callable[[bytes], str | None],
     ) -> Any:
-        """Applies the first matching rule around `handle` and returns the response; None is no reply.
+        """Applies the first matching rule around `handle` and returns the response; None stands for no reply.
 
-        `topic_name` returns the name of a topic id, because rules have names.
+        `topic_name` returns the name of a topic id, because rules name topics by name.
         """
 
         async def serve(part: Any) -> Any:
@@ -179,7 +179,7 @@ class Faults:
         return await self._stay_silent(ctx)
 
     async def _stay_silent(self, ctx: RequestContext) -> None:
-        """Waits until the connection closes or `release` is called. Its later requests wait behind this one."""
+        """Waits until the connection closes or `release` is called. The connection's later requests wait meanwhile."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._silent[waiting] = None
         ctx.connection.on_close(lambda: None if waiting.done() else waiting.set_result(None))

@@ -1,7 +1,7 @@
 """Splits a request with very many elements into pieces that are handled one by one, and joins their responses.
 
-Like `error_replies`, it pairs the arrays of request and response: a piece has some of the topics, and a topic that is
-split has some of its partitions in each piece.
+Like `error_replies`, this module pairs the arrays of request and response: a piece has some of the topics, and a topic
+that is split has some of its partitions in each piece.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.protocol.schema import Field, Struct
 
 
 def cut(request: Any, version: int, size: int) -> Iterator[Any]:
-    """Splits the request into requests with at most `size` elements of the deepest arrays each."""
+    """Yields the pieces of the request, each with at most `size` elements in its deepest arrays."""
     for piece, _ in _cut(request, version, size):
         yield piece
 
@@ -80,6 +80,6 @@ def _join(mine: Any, theirs: Any, request_type: Any, response_type: Any, version
     items, more = getattr(mine, name), getattr(theirs, name)
     asked = paired.request.item
     if items and more and isinstance(asked, type) and identity(items[-1]) == identity(more[0]):
-        _join(items[-1], more[0], asked, paired.response.item, version)  # an item that was split
+        _join(items[-1], more[0], asked, paired.response.item, version)  # both have a part of the same item
         more = more[1:]
     items += more

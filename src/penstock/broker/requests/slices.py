@@ -3,11 +3,11 @@
 A pass of the event loop has one slice, however many large requests there are: they take turns. The size of a slice is a
 number of elements, not a time, so that the simulator repeats it exactly.
 
-Python's garbage collector visits every object now and then and stops the process meanwhile: for 50 ms with the objects
-of a hundred thousand elements, none of which is in a cycle. So it is disabled during every step of a large request,
-during the request's work in threads, and until its next slice, but not while the request waits for other events.
-Garbage must not pile up while large requests follow each other without a gap, so the collector is enabled again at
-`PAUSE_MAX_OBJECTS` objects.
+Python's garbage collector visits every object now and then and stops the process meanwhile: for 50 ms if a request has
+a hundred thousand elements, although none of them is in a reference cycle. So it is disabled during every step of a
+large request, during the request's work in threads, and until its next slice, but not while the request waits for other
+events. Garbage must not pile up while large requests follow each other without a gap, so the collector is enabled again
+at `PAUSE_MAX_OBJECTS` objects.
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ class Slices:
 
 
 def starts(count: int) -> range:
-    """Returns the start indexes of the slices of so many partitions."""
+    """Returns the index of the first partition of each slice, for `count` partitions."""
     return range(0, count, SLICE_PARTITIONS)

@@ -94,7 +94,7 @@ def test_a_controller_is_removed_from_the_quorum_and_added_again(
     until(lambda: voters() == {1, 2, 3}, "it doesn't vote again")
 
 
-def test_partitions_are_reassigned_with_a_throttle_verified_listed_and_cancelled(tool: Tool, tmp_path: Path) -> None:
+def test_a_throttled_reassignment_can_be_started_verified_listed_and_cancelled(tool: Tool, tmp_path: Path) -> None:
     tool(TOPICS, "--create", "--topic", "moved", "--replica-assignment", "1:2,2:3,3:1")
     subject = tmp_path / "topics.json"
     subject.write_text(json.dumps({"version": 1, "topics": [{"topic": "moved"}]}))

@@ -53,7 +53,7 @@ def test_applied_changes_give_the_rows_of_the_database() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_clicks_become_visits_and_a_dashboard_without_late_clicks(spark: Any, tmp_path: Path) -> None:
+def test_clicks_become_visits_and_the_dashboard_leaves_out_late_clicks(spark: Any, tmp_path: Path) -> None:
     example = load("clickstream/clickstream.py")
     clicks = [click for _, click in example.visits(1, 20)]
     with Broker(topics={example.TOPIC: 2}) as broker:

@@ -272,7 +272,7 @@ def test_create_topics_answers_with_configs_from_version_5() -> None:
         assert (result.error_code, result.num_partitions) == (0, 1)
 
 
-def test_delete_topics_takes_names_before_version_6_and_states_after() -> None:
+def test_delete_topics_takes_names_until_version_5_and_topic_states_from_version_6() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one()), topic("b", 2, *on_one())))
     ask(api_20_delete_topics, broker, DeleteTopicsRequest(topic_names=["a"]), 5, 20)
     assert set(broker.metadata.image.topics) == {"b"}

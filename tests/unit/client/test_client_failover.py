@@ -94,7 +94,7 @@ def test_an_idempotent_producer_keeps_its_sequence_and_order_when_the_leader_die
     run(scenario())
 
 
-def test_a_refused_batch_goes_to_the_leader_that_metadata_names_with_the_same_bytes() -> None:
+def test_a_refused_batch_is_resent_unchanged_to_the_leader_in_the_metadata() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)

@@ -149,7 +149,7 @@ def test_which_followers_may_join_the_isr(
         ErrorCode.INELIGIBLE_REPLICA,  # an earlier attempt may still arrive and be granted
     ],
 )
-def test_errors_of_a_changed_partition_epoch_wait_for_the_image(code: ErrorCode) -> None:
+def test_after_a_partition_epoch_error_the_leader_waits_for_the_new_image(code: ErrorCode) -> None:
     leader = leading((1, 2))
     fetch(leader, 3, 10, end=10)
     leader.expand(3, 11)

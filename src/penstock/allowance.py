@@ -12,7 +12,7 @@ RECOUNT_MS = 60_000
 
 
 class Allowance:
-    """Grants memory as long as the last count plus all grants since stays within `limit`."""
+    """Grants memory as long as the last count plus all grants since that count stays within `limit`."""
 
     __slots__ = ("_counted_ms", "_counters", "_used", "limit")
 
@@ -23,11 +23,14 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Adds a counter; owners of counters share the allowance."""
+        """Adds a function that counts the memory one owner uses now. All owners share the allowance."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:
-        """Grants `size` more; returns False if that exceeds the limit. A size of zero or less is always granted."""
+        """Grants `size` more bytes.
+
+        Returns False if that would exceed the limit. A size of zero or less is always granted.
+        """
         if size <= 0 or self.limit == UNLIMITED:
             return True
         since_ms = RECOUNT_MS if self._counted_ms is None else now_ms - self._counted_ms

@@ -2,7 +2,7 @@
 
 
 class InvariantError(Exception):
-    """A state that the code promises can't exist."""
+    """Raised for a state that, by the code's invariants, can't exist."""
 
 
 def check(condition: object, message: str) -> None:

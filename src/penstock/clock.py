@@ -5,11 +5,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Returns the machine's milliseconds since 1970; they may jump."""
+        """Returns the machine's milliseconds since 1970; the value may jump forward or back."""
         ...
 
     def nanoseconds(self) -> int:
-        """Returns a fine monotonic time, to measure work. The simulator's stands still, for repeatable runs."""
+        """Returns a monotonic time, to measure work. In the simulator it stands still, so that runs are repeatable."""
         ...
 
 

@@ -12,7 +12,7 @@ _START_TIME = 19  # index among the fields behind the command's name in /proc/PI
 
 
 def started(pid: int) -> str:
-    """Returns when the process started, in the system's own format; empty if there is no such process."""
+    """Returns the time at which the process started, in the system's own format; empty if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

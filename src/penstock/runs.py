@@ -86,7 +86,7 @@ def save(run: Run) -> None:
 
 
 def _path(name: str) -> Path:
-    """Returns the path of a run's file, which is inside the directory whatever the name is."""
+    """Returns the path of a run's file. The path is always inside the directory, whatever the run's name is."""
     return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 
@@ -153,7 +153,7 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns the name, with a number added if a running pipeline or one of another spec has the name."""
+    """Returns the name. Adds a number if a running pipeline, or a pipeline with another spec, has the name."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1

@@ -13,7 +13,7 @@ ALIKE = 0.7
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns the end of a sentence: the most similar known names, or the advice to check the spelling."""
+    """Returns the end of a message: "did you mean …?" with similar known names, or the advice to check the spelling."""
     names = {name.lower(): name for name in known}
     near = [names[each] for each in get_close_matches(word.lower(), names, NAMES_MAX, ALIKE)]
     if not near:

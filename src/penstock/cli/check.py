@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--override", action="append", default=[], metavar="NAME=VALUE", help="overrides a property of FILE"
     )
     finish(parser, run)
-    parser.epilog = "Leaves with 0 if a node would start with this file, and with 2 if it would refuse to."
+    parser.epilog = "Exits with 0 if a node would start with this file, and with 2 if the node would refuse to start."
 
 
 def run(args: argparse.Namespace) -> int:

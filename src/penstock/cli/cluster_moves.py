@@ -38,7 +38,10 @@ def run_drain(args: argparse.Namespace) -> int:
 
     if args.topic:
         return _run(args, plan, f"nothing of {', '.join(args.topic)} is left on {_named(args.nodes)}")
-    done = f"nothing is left on {_named(args.nodes)}: stop it, then `penstock cluster forget {_words(args.nodes)}`"
+    done = (
+        f"nothing is left on {_named(args.nodes)}: "
+        f"stop the drained nodes, then run `penstock cluster forget {_words(args.nodes)}`"
+    )
     return _run(args, plan, done, close=args.nodes)
 
 
@@ -48,7 +51,9 @@ def run_add(args: argparse.Namespace) -> int:
     def plan(placement: Any, racks: Any, sizes: Any) -> list[Move]:
         missing = [node for node in args.nodes if node not in racks]
         if missing:
-            raise Failure(f"{_named(missing)} is not among the running brokers: start it first", Exit.NOT_FOUND)
+            raise Failure(
+                f"{_named(missing)} is not among the running brokers: start the missing nodes first", Exit.NOT_FOUND
+            )
         return rebalance(placement, racks, sizes, onto=set(args.nodes))
 
     return _run(args, plan, f"{_named(args.nodes)} has a fair share", reopen=args.nodes)
@@ -69,7 +74,10 @@ def _run(
     close: Collection[int] = (),
     reopen: Collection[int] = (),
 ) -> int:
-    """Shows and carries out a plan. Nodes in `close` get no new replicas; nodes in `reopen` get them again."""
+    """Shows a plan and carries it out.
+
+    Cordons the nodes in `close`, so that they get no new replicas; uncordons the nodes in `reopen`.
+    """
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
     from penstock.metadata.moves import PlanError
@@ -130,7 +138,10 @@ def _planned_again(broker: Broker, args: argparse.Namespace, plan: Any) -> tuple
 def _starting_point(
     facts: Facts, going: Mapping[TopicPartition, Reassignment], topics: Sequence[str]
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
-    """Returns the placement with moves under way counted as done, the brokers that can take replicas, and sizes."""
+    """Returns the replicas of each partition, the racks of all usable brokers, and the sizes of partitions.
+
+    A partition that is being moved has its target replicas.
+    """
     placement = {
         each: going[each].target if each in going else part.replicas
         for each, part in facts.partitions.items()
@@ -198,7 +209,7 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Cordons nodes (KIP-1066, Kafka 4.3). Older clusters don't support it and place new topics as before."""
+    """Cordons nodes (KIP-1066, Kafka 4.3). Older clusters can't: they still place new topics on these nodes."""
     from penstock.protocol.errors import ErrorCode, KafkaError
 
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
@@ -224,7 +235,7 @@ def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _wait(broker: Broker, progress: output.Progress | None) -> None:
-    """Waits until no move is under way; each finished partition advances the progress."""
+    """Waits until no move is under way, and advances `progress` with each partition that is finished."""
     left: int | None = None
     while True:
         going = broker.run(broker.cluster.reassignments())
@@ -260,7 +271,7 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
 
 
 def _unthrottle(broker: Broker) -> None:
-    """Removes all throttles, also those set by other tools, since no move is under way."""
+    """Removes all throttles, including those of other tools, because no move is under way."""
     from penstock.protocol.errors import KafkaError
 
     topics = [topic.name for topic in broker.topics() if topic.name]
@@ -317,7 +328,7 @@ def run_moves(args: argparse.Namespace) -> int:
 
 
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
-    """Returns the share of the leader's bytes that the slowest new replica has, and the number of records it lacks."""
+    """Returns the slowest new replica's progress: its share of the leader's bytes and the records that it lacks."""
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)
     parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]
@@ -365,7 +376,7 @@ def run_forget(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """Removes the node from the partition, which drops its replica, and adds it again, which copies the replica."""
+    """Drops a node's replica and copies it anew: removes the node from the partition, then adds it again."""
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 
@@ -388,7 +399,7 @@ def run_reset(args: argparse.Namespace) -> int:
                 f"no other replica of {args.partition} is in sync to copy from: wait until one is", Exit.FAILED
             )
         if partition in broker.run(broker.cluster.reassignments()):
-            raise Failure(f"{args.partition} is being moved: wait, or `penstock cluster cancel`", Exit.FAILED)
+            raise Failure(f"{args.partition} is being moved: wait, or run `penstock cluster cancel`", Exit.FAILED)
         dropped = facts.ends.get(node, {}).get(partition)
         size = facts.sizes.get(node, {}).get(partition)
         output.note(f"node {node} drops its copy of {args.partition} ({readable(size)}, end offset {dropped})")

@@ -71,7 +71,7 @@ def read_facts(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Collects the facts that `status` shows. Facts known only to a node that doesn't answer are left out."""
+    """Collects the facts that `status` shows, without those that only an unreachable node could report."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError
@@ -166,13 +166,13 @@ def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
 
 
 def _lag(row: dict[str, Any]) -> Any:
-    """Returns the lag as text; the lag is unknown while the replica's node doesn't answer."""
+    """Returns the row's lag; "unknown" if it can't be computed because a replica's node doesn't answer."""
     follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
     return "unknown" if row["lag"] is None and follows else row["lag"]
 
 
 def _watch(broker: Broker, args: argparse.Namespace) -> NoReturn:
-    """Redraws the status until Ctrl-C, also through periods in which the cluster doesn't answer."""
+    """Redraws the status until Ctrl-C, even while the cluster doesn't answer."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

@@ -74,7 +74,7 @@ def _resource(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(args: argparse.Namespace) -> tuple[int, str, int | None]:
-    """Returns the resource's type and name, and its broker if only that broker can answer."""
+    """Returns the resource's type and name, and the broker to ask (None: any broker can answer)."""
     kind = KINDS[args.kind]
     if args.kind not in ("broker", "broker-logger"):
         return kind, args.name, None

@@ -50,7 +50,7 @@ class Broker:
             return self.client.run(work)
 
     def ask(self, request: Message, *, node: int | None = None) -> Any:
-        """Sends one request to the given node, or to any node. The caller checks error codes inside the answer."""
+        """Sends one request to `node` (default: any node) and returns the answer. The caller checks its error codes."""
         with refusals():
             return self.client.request(request, node=node)
 
@@ -69,7 +69,10 @@ class Broker:
         return sorted(answer.topics, key=lambda topic: topic.name or "")
 
     def existing(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
-        """Returns the given topics, or all. Raises Failure for an unusable topic and suggests a similar name."""
+        """Returns the given topics (default: all).
+
+        Raises Failure if a topic can't be used, and suggests a similar name.
+        """
         found = self.topics(names)
         for topic in found:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -81,7 +84,7 @@ class Broker:
         return found
 
     def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
-        """Returns offsets for a timestamp, EARLIEST or LATEST; -1 where every record is older than the timestamp."""
+        """Returns each partition's offset for a timestamp, EARLIEST or LATEST; -1 if all its records are older."""
         with refusals():
             found = self.client.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation)
         return {partition: each.offset for partition, each in found.items()}
@@ -95,7 +98,10 @@ class Broker:
 def connect(
     args: argparse.Namespace, client_id: str = "penstock-cli", settings: ConnectionSettings | None = None
 ) -> Iterator[Broker]:
-    """Connects to the brokers of --bootstrap; raises Failure if none answers. `settings` override --timeout."""
+    """Connects to the brokers of --bootstrap.
+
+    Raises Failure if none answers. `settings` take precedence over --timeout.
+    """
     settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
@@ -111,7 +117,7 @@ def connect(
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:
-    """Returns a sentence on why the first address fails and what to do about it."""
+    """Returns a sentence that says why the first bootstrap address fails and what to do about it."""
     (host, port), *others = parse_bootstrap(bootstrap)
     where = f"{host}:{port}"
     if ":" not in bootstrap:
@@ -147,9 +153,9 @@ def failure(what: str, code: int, message: str | None) -> Failure:
 
 
 def with_near_configs(message: str | None, given: Iterable[str]) -> str | None:
-    """Adds a suggestion to a broker's refusal of a topic config: the known name most similar to the unknown one.
+    """Returns a broker's refusal of an unknown topic config, with the most similar known name as a suggestion.
 
-    The command line does this, not the broker: the search costs too much to run for every client's request.
+    The command line searches for similar names, because the search is too expensive for a broker to run per request.
     """
     from penstock.cli.parser import near
     from penstock.metadata.configs.topic import TOPIC_CONFIGS

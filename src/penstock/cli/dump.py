@@ -49,7 +49,7 @@ DECODER_BY_TOPIC = {
 
 
 def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
-    """Yields the items of one file. `decode` is "plain" or a value of DECODER_BY_TOPIC; None follows the directory's
+    """Yields the items of one file. `decode` is "plain" or a value of DECODER_BY_TOPIC; None chooses by the directory's
     name.
     """
     name = os.path.basename(path)
@@ -200,7 +200,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _plain(value: Any, kind: str = "") -> Any:
-    """Returns a message as dictionaries and lists; ids as Kafka writes them, other bytes in hexadecimal."""
+    """Converts a message to dictionaries and lists. Ids get Kafka's text form, other bytes become hexadecimal text."""
     if isinstance(value, Struct):
         return {field.name: _plain(getattr(value, field.name), _kind(field)) for field in type(value).FIELDS}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -220,7 +220,7 @@ def _kind(field: Field) -> str:
 
 
 def _entries(data: bytes, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """Yields index entries up to the zeros with which Kafka preallocates an active segment's index."""
+    """Yields the entries of an index up to the zeros that Kafka preallocates in an active segment's index."""
     whole = len(data) - len(data) % layout.size
     empty = bytes(layout.size)
     end = whole

@@ -45,7 +45,7 @@ def envelopes(place: Place, records: list[Record]) -> bytes:
 
 
 def _headers_json(headers: Headers, packed: list[str]) -> str:
-    """Returns the headers for JSON; all values are in base64 if one of them is not UTF-8."""
+    """Returns the headers as JSON. If any value is not UTF-8, all values are in base64."""
     try:
         values = [None if value is None else value.decode() for _, value in headers]
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def _headers_json(headers: Headers, packed: list[str]) -> str:
 
 
 def _json(field: str, value: bytes | None, packed: list[str]) -> str:
-    """Returns the bytes as text; in base64, with `field` added to `packed`, if they are not UTF-8."""
+    """Returns the bytes as JSON text. Bytes that are not UTF-8 are in base64, and `field` is added to `packed`."""
     if value is None:
         return "null"
     try:
@@ -67,7 +67,10 @@ def _json(field: str, value: bytes | None, packed: list[str]) -> str:
 
 
 def read_envelope(line: bytes) -> BulkRecord:
-    """Returns the record of one line. Its topic, partition and offset name its origin and are not used for sending."""
+    """Returns the record of one line.
+
+    The line's topic, partition and offset tell where it was read, and are ignored.
+    """
     try:
         return _read(json.loads(line))
     except (ValueError, RecursionError) as wrong:

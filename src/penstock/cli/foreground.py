@@ -42,7 +42,7 @@ def own_foreground() -> Iterator[None]:
 
 
 def _terminal() -> int | None:
-    """Returns the descriptor of the terminal if this process is in its foreground group."""
+    """Returns the terminal's descriptor if this process is in the terminal's foreground group, else None."""
     try:
         descriptor = sys.stdin.fileno()
         return descriptor if os.tcgetpgrp(descriptor) == os.getpgrp() else None

@@ -84,7 +84,7 @@ def as_written(value: bytes) -> bytes:
 
 
 def for_terminal(value: bytes) -> bytes:
-    """Returns the value as text in which control characters, and bytes that are not UTF-8, are escapes."""
+    """Returns the value with escapes for control characters and for bytes that are not UTF-8."""
     return printable(value.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
@@ -145,7 +145,7 @@ def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -
 def delimited(
     *, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"", shown: Shown = as_written
 ) -> Formatter:
-    """Returns the default formatter: value and delimiter, and with -K key and key delimiter before them."""
+    """Returns the default formatter. It writes value and delimiter; with -K, it writes key and key delimiter first."""
 
     def text(value: bytes | None) -> bytes:
         return null if value is None else shown(value)

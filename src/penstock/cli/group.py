@@ -1,6 +1,6 @@
 """`penstock group` shows consumer groups with their members, offsets and lag, and changes their offsets.
 
-It uses only requests that any Kafka broker serves. Groups of both protocols are shown alike.
+It uses only requests that any Kafka broker serves. Groups of the classic and of the consumer protocol are shown alike.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
 
 
 def describe(broker: Broker, group: str) -> Described:
-    """Describes a group of either protocol; raises Failure if the group does not exist."""
+    """Describes a group of the classic or consumer protocol. Raises Failure if the group does not exist."""
     found = _describe_consumer(broker, group) or _describe_classic(broker, group)
     if found.state in NOT_FOUND_STATES:
         raise Failure(f"there is no group {group!r}: `penstock group list` shows the groups", Exit.NOT_FOUND)
@@ -262,7 +262,10 @@ def describe(broker: Broker, group: str) -> Described:
 
 
 def _describe_consumer(broker: Broker, group: str) -> Described | None:
-    """Returns None for a classic group, and if the broker serves only classic groups."""
+    """Describes a group of the consumer protocol.
+
+    Returns None if the group, or the broker, knows only the classic protocol.
+    """
     from penstock.protocol.messages import api_69_consumer_group_describe as api
 
     request = api.ConsumerGroupDescribeRequest(group_ids=[group])
@@ -312,7 +315,10 @@ def _described(state: str, members: dict[Owner, list[tuple[str, int]]]) -> Descr
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> list[tuple[str, int]]:
-    """Returns the assignment that a classic group's leader wrote; only the consumer protocol's format can be read."""
+    """Returns a member's partitions from the assignment that the leader of its classic group wrote.
+
+    Returns an empty list if the group's protocol type is not "consumer", because the format is unknown then.
+    """
     from penstock.protocol.codec import DecodeError, decode_prefix
     from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 

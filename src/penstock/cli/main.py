@@ -42,7 +42,7 @@ take --output table|json. Exit codes: 0 done, 1 failed, 2 usage, 3 cannot connec
 
 
 def build_parser(noun: str | None) -> Parser:
-    """Builds the parser: all nouns, but the verbs and options of the requested noun only."""
+    """Builds the parser of all nouns. Only the requested noun gets its verbs and options."""
     parser = Parser(
         prog="penstock",
         description="A replicated log broker that speaks Kafka's protocol.",

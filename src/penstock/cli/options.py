@@ -25,7 +25,7 @@ def verb(
 
 
 def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], *, output: bool = True) -> None:
-    """Adds the parts of every command: its function, --output and --debug."""
+    """Adds the parts that every command has: the function to run, --output and --debug."""
     parser.set_defaults(run=run, parser=parser)
     if output:
         parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
@@ -51,7 +51,7 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
 
 
 def expect_many_objects() -> None:
-    """Makes garbage collections rare: a command that handles many records makes no reference cycles."""
+    """Makes garbage collections rare, because a command that handles many records makes no reference cycles."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
 

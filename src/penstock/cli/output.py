@@ -42,7 +42,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escapes terminal control characters in JSON text; JSON itself escapes those below U+0020."""
+    """Escapes those terminal control characters in JSON text that JSON itself does not escape: U+007F and above."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -70,7 +70,7 @@ def record(how: str, fields: Row) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a remark on stderr; remarks are never part of the result."""
+    """Prints a remark on stderr, where it is not part of the result."""
     if text:
         print(printable(text), file=sys.stderr)
 

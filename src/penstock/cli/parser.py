@@ -22,7 +22,7 @@ MISSING_VALUE = {"expected one argument": "needs a value", "expected at least on
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Prints the message in one line and exits."""
+        """Prints the message in one line and exits with code 2."""
         missing = self._missing_command(message)
         if missing is not None and missing.dest == "noun":
             self.print_help(sys.stderr)
@@ -32,17 +32,17 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(Exit.USAGE)
 
     def _missing_command(self, message: str) -> argparse.Action | None:
-        """Returns the subcommand argument that argparse's message reports as missing."""
+        """Returns the subcommand that argparse's message reports as missing; None for another message."""
         if not message.startswith("the following arguments are required: "):
             return None
         commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         return next((action for action in commands if str(action.metavar) in message), None)
 
     def leftover(self, words: Sequence[str]) -> NoReturn:
-        """Reports the first word that no option or argument consumed."""
+        """Exits with an error about the first word that is neither an option nor an argument."""
         first, *_ = words
         if not first.startswith("-") or first == "-":
-            self.error(f"{first!r} is an extra word: it takes no more arguments")
+            self.error(f"{first!r} is an extra word: the command takes no more arguments")
         self.error(f"there is no option {first.partition('=')[0]}{near(first, self._option_string_actions)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _reworded(message: str) -> str:
-    """Replaces argparse's own phrases for a missing value."""
+    """Returns argparse's message with plainer phrases for a missing value."""
     for theirs, ours in MISSING_VALUE.items():
         message = message.replace(f": {theirs}", f" {ours}") if message.endswith(theirs) else message
     return message
@@ -89,7 +89,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """Returns the error of a command line that holds shared options only, else an empty string."""
+    """Returns the error if the command line holds only shared options and no command, else an empty string."""
     name, _, _ = words[0].partition("=") if words else ("", "", "")
     if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
         return ""
@@ -99,7 +99,7 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves shared options from before the command, or before its verb, to behind it."""
+    """Returns the words with shared options moved from before the command, or before its verb, to behind it."""
     moved: list[str] = []
     kept: list[str] = []
     rest = list(words)

@@ -57,7 +57,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> float | None:
-    """Returns how long to run; None: until Ctrl-C."""
+    """Returns the seconds to run, from --seconds (`given`) or RUN_SECONDS (`told`); None means until Ctrl-C."""
     if given is not None:
         return given
     if told:
@@ -132,14 +132,14 @@ class _Show:
             return self._judge()
 
     def _first_rows_are_due(self) -> bool:
-        """True if Spark's file sink has logged its first batch and its rows are not shown yet. A cheap check."""
+        """True if Spark has written its first batch and no rows have been shown. Looks for the sink's log file only."""
         log = os.path.join(self._path, "_spark_metadata")
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """After the stop: True once all produced events are in the table, or the wait has timed out.
+        """Called after the stop. Returns True once all produced events are in the table, or the wait has timed out.
 
-        The query keeps running meanwhile: stopping it within a batch would repeat that batch.
+        The query keeps running meanwhile, because a query that is stopped within a batch repeats that batch.
         """
         if self._stopping_s is None:
             self._stopping_s = time.monotonic()
@@ -150,7 +150,7 @@ class _Show:
         return self._in_table >= self._generator.total or time.monotonic() - self._stopping_s >= CATCH_UP_S
 
     def _check(self) -> None:
-        """Raises Failure if the broker or the generator of events has ended."""
+        """Raises Failure if the broker has ended or events can't be produced."""
         self._broker.check()
         if self._generator.problem is not None:
             raise Failure(f"events can't be produced: {self._generator.problem}")
@@ -193,7 +193,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that runs the work every few seconds, or `at_once`, and tells whether to stop."""
+    """Returns a function that returns True if `due` does, and else runs the work.
+
+    It runs the work every few seconds, and additionally whenever `at_once` returns True.
+    """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
 
@@ -211,7 +214,7 @@ def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Calla
 
 @contextmanager
 def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
-    """Draws the table: in place on a terminal, as one line elsewhere."""
+    """Yields a function that draws the table: in place on a terminal, as one line elsewhere."""
     if not sys.stdout.isatty():
         yield lambda _, line: output.note(line)
         return
@@ -229,7 +232,10 @@ def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
 
 
 class _Broker:
-    """A broker process as `penstock up` starts it; it ends when this process ends, however that happens."""
+    """A broker process, started with `penstock up`.
+
+    The broker ends with this process, even if this process is killed.
+    """
 
     def __init__(self, port: int, place: str) -> None:
         self._log = os.path.join(place, "broker.log")
@@ -275,7 +281,7 @@ class _Broker:
     def _last_words(self) -> str:
         with open(self._log, encoding="utf-8", errors="replace") as log:
             lines = log.read().splitlines()
-        return lines[-1].removeprefix("penstock: ") if lines else f"it left with code {self._process.returncode}"
+        return lines[-1].removeprefix("penstock: ") if lines else f"it exited with code {self._process.returncode}"
 
     def _code(self) -> Exit:
         return Exit(self._process.returncode) if self._process.returncode in set(Exit) else Exit.FAILED

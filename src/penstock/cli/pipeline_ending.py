@@ -1,4 +1,4 @@
-"""Decides when a pipeline stops. A signal is noted, not raised: an exception would break off a call into Java."""
+"""Decides when a pipeline stops. A signal raises no exception, because that would break off a call into Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AGAIN_S = 1.0
 
 
 class Ending:
-    """Ends a run at a deadline or a signal. A second signal, a moment later, stops it at once."""
+    """Ends a run at a deadline or a signal. A second signal, a moment later, raises KeyboardInterrupt."""
 
     def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._until_s = until_s
@@ -31,7 +31,7 @@ class Ending:
 
 @contextmanager
 def signals(handle: Callable[..., None]) -> Iterator[None]:
-    """Notes signals while the block runs, instead of interrupting a call into Spark."""
+    """Calls `handle` for SIGINT and SIGTERM while the block runs, so that they don't interrupt a call into Spark."""
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -39,7 +39,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
             )
             parser.add_argument("--full-refresh-all", action="store_true", help="everything from the beginning")
     verb(verbs, "list", "list the pipelines that run or ran on this machine", run_list)
-    status = verb(verbs, "status", "show how a pipeline is", run_status)
+    status = verb(verbs, "status", "show the state of a pipeline", run_status)
     status.add_argument("name", metavar="NAME")
     stop = verb(verbs, "stop", "stop a pipeline that runs", run_stop)
     stop.add_argument("name", metavar="NAME")

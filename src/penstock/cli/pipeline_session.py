@@ -85,7 +85,7 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the `kafka.*` options, which every client of the same brokers needs."""
+    """Returns only the `kafka.*` options, which every client of the same brokers needs."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
@@ -130,7 +130,10 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
 
 
 def _silent() -> list[str]:
-    """Silences Spark's own log: errors are reported at the end in one sentence. --debug shows the log."""
+    """Returns Java options that silence Spark's log, because errors are reported in one sentence.
+
+    --debug shows the log.
+    """
     from importlib.resources import files
 
     place = files("penstock.pipelines") / "log4j2.properties"
@@ -206,7 +209,10 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Shows the progress of work other than queries while the block runs: often on a terminal, else now and then."""
+    """Shows the text of `line` while the block runs, for work other than queries.
+
+    On a terminal the text is redrawn often; elsewhere a line is printed now and then.
+    """
     from penstock.pipelines import watching
 
     lines = Lines()
@@ -226,7 +232,7 @@ def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
 def follow(
     spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None], *, clusters: Iterable[str]
 ) -> int:
-    """Runs queries to their end, or until it is time to stop, and shows their progress."""
+    """Runs the queries of `work` to their end, or until a signal, and shows their progress. Returns the exit code."""
     from penstock import runs
 
     run = runs.begin(runs.free_name(name, spec), spec, filter(None, clusters))

@@ -27,7 +27,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """The group's committed offset, else the beginning."""
+    """Start at the group's committed offset; at the beginning if there is none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,7 +50,7 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """The range to read: from a position up to a timestamp, exclusive (None: no stop)."""
+    """The range to read: from a position up to, but not including, a timestamp (None: no end)."""
 
     start: Position
     stop_ms: int | None = None

@@ -130,7 +130,7 @@ def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
 
 
 def parse_lines(lines: list[bytes], args: argparse.Namespace, headers: Headers = ()) -> list[BulkRecord]:
-    """Parses lines into records; -K splits each line into key and value, -k gives all records one key."""
+    """Parses lines into records. -K splits each line into key and value; -k gives all records the same key."""
     key = _encoded(args.key)
     if args.key_delimiter is None:
         found: list[BulkRecord] = [(key, line, headers, None) for line in lines]
@@ -146,7 +146,7 @@ def parse_lines(lines: list[bytes], args: argparse.Namespace, headers: Headers =
 
 
 def parse_headers(texts: Iterable[str]) -> Headers:
-    """Parses `name=value` headers; a name alone has a null value. A name may be repeated."""
+    """Parses `name=value` headers. A name without `=` gets a null value. A name may be repeated."""
     headers = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -160,7 +160,10 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Yields, per chunk, the pieces completed by a delimiter; at the end, the rest without one."""
+    """Splits a stream of chunks at a delimiter. Yields, for each chunk, the pieces that end in it.
+
+    At the end yields the last piece, which has no delimiter.
+    """
     rest = bytearray()
     for part in parts:
         new = max(0, len(rest) - len(delimiter) + 1)
@@ -193,7 +196,7 @@ def _file(path: str) -> bytes:
 
 
 def _encoded(text: str | None) -> bytes | None:
-    """Returns the bytes of a command line argument as they were typed."""
+    """Returns a command line argument as the bytes that were typed; None stays None."""
     return None if text is None else os.fsencode(text)
 
 

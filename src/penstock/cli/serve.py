@@ -40,7 +40,7 @@ def configure_logging(verbosity: int) -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes control characters: a client id or topic name can't move the cursor or start another log line."""
+    """Escapes control characters, so that a client id or topic name can't move the cursor or start another log line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return output.printable(super().formatMessage(record))
@@ -50,7 +50,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Node:
-    """Makes the node of a process of its own: the process ends with it, and its console lists pipelines.
+    """Makes the node that this process runs. The process ends with the node, and the node's console lists pipelines.
 
     Raises ConfigError and ListenerError.
     """
@@ -67,10 +67,10 @@ def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -
 
 
 def _end_at_once(error: Exception) -> None:
-    """Ends the process as a crash would: a broker that stays up without its disk would block a failover."""
+    """Ends the process at once, because a broker that stays up without its disk would block a failover."""
     from penstock.node.storage import StorageError
 
-    sentence = f"this node can't go on without its disk ({error}): mend it and start again"
+    sentence = f"this node can't go on without its disk ({error}): repair the disk and start again"
     output.note(f"error: {error if isinstance(error, StorageError) else sentence}")
     os._exit(Exit.STORAGE)
 
@@ -114,7 +114,7 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
 
 
 async def _stdin_ends(stopped: asyncio.Event) -> None:
-    """Waits for the end of stdin: the pipe closes even if the parent process crashes or is killed."""
+    """Waits for the end of stdin, which comes even if the parent process crashes or is killed."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
@@ -122,13 +122,13 @@ async def _stdin_ends(stopped: asyncio.Event) -> None:
 
 
 def _make_collections_rare() -> None:
-    """Freezes the objects loaded so far and makes collections rare: requests create no reference cycles."""
+    """Freezes the objects loaded so far and makes collections rare, because requests create no reference cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 async def _report_long_start() -> None:
-    """Notes every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
+    """Prints every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
     waited = 0.0
     while True:
         await asyncio.sleep(STILL_STARTING_S)

@@ -160,7 +160,7 @@ def _directories(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
-    """Parses `id@host:port:directory-id` entries separated by commas, the format of Kafka's own tool."""
+    """Parses voters from `id@host:port:directory-id` entries separated by commas, the format of Kafka's own tool."""
     from penstock.protocol.uuid import uuid_from_str
     from penstock.raft.voters import Voter
 

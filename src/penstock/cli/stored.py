@@ -1,4 +1,4 @@
-"""Reads and writes a group's stored offsets without joining it, in request versions that use topic names."""
+"""Reads and writes a group's stored offsets without joining the group, in request versions that use topic names."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _describe(broker: Broker, ids: Iterable[str]) -> Iterator[tuple[Any, int]]:
-    """Returns each transactional id's state and its coordinator."""
+    """Yields the state and the coordinator's node id of each transactional id."""
     from penstock.protocol.messages import api_65_describe_transactions as api
 
     for node, names in _by_coordinator(broker, ids).items():
@@ -165,7 +165,7 @@ def _nodes(broker: Broker) -> list[int]:
 
 
 def run_terminate(args: argparse.Namespace) -> int:
-    """Initialises a producer with the transactional id, which aborts the transaction that the id has open."""
+    """Aborts the open transaction of each transactional id, by initialising a producer with the id."""
     from penstock.cli.connect import connect, outcome, refusals
     from penstock.client.transactions import Transactions
 
@@ -266,7 +266,10 @@ def _open(topic: str, partition: int, leader: int, producer: Any) -> Open:
 
 
 def _unknown_to_coordinators(broker: Broker, candidates: Sequence[Open]) -> list[Open]:
-    """Returns the transactions that no coordinator will end: it knows no such producer, or not with this partition."""
+    """Returns the transactions that no coordinator will end.
+
+    These are transactions whose producer, or whose partition in the producer's transaction, no coordinator knows.
+    """
     from penstock.protocol.messages import api_66_list_transactions as api
 
     if not candidates:

@@ -112,7 +112,7 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """True if no HTTP listener was requested: then a taken port must not stop the broker."""
+    """True if no HTTP listener was requested, so that a taken HTTP port must not stop the broker."""
     return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")
 
 

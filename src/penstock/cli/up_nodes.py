@@ -59,7 +59,7 @@ def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
 
 
 def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
-    """Returns the properties files of all nodes; creates those that are missing, and formats their directories."""
+    """Returns all nodes. Writes their properties files, and formats their directories if they are new."""
     import random
 
     from penstock.disk.api import DIRECTORY_MODE, DiskError
@@ -130,7 +130,7 @@ def _nodes_in(directory: str) -> int:
 
 
 def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
-    """Returns the controller ports that the cluster was formatted with, from its properties files, if any."""
+    """Returns the controller ports that an existing cluster was formatted with; an empty list for a new cluster."""
     ports = []
     for index in range(args.nodes):
         path = os.path.join(directory, f"{index + 1}.properties")
@@ -139,7 +139,10 @@ def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
         with open(path, encoding="utf-8") as file:
             found = re.search(r"^listeners=.*CONTROLLER://.*:(\d+)\s*$", file.read(), re.MULTILINE)
         if found is None:
-            raise Failure(f"{path} has no controller listener: delete it and {directory} to start anew", Exit.STORAGE)
+            raise Failure(
+                f"{path} has no controller listener: restore the file, or choose another --data than {directory}",
+                Exit.STORAGE,
+            )
         ports.append(int(found[1]))
     return ports
 
@@ -230,7 +233,7 @@ class _Cluster:
         print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output, console), flush=True)
 
     async def _keep(self, child: _Child) -> None:
-        """Runs one node, and restarts it until the cluster stops."""
+        """Runs one node, and restarts it whenever it crashes, until the cluster stops."""
         while not self._stopping.is_set():
             code = await self._run_once(child)
             child.process = None

@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A batch built elsewhere, still without the fields that its producer sets."""
+    """A batch that other code has built, still without the fields that the producer sets."""
 
     count: int
     size: int
@@ -68,7 +68,7 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The future of one record; awaiting it gives the offset. Awaiting is optional: `flush` waits for all records."""
+    """The future result of sending one record: await it for the offset. Not required, because `flush` waits for all."""
 
     batch: PendingBatch
     index: int
@@ -110,13 +110,13 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """Yields each partition's next batch, and whether it can be sent without waiting for more records."""
+        """Yields each partition's next batch, with True if the batch can be sent without waiting for more records."""
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes
 
     def remove(self, batch: PendingBatch) -> None:
-        """Removes a settled batch, which must be its partition's head."""
+        """Removes a delivered or failed batch, which must be its partition's oldest."""
         queue = self._queues[batch.partition]
         queue.popleft()
         self.bytes -= batch.size

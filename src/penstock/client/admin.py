@@ -144,7 +144,10 @@ class Admin:
         return sorted((topic for topic in topics if internal or not topic.is_internal), key=lambda topic: topic.name)
 
     async def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Describes topics, without using the cache. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Returns the topics' partitions and leaders, from a broker and not from the cache.
+
+        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not exist.
+        """
         names = list(names)
         for name in names:
             self._client.cluster.forget(name)
@@ -162,7 +165,7 @@ class Admin:
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[tuple[str, int], FoundOffset]:
-        """Returns offsets; `wanted` maps (topic, partition) to a timestamp, EARLIEST, LATEST and the like."""
+        """Returns offsets; `wanted` maps (topic, partition) to a timestamp or a position such as EARLIEST."""
         return await list_offsets(self._client, wanted, isolation_level=isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:

@@ -116,7 +116,7 @@ class AsyncClient:
     # Connections
 
     async def connection(self, node: int | None = None, channel: str = "") -> BrokerConnection:
-        """Returns the connection to a node, opened if needed; None means any node. Raises KafkaError."""
+        """Returns the connection to a node (None: any node), and opens it if needed. Raises KafkaError."""
         if node is None:
             node = self._any_node(channel)
         key = (node, channel)
@@ -132,7 +132,7 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """Returns an idle node if there is one: a request queued behind others might wait for a dead node."""
+        """Returns an idle node if there is one, because a request behind others may wait for a node that is dead."""
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
         }
@@ -183,7 +183,10 @@ class AsyncClient:
         return await self._open_first(list(dict.fromkeys(addresses)))
 
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
-        """Returns the first connection that opens. Attempts start in turn; a refused one starts the next."""
+        """Returns the first connection that opens.
+
+        Tries one address after the other; a refusal starts the next at once.
+        """
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
         try:
@@ -213,12 +216,15 @@ class AsyncClient:
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Sends a request once; the caller checks the answer's error codes. Raises KafkaError if none came."""
+        """Sends a request once. Raises KafkaError if no answer came. The caller checks the answer's error codes."""
         connection = await self.connection(node, channel)
         return await connection.request(message, version=version, timeout_s=timeout_s)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], refresh: Iterable[str] = ()) -> T:
-        """Repeats `attempt` while it raises a retriable KafkaError; refreshes the metadata of `refresh` in between."""
+        """Repeats `attempt` while it raises a retriable KafkaError.
+
+        Refreshes the metadata of topics `refresh` in between.
+        """
         topics = list(refresh)
         for failures in range(1, self.retry.attempts + 1):
             try:
@@ -237,11 +243,11 @@ class AsyncClient:
     # Metadata
 
     async def metadata(self, topics: Sequence[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Returns the raw metadata of the given topics, or of all, and caches it in `cluster`."""
+        """Returns the Metadata answer for the given topics (default: all topics), and caches it in `cluster`."""
         return await self.retrying(lambda: self._ask_metadata(topics, create=create))
 
     async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Requests metadata once, without retries; callers have their own."""
+        """Requests metadata once, without retries, because callers retry."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         connection = await self.connection()
@@ -267,7 +273,7 @@ class AsyncClient:
                 raise
 
     async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
-        """Returns a topic's partitions, from the cache if known. Raises UNKNOWN_TOPIC_OR_PARTITION and others."""
+        """Returns a topic's partitions, from the cache if known. Raises KafkaError, e.g. UNKNOWN_TOPIC_OR_PARTITION."""
         known = self.cluster.topics.get(name)
         if known is not None:
             return known
@@ -334,7 +340,7 @@ class AsyncClient:
             answer: FindCoordinatorResponse = await connection.request(request, version=version)
             found: Coordinator | FindCoordinatorResponse = answer.coordinators[0] if version >= 4 else answer
             if found.error_code:
-                raise KafkaError(code_of(found.error_code), found.error_message or f"{key!r} has no coordinator.")
+                raise KafkaError(code_of(found.error_code), found.error_message or f"{key!r} has no coordinator yet.")
             if found.node_id not in self.cluster.nodes:
                 await self._ask_metadata([])
             return found.node_id
@@ -343,7 +349,10 @@ class AsyncClient:
         return node
 
     def forget_coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> None:
-        """Drops the cached coordinator, after NOT_COORDINATOR or a lost connection; it is looked up again."""
+        """Drops the cached coordinator, after NOT_COORDINATOR or a lost connection.
+
+        The next request looks it up again.
+        """
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
@@ -385,7 +394,7 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
 
 
 def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
-    """Abandons a connection attempt without waiting, since a wait can be cancelled; closes a late one."""
+    """Abandons a connection attempt without waiting for its end. Closes the connection if it opens later."""
 
     def drop(done: asyncio.Task[BrokerConnection]) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is not chosen:

@@ -63,7 +63,10 @@ class Cluster:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
 
     def update(self, answer: MetadataResponse, *, all_topics: bool = False) -> None:
-        """Updates the cluster from an answer; topics not in it are kept, unless it covers all topics."""
+        """Updates the cluster from an answer.
+
+        Topics that the answer lacks are kept, unless the request was for all topics.
+        """
         if all_topics:
             self.topics.clear()
             self.names_by_id.clear()
@@ -79,7 +82,10 @@ class Cluster:
                 self._take(topic, topic.name)
 
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
-        """Updates a partition, unless the answer has an older leader epoch, from a node that lags behind."""
+        """Updates a topic.
+
+        Keeps partitions for which the answer, from a node that lags behind, has an older leader epoch.
+        """
         before = self.topics.get(name)
         self.forget(name)
         partitions = {
@@ -127,7 +133,7 @@ class Cluster:
         return topic.topic_id if topic else ZERO_UUID
 
     def leader(self, name: str, partition: int) -> int | None:
-        """Returns the partition's leader; None if unknown or absent."""
+        """Returns the node id of the partition's leader; None if there is no leader or the partition is unknown."""
         topic = self.topics.get(name)
         known = topic.partitions.get(partition) if topic else None
         return known.leader if known is not None and known.leader in self.nodes else None

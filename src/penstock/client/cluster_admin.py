@@ -118,7 +118,7 @@ class ClusterAdmin:
     # --- brokers and the quorum ----------------------------------------------------------------------------------
 
     async def describe_brokers(self) -> DescribeClusterResponse:
-        """Returns the brokers, with fenced ones if the broker can report them."""
+        """Returns all brokers. Fenced brokers are included if the answering broker is new enough to report them."""
         connection = await self._client.connection()
         version = connection.version_of(DescribeClusterRequest.API_KEY)
         request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
@@ -198,7 +198,7 @@ class ClusterAdmin:
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, kind: int = PREFERRED
     ) -> dict[TopicPartition, ErrorCode]:
-        """Elects leaders of the given partitions, or of all; returns the failures. ELECTION_NOT_NEEDED is a success."""
+        """Elects leaders of the given partitions (default: all). Returns the failures; ELECTION_NOT_NEEDED is none."""
         topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
         for name, index in partitions or ():
             assert topics is not None
@@ -237,7 +237,7 @@ class ClusterAdmin:
         return Holdings(directories, replicas)
 
     async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the end offsets of a node's logs, followers included; leaves out partitions that it doesn't hold."""
+        """Returns the end offsets of a node's replicas. Partitions without a replica on the node are left out."""
         topics: dict[str, ListOffsetsTopic] = {}
         for name, index in partitions:
             wanted = ListOffsetsPartition(partition_index=index, timestamp=LATEST)

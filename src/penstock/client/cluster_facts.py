@@ -46,7 +46,7 @@ class Facts:
     not_asked: set[int] = field(default_factory=set)  # nodes that were not asked: only their metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
-        """Returns how many records a replica lacks, by end offsets; None if unknown."""
+        """Returns how many records a replica lacks, from the leader's and its own end offset; None if unknown."""
         facts = self.partitions[partition]
         end = self.ends.get(facts.leader, {}).get(partition)
         own = self.ends.get(replica, {}).get(partition)
@@ -56,7 +56,7 @@ class Facts:
 
 
 def largest(lags: Iterable[int | None]) -> int | None:
-    """Returns the largest lag; None if one is unknown, because the unknown one may be larger."""
+    """Returns the largest lag; None if any lag is unknown, because that lag may be the largest."""
     found = list(lags)
     known = [lag for lag in found if lag is not None]
     return max(known) if known and len(known) == len(found) else None
@@ -66,7 +66,7 @@ PROBLEMS = ("offline", "under min ISR", "under-replicated")
 
 
 def problem(facts: PartitionFacts) -> str | None:
-    """Returns the worst problem of a partition."""
+    """Returns the worst problem of a partition; None if it has no problem."""
     offline, under_min_isr, under_replicated = PROBLEMS
     if facts.leader < 0:
         return offline
@@ -180,7 +180,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def readable(count: int | None) -> str | None:
-    """Formats a number of bytes with its unit."""
+    """Returns a number of bytes with a unit, such as "1.5 MiB"; None stays None."""
     if count is None:
         return None
     value = float(count)

@@ -1,4 +1,4 @@
-"""Reads the replicas of a partition side by side and compares their digests, range of offsets by range.
+"""Reads the replicas of a partition side by side and compares their digests, one range of offsets after the other.
 
 Each replica is read as by a consumer that fetches from a follower (KIP-392): Fetch is sent to its node, which any Kafka
 broker serves up to the replica's high watermark. The comparison covers the offsets from the highest log start to the
@@ -94,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Consecutive ranges of one partition."""
+    """A part of the comparison: consecutive ranges of offsets of one partition."""
 
     target: Target
     nodes: tuple[int, ...]
@@ -122,7 +122,7 @@ class Found:
 def compare_pieces(
     replica: int, span: tuple[int, int], own: Sequence[Piece], leaders: Sequence[Piece]
 ) -> Difference | None:
-    """Returns the first difference between two replicas' pieces of one range."""
+    """Returns the first difference between a replica's and the leader's pieces of one range; None if they are equal."""
     first, last = span
     for mine, theirs in zip(own, leaders):
         if mine == theirs:
@@ -174,7 +174,7 @@ def unread(target: Target, why: str) -> Comparison:
 
 
 def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
-    """Divides the offsets to compare into shares of at most so many ranges, in order.
+    """Divides the offsets to compare into shares, each of a limited number of ranges, in order.
 
     A compacted topic is a single range, because an earlier record of a key may be anywhere.
     """
@@ -188,7 +188,7 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Yields ranges that begin at multiples of their size, so that two runs have the same ranges."""
+    """Returns the ranges between `first` and `end`, cut at multiples of `size`, so that two runs have the same cuts."""
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
 
@@ -211,7 +211,7 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 
 
 def at_rate(bytes_per_second: float | None) -> Paced:
-    """Waits as long as the rate limit demands for the bytes that were read."""
+    """Returns a function that waits after each read for as long as the rate limit demands."""
 
     async def paced(size: int) -> None:
         if bytes_per_second:
@@ -265,7 +265,7 @@ class _Reader:
         return data
 
     async def bounds(self, start: int, leaders_mark: int) -> None:
-        """Returns log start and high watermark; retries briefly, because a follower learns both with a delay."""
+        """Sets `log_start` and `high_watermark`. Retries briefly, because a follower learns both with a delay."""
         for attempt in range(TRIES):
             try:
                 data = await self.fetch(max(start, self.log_start), max_bytes=1)
@@ -278,7 +278,7 @@ class _Reader:
             await asyncio.sleep(PAUSE_S)
 
     async def batches_until(self, end: int, take: Callable[[int, int, memoryview], None]) -> None:
-        """Yields every batch that begins before `end`, in order."""
+        """Calls `take` for every batch that begins before `end`, in order."""
         size = FETCH_BYTES
         while self.position < end:
             try:

@@ -152,7 +152,7 @@ class _Stream(asyncio.BufferedProtocol):
 
 
 class BrokerConnection:
-    """A connection on which requests may overlap; the broker answers in order. A failed one stays `closed`."""
+    """A connection on which requests may overlap; the broker answers in order. A failed connection stays `closed`."""
 
     def __init__(self, stream: _Stream, settings: ConnectionSettings) -> None:
         self._stream = stream
@@ -212,7 +212,10 @@ class BrokerConnection:
         return high
 
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float | None = None) -> Any:
-        """Sends a request and returns the decoded answer, whose error codes the caller checks. Raises KafkaError."""
+        """Sends a request and returns the decoded answer.
+
+        Raises KafkaError. The caller checks the answer's error codes.
+        """
         if version is None:
             version = self.version_of(message.API_KEY)
         return self.decoded(await self._ask(message, version, timeout_s), message.API_KEY, version)
@@ -232,7 +235,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request; returns a future that is done once the answer has come or never will."""
+        """Abandons a request. Returns a future that is done once the answer has come, or the connection is closed."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()
@@ -261,7 +264,7 @@ class BrokerConnection:
                 async with asyncio.timeout(timeout_s):
                     await self._until_writable()
             except TimeoutError:
-                sentence = f"{self.address} took no request within {timeout_s:g} s."
+                sentence = f"{self.address} did not read the request within {timeout_s:g} s."
                 self._stream.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, sentence))
         return await self.post(message, version, timeout_s)
 
@@ -292,7 +295,7 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the header behind the correlation id, which is the same for all requests of an API and version."""
+        """Returns the header's part behind the correlation id, which all requests of an API version have in common."""
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
         self._header_ends[api_key, version] = end
@@ -306,7 +309,7 @@ class BrokerConnection:
             return decode(response_class(api_key), version, frame, start)
         except DecodeError as error:
             self.close()
-            sentence = f"{self.address} sent an answer that is no {APIS[api_key].name} v{version}: {error}."
+            sentence = f"{self.address} sent an invalid answer to {APIS[api_key].name} v{version}: {error}."
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence) from None
 
     async def _negotiate(self) -> None:

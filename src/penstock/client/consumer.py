@@ -46,7 +46,7 @@ class ConsumerSettings:
 
 
 class Since(NamedTuple):
-    """A position by time: the first record at or after it; the end if all records are older."""
+    """A position by time: the first record at or after `timestamp_ms`; the end if all records are older."""
 
     timestamp_ms: int
 
@@ -87,7 +87,10 @@ class Consumer:
         return self._positions[partition]
 
     async def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
-        """Returns fetched data as soon as there is any; empty after `timeout_s`. Positions move behind it."""
+        """Returns fetched data as soon as there is any, and moves the positions behind it.
+
+        Returns an empty list after `timeout_s` without data.
+        """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             self._take_finished()
@@ -116,7 +119,7 @@ class Consumer:
     # Positions
 
     def _move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Sets a new position, without the epoch of a record read before it."""
+        """Sets new positions, and drops the leader epochs of the records read before."""
         self._positions.update(positions)
         for partition in positions:
             self._epochs.pop(partition, None)
@@ -263,7 +266,7 @@ class Consumer:
         )
         if data.records and next_offset == offset:  # a broker sends at least one whole batch
             name = f"{partition[0]}-{partition[1]}"
-            sentence = f"The batch at offset {offset} of {name} came damaged: it says that it is longer than it is."
+            sentence = f"The batch at offset {offset} of {name} came damaged: its length field is wrong."
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, sentence)
         return Fetched(
             partition[0],
@@ -298,17 +301,18 @@ class Consumer:
             return
         if self._settings.reset is None:
             bounds = [(await self._look_up({partition: position}))[partition] for position in (EARLIEST, LATEST)]
-            sentence = f"{partition[0]}-{partition[1]} holds offsets {bounds[0]} to {bounds[1]}, and not {offset}."
+            sentence = f"{partition[0]}-{partition[1]} holds offsets {bounds[0]} to {bounds[1]}, not offset {offset}."
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
         self._move(await self._look_up({partition: self._settings.reset}))
 
     async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        """Handles a diverging leader log: an unclean election has lost the last record read."""
+        """Handles a leader log that lacks the last record read, because an unclean election has lost it."""
         if self._positions.get(partition) != offset:
             return
         if self._settings.reset is None:
             sentence = (
-                f"{partition[0]}-{partition[1]} has lost what was read from offset {end_offset} to {offset}: seek."
+                f"{partition[0]}-{partition[1]} has lost records that were read, from offset {end_offset} to {offset}: "
+                "seek to another offset."
             )
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, sentence)
         self._move({partition: min(offset, end_offset)})

@@ -19,7 +19,7 @@ def code_of(number: int) -> ErrorCode:
 
 
 def error_codes(answer: Struct) -> Iterator[ErrorCode]:
-    """Returns every error code in an answer and its parts, without NONE."""
+    """Yields every error code in an answer and its parts, except NONE."""
     for field in answer.FIELDS:
         value = getattr(answer, field.name)
         if field.name == "error_code" and value:
@@ -31,5 +31,8 @@ def error_codes(answer: Struct) -> Iterator[ErrorCode]:
 
 
 def may_pass(code: ErrorCode) -> bool:
-    """True if a retry may succeed, also for a lost node, whose partitions get new leaders."""
+    """True if a retry may succeed.
+
+    BROKER_NOT_AVAILABLE is included, because a lost node's partitions get new leaders.
+    """
     return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

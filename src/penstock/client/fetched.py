@@ -29,7 +29,7 @@ class Fetched:
     """Leader epoch of the last batch, visible or not."""
 
     def records(self) -> list[Record]:
-        """Yields every record from `fetch_offset` on, decompressed."""
+        """Returns all records from `fetch_offset` on, decompressed."""
         records: list[Record] = []
         for header, batch in self.batches:
             found = read_records(batch)
@@ -46,7 +46,10 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """Returns a fetch's data batches and the offset behind all its batches. `aborted` is set for read_committed."""
+    """Returns the visible data batches of a fetch, and the offset behind all its batches, visible or not.
+
+    `aborted` lists the aborted transactions for read_committed; None means read_uncommitted.
+    """
     return read_batches(data, fetch_offset, aborted=aborted, check_crc=check_crc)[:2]
 
 

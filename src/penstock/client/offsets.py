@@ -28,7 +28,7 @@ class FoundOffset(NamedTuple):
 async def list_offsets(
     client: AsyncClient, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[tuple[str, int], FoundOffset]:
-    """Maps each partition's timestamp or special position to its offset. Raises KafkaError if one fails."""
+    """Returns each partition's offset for its timestamp or special position. Raises KafkaError if a partition fails."""
     found: dict[tuple[str, int], FoundOffset] = {}
     topics = sorted({topic for topic, _ in wanted})
 
@@ -68,7 +68,7 @@ def _take(answer: ListOffsetsResponse, found: dict[tuple[str, int], FoundOffset]
     for topic in answer.topics:
         for part in topic.partitions:
             if part.error_code:
-                sentence = f"No offset of {topic.name}-{part.partition_index} could be had."
+                sentence = f"The offset of {topic.name}-{part.partition_index} could not be looked up."
                 failure = KafkaError(code_of(part.error_code), sentence)
             else:
                 key = (topic.name, part.partition_index)

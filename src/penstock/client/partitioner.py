@@ -1,4 +1,4 @@
-"""Chooses a record's partition: for a key, the same as Kafka's own producer."""
+"""Chooses a record's partition. A key gets the same partition as with Kafka's own producer."""
 
 from random import Random
 from struct import Struct
@@ -29,7 +29,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def another_partition(partitions: int, last: int | None, random: Random) -> int:
-    """Returns another partition than the last batch's, for records without a key."""
+    """Returns a random partition other than `last`, the last batch's, for records without a key."""
     if last is None or partitions == 1:
         return random.randrange(partitions)
     return (last + random.randrange(1, partitions)) % partitions

@@ -121,7 +121,7 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Queues a record; waits only for buffer space. Await the result for its offset."""
+        """Queues a record; waits only for buffer space. Await the returned `Sent` for the record's offset."""
         size = record_size(key, value, headers)
         batch = await self._place(topic, key, size, partition)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
@@ -135,7 +135,7 @@ class Producer:
     ) -> list[PendingBatch]:
         """Queues records; waits only for buffer space. Returns their batches, whose futures give the outcome.
 
-        Only the first record of a batch chooses the batch, so that the others cost little.
+        The partition and its batch are looked up once per batch, for its first record. Later records are only appended.
         """
         info = await self._client.topic(topic, create=self._settings.create_topics)
         count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
@@ -179,14 +179,14 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Called after records were added: blocks later sends if the buffer is full, and sends a full batch."""
+        """Called after records were added. Blocks later sends if the buffer is full; sends `batch` if that is full."""
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
         if batch is not None and batch.size >= self._settings.batch_bytes:
             self._drain()
 
     async def send_built(self, topic: str, partition: int, built: Built) -> None:
-        """Queues a batch built elsewhere; waits only for buffer space. `flush` raises if it was not delivered."""
+        """Queues a batch that other code built; waits only for buffer space. `flush` raises if it was not delivered."""
         if self._transactions is not None:
             self._transactions.check_open()
         while not self._room.is_set():
@@ -221,12 +221,12 @@ class Producer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for batch in self._pending.all():
-            self._settle(batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The producer was closed first."))
+            self._settle(batch, KafkaError(ErrorCode.NETWORK_EXCEPTION, "The producer was closed before delivery."))
 
     # Transactions: with a transactional id, after `async with` or `start`
 
     async def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initialises the transactional id; aborts its open transaction, or keeps and returns a prepared one."""
+        """Initialises the transactional id. Aborts its open transaction, unless that is prepared: then returns it."""
         transactions = self._transactional()
         await transactions.start(keep_prepared=keep_prepared)
         return transactions.prepared
@@ -246,18 +246,21 @@ class Producer:
         return PreparedTxnState(transactions.producer_id, transactions.producer_epoch)
 
     async def prepare(self) -> PreparedTxnState:
-        """Delivers all records and prepares the transaction. Returns its state, with which it can be ended."""
+        """Delivers all records and prepares the transaction.
+
+        Returns the prepared state, by which `complete` ends it.
+        """
         with suppress(KafkaError):
             await self.flush()
         return self._transactional().prepare()
 
     async def complete(self, decided: PreparedTxnState) -> None:
-        """Commits the prepared transaction if it is this one, else aborts it. No-op if it has ended already."""
+        """Commits the prepared transaction if it is `decided`, else aborts it. No-op if no transaction is prepared."""
         if await self._transactional().complete(decided):
             self._identity.restart_sequences()
 
     async def commit(self) -> None:
-        """Delivers all records and commits. Raises if a record was lost: then only `abort` is possible."""
+        """Delivers all records and commits. Raises KafkaError if a record was lost; only `abort` is possible then."""
         with suppress(KafkaError):
             await self.flush()
         await self._end(commit=True)
@@ -419,7 +422,7 @@ class Producer:
                     moved = self._client.cluster.take_hint(answered.partition, hint, answer.node_endpoints)
                     if self._answered(answered, result, moved):
                         refused.append(answered)
-        left_out = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The answer left the partition out.")
+        left_out = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The broker's answer does not contain the partition.")
         return refused + [batch for batch in waiting.values() if self._failed(batch, left_out)]
 
     def _last_version(self, request: ProduceRequest) -> int | None:
@@ -448,7 +451,7 @@ class Producer:
     # Outcomes
 
     def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> bool:
-        """Handles a batch's result; returns whether its leader must be refreshed before the retry."""
+        """Handles a batch's result. Returns True if its leader must be refreshed before the retry."""
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
@@ -462,7 +465,7 @@ class Producer:
         return False
 
     def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
-        """Schedules a retry unless the error is final or the timeout is over; returns whether it did."""
+        """Schedules a retry, unless the error is final or the delivery timeout is over. Returns True if it did."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
         new_id = self._identity.can_be_replaced and error.code in _NEEDS_NEW_ID and batch.failures == 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """Holds the producer id: a transactional producer's comes from its transactions, another's from any broker."""
+    """Holds the producer id. A transactional producer gets it from its coordinator, other producers from any broker."""
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client
@@ -28,7 +28,7 @@ class ProducerIdentity:
 
     @property
     def can_be_replaced(self) -> bool:
-        """True if the id came from a broker and not from transactions, so that another can be requested."""
+        """True if the producer has an id and is not transactional: then it can request another id."""
         return self._own is not None
 
     async def current(self) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class ProducerIdentity:
         return answer.producer_id, answer.producer_epoch
 
     def next_sequence(self, partition: TopicPartition, count: int) -> int:
-        """Returns the sequence number of the partition's next record, and advances it by `count` records."""
+        """Returns the sequence number of the partition's next record, and reserves `count` numbers from there on."""
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence_after(sequence, count)
         return sequence

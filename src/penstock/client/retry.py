@@ -6,7 +6,10 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Pauses double up to the longest, each varied by a fifth, so that clients don't retry in step."""
+    """Pauses double up to a maximum.
+
+    Each is varied at random by a fifth, so that clients don't retry at the same time.
+    """
 
     attempts: int = 40
     """About half a minute with these pauses, longer than a cluster takes to replace a silent leader."""
@@ -14,7 +17,7 @@ class Retry:
     longest_pause_s: float = 1.0
 
     def pause_s(self, failures: int, random: Random) -> float:
-        """Returns the pause after so many failures in a row, at least one."""
+        """Returns the pause in seconds after `failures` (at least 1) failures in a row."""
         # The exponent is bounded: 2**1000 overflows a float.
         pause: float = min(self.longest_pause_s, self.first_pause_s * 2 ** min(failures - 1, 30))
         return pause * random.uniform(0.8, 1.2)

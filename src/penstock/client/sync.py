@@ -80,7 +80,7 @@ class Client:
         retry_first: bool = False,
         network: Network | None = None,
     ) -> None:
-        """`retry_first`: the first connection is retried like later ones; otherwise it fails at once."""
+        """With `retry_first` a failed first connection is retried, as later ones are; otherwise it raises at once."""
         self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
         self._admin = Admin(self.asynchronous)
         self._thread = _LoopThread()
@@ -110,7 +110,7 @@ class Client:
             self._thread.stop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine of the asynchronous client on its loop and returns the result."""
+        """Runs a coroutine on the asynchronous client's loop and returns its result."""
         return self._thread.run(work)
 
     # Requests and metadata
@@ -122,7 +122,7 @@ class Client:
     def request(
         self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Sends a request to one node (None: any), once; the caller checks the answer's error codes."""
+        """Sends a request once, to one node (None: any node). The caller checks the answer's error codes."""
         return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:

@@ -89,14 +89,14 @@ class Transactions:
         self._asking = asyncio.Lock()
 
     async def start(self, *, keep_prepared: bool = False) -> None:
-        """Gets the producer id; aborts, or keeps, the transaction that the transactional id has open."""
+        """Gets the producer id. Aborts the transactional id's open transaction, or keeps it if it is prepared."""
         self.prepared = await self._init_producer_id(keep_prepared=keep_prepared)
         await self._learn_generation()
         self.state = State.READY if self.prepared == NOTHING_PREPARED else State.PREPARED
         self._used = self.state is State.PREPARED
 
     async def resume(self, prepared: PreparedTxnState) -> None:
-        """Takes over a prepared transaction with its producer's id and epoch, without a request or fencing."""
+        """Takes over a prepared transaction with its producer id and epoch. Sends no request and fences no producer."""
         self._expect(State.FRESH)
         await self._learn_generation()
         self.producer_id, self.producer_epoch = self.prepared = prepared
@@ -118,7 +118,7 @@ class Transactions:
         return self.prepared
 
     async def complete(self, decided: PreparedTxnState) -> bool:
-        """Commits the prepared transaction if it is the given one, else aborts it. Returns the result of `end`."""
+        """Commits the prepared transaction if it is `decided`, else aborts it. Returns the result of `end`."""
         if self.state is State.READY:
             return False  # it has ended already
         self._expect(State.PREPARED)
@@ -132,7 +132,7 @@ class Transactions:
         self._used = False
 
     def check_open(self) -> None:
-        """Raises KafkaError if no transaction is open, which every record needs."""
+        """Raises KafkaError if no transaction is open: records can only be sent in one."""
         if self.state is not State.OPEN:
             self._expect(State.OPEN)
 
@@ -146,7 +146,7 @@ class Transactions:
             self._used = self._used or bool(new)
 
     def failed(self, error: KafkaError) -> None:
-        """Notes that a batch is lost: the transaction can only be aborted."""
+        """Marks the transaction as failed, because a batch is lost: it can only be aborted."""
         if error.code in _FENCED:
             self.state = State.FENCED
         elif self.state is State.OPEN:
@@ -162,7 +162,10 @@ class Transactions:
         await self._ask(lambda: self._commit_offsets(group_id, offsets))
 
     async def end(self, *, commit: bool) -> bool:
-        """Ends the transaction; all records must have been delivered. Returns True if sequence numbers restart."""
+        """Ends the transaction; all records must have been delivered.
+
+        Returns True if the producer got a new epoch, with sequence numbers from 0.
+        """
         if commit:
             self._raise_failure("committed")
             self._expect(State.OPEN, State.PREPARED)

@@ -22,7 +22,7 @@ class HttpAddress:
 
     @property
     def is_any(self) -> bool:
-        """True for a wildcard, which stands for every address of the machine."""
+        """True if the host is a wildcard, which stands for every address of the machine."""
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def url(self, port: int) -> str:
@@ -32,7 +32,7 @@ class HttpAddress:
 
 
 def parse_address(text: str) -> HttpAddress | None:
-    """Parses `host:port`, or a port on loopback; None for empty text. Raises ValueError that shows the right form."""
+    """Parses `host:port`, or a port alone, which means loopback. Returns None for empty text. Raises ValueError."""
     if not text.strip():
         return None
     match = _PATTERN.fullmatch(text.strip())

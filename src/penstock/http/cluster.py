@@ -97,7 +97,7 @@ class ClusterFacts:
     # --- other nodes
 
     async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
-        """Asks the other nodes for their logs; leaves out a node that doesn't answer within ASK_S."""
+        """Adds the other nodes' log sizes and end offsets to `facts`. Leaves out nodes that don't answer in ASK_S."""
         if self._client is None:
             addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
             settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)

@@ -101,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
             except h11.RemoteProtocolError as error:
                 too_large = error.error_status_hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 status = 431 if too_large else 400
-                self._refuse(text(status, f"The request can't be taken: {error}."))
+                self._refuse(text(status, f"The request can't be parsed: {error}."))
                 return
             match event:
                 case h11.NEED_DATA:
@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
         self._head_only = event.method == b"HEAD"
         size = sum(len(name) + len(value) + 4 for name, value in event.headers)
         if size > HEADER_MAX_BYTES:  # h11 checks the limit only while headers arrive
-            self._refuse(text(431, f"Headers have at most {HEADER_MAX_BYTES} bytes here."))
+            self._refuse(text(431, f"The headers are too long: the maximum is {HEADER_MAX_BYTES} bytes."))
             return
         found = parse_request(event.method, event.target, event.headers, self._server.names)
         if isinstance(found, Response):
@@ -147,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
             self._answered()
 
     def _answered(self) -> None:
-        """Ends an answer whose bytes are all sent, and turns to the next request."""
+        """Called when all bytes of an answer are sent: processes the next request."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:

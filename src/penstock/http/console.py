@@ -54,7 +54,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Facts of the rendering node alone: its id and version, failovers it noticed, and problems of its own disks."""
+    """Facts of the node that renders the page: its id and version, failovers it noticed, problems of its own disks."""
 
     node_id: int
     version: str
@@ -221,7 +221,7 @@ def _cards(overview: Overview) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draws the last minutes as an SVG line; an empty string while there are too few points."""
+    """Returns the last minutes as an SVG line; an empty string if there are too few points."""
     if len(values) < 3:
         return ""
     most = max(values) or 1.0
@@ -237,7 +237,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _attention(overview: Overview, context: PageContext) -> str:
-    """Renders the causes of problems as sentences, then the affected topics."""
+    """Renders the section on problems: their causes as sentences, then the affected topics."""
     causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, context))
     said = f'<ul class="causes">{causes}</ul>' if causes else ""
     if not overview.wrong_topics:
@@ -264,7 +264,7 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
         yield f"Directory {directory} of node {context.node_id} has failed: replace the disk and restart the node."
     for row in context.damaged[:ATTENTION_SHOWN]:
         name = f"{row['topic']}-{row['partition']} on node {context.node_id}"
-        yield f"{name} is damaged ({row['reason']}): with the node stopped, move it away to have it copied again."
+        yield f"{name} is damaged ({row['reason']}): stop the node and move this replica away; it is then copied again."
 
 
 def _time(wall_ms: int) -> str:
@@ -298,7 +298,7 @@ def _pipelines(pipelines: Sequence[Pipeline]) -> str:
 
 
 def _pipeline(pipeline: Pipeline) -> list[Row]:
-    """Yields a row per query of the pipeline, or one row for a pipeline without queries."""
+    """Returns a row per query of the pipeline, or one row for a pipeline without queries."""
     last = pipeline.last if len(pipeline.last) <= LAST_SHOWN else pipeline.last[: LAST_SHOWN - 1] + "…"
     known: Row = {"pipeline": pipeline.name, "state": pipeline.state, "last": "" if pipeline.queries else last}
     if pipeline.state == "failed":
@@ -325,7 +325,7 @@ def _section(title: str, inside: str) -> str:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Renders a table; its cells carry their titles for narrow screens, where each row becomes a block."""
+    """Renders a table. Each cell carries its column's title, because on narrow screens each row becomes a block."""
     head = "".join(f'<th scope="col" class="{each.kind}">{escape(each.title)}</th>' for each in columns)
     body = "".join(
         "<tr>"

@@ -46,7 +46,7 @@ def _family(name: str, kind: Kind, text: str, value: float | None) -> Family:
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """Renders families in the given order; families without a series are left out."""
+    """Returns the families as text, in the given order, without families that have no series."""
     return "".join(line for family in families if family.samples for line in _lines(family)).encode(errors="replace")
 
 

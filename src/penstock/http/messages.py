@@ -69,18 +69,18 @@ def parse_request(
     """Returns the request, or the response that refuses it. Header names are in lower case, as h11 gives them."""
     found = dict(headers)
     if not names.allow(found.get(b"host", b"").decode("latin-1")):
-        return text(421, "This server isn't called that: ask for it by its address, or by localhost.")
+        return text(421, "This server does not have the requested host name: use its IP address, or localhost.")
     if method.decode("latin-1") not in METHODS:
-        return text(405, "Only GET and HEAD are taken here.", ("Allow", ", ".join(METHODS)))
+        return text(405, "Only GET and HEAD are served here.", ("Allow", ", ".join(METHODS)))
     if b"transfer-encoding" in found or found.get(b"content-length", b"0").strip(b"0"):
-        return text(413, "A request takes no body here.")
+        return text(413, "Requests with a body are refused: send GET without a body.")
     if len(target) > TARGET_MAX_BYTES:
-        return text(414, f"An address has at most {TARGET_MAX_BYTES} bytes here.")
+        return text(414, f"The URL is too long: the maximum is {TARGET_MAX_BYTES} bytes.")
     return _parse_target(method.decode("latin-1"), target)
 
 
 def _parse_target(method: str, target: bytes) -> Request | Response:
-    wrong = text(400, "The address can't be understood.")
+    wrong = text(400, "The URL can't be parsed.")
     if not target.startswith(b"/") or target.startswith(b"//"):
         return wrong
     try:

@@ -65,13 +65,13 @@ def _connections(server: Server) -> Iterator[Family]:
         now.add(listener.connections, listener=listener.name)
     yield now
     yield counter("penstock_connections_accepted_total", "Connections that were accepted.", server.accepted)
-    yield counter("penstock_connections_refused_total", "Connections over a limit.", server.refused)
+    yield counter("penstock_connections_refused_total", "Connections refused because of a limit.", server.refused)
     yield counter("penstock_requests_total", "Requests that were received.", server.requests)
     yield gauge("penstock_requests_in_progress", "Requests that wait for something.", len(server.in_progress))
 
 
 async def traffic_families(server: Server) -> list[Family]:
-    """Returns traffic metrics; works in slices, because each connection costs a system call."""
+    """Returns traffic metrics. Yields to the event loop in between, because each connection costs a system call."""
     if not KNOWN:
         return []
     received = {listener.name: listener.gone.received for listener in server.listeners}
@@ -118,7 +118,7 @@ def _replication(broker: Broker) -> Iterator[Family]:
     changes, counts = broker.replicas.isr_changes, broker.replicas.counts
     yield counter("penstock_isr_shrinks_total", "In-sync sets led here that lost a follower.", changes.shrinks)
     yield counter("penstock_isr_expands_total", "In-sync sets led here that gained a follower.", changes.expands)
-    yield counter("penstock_isr_refusals_total", "In-sync sets that the controller refused.", changes.refusals)
+    yield counter("penstock_isr_refusals_total", "In-sync set changes that the controller refused.", changes.refusals)
     yield counter("penstock_replica_fetch_bytes_total", "Bytes copied from leaders.", counts.bytes_in)
     yield counter("penstock_replica_fetch_requests_total", "Fetches from leaders.", counts.requests)
     yield counter("penstock_replica_fetch_errors_total", "Partitions whose fetch failed.", counts.errors)
@@ -130,7 +130,10 @@ def _replication(broker: Broker) -> Iterator[Family]:
 
 
 def _failovers(controller: Controller) -> Iterator[Family]:
-    """Yields failover metrics: counts on the controller that decided them, the last failover on every node."""
+    """Yields failover metrics.
+
+    The last failover is known to every node. Counts only include failovers that this node decided as the controller.
+    """
     yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
     yield counter(
         "penstock_failovers_total", "Brokers that this controller has failed over.", controller.failover_count
@@ -140,12 +143,16 @@ def _failovers(controller: Controller) -> Iterator[Family]:
     if controller.failovers:
         last = controller.failovers[-1]
         yield gauge(
-            "penstock_failover_last_timestamp_seconds", "When others led, the last time.", last.elected_ms / 1000
+            "penstock_failover_last_timestamp_seconds",
+            "When the last failover had elected new leaders, since 1970.",
+            last.elected_ms / 1000,
         )
-        yield gauge("penstock_failover_last_partitions", "Partitions that it changed.", last.partitions)
+        yield gauge("penstock_failover_last_partitions", "Partitions that the last failover changed.", last.partitions)
         if last.detected_ms is not None:
             took_s = max(0, last.elected_ms - last.detected_ms) / 1000
-            yield gauge("penstock_failover_last_duration_seconds", "From the notice until then.", took_s)
+            yield gauge(
+                "penstock_failover_last_duration_seconds", "From detection to election in the last failover.", took_s
+            )
 
 
 def _directories(broker: Broker) -> Iterator[Family]:
@@ -165,7 +172,7 @@ def _directories(broker: Broker) -> Iterator[Family]:
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
-    """Yields metrics of pipelines; figures only of running ones, because those of others are outdated."""
+    """Yields metrics of pipelines. Pipelines that don't run have no figures, because theirs are outdated."""
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
     lag = gauge("penstock_pipeline_lag_records", "Offsets that the query has not read yet.")
     rate = gauge("penstock_pipeline_rows_per_second", "Rows per second of the query's last batch.")

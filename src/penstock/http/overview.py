@@ -33,7 +33,7 @@ class Overview:
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
-    """Returns the sums of each topic over the partitions whose leaders have answered."""
+    """Returns each topic's sums over those of its partitions whose leaders have answered."""
     found: dict[str, tuple[int, int, int]] = {}
     for (topic, index), part in facts.partitions.items():
         count, end, size = found.get(topic, (0, 0, 0))
@@ -66,7 +66,7 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """Returns a row per topic with problems: a failed node affects all its partitions, too many for a row each."""
+    """Returns a row per topic with problems. Partitions get no rows, because a failed node affects too many of them."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["problem"]), []).append(row)

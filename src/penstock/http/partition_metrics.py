@@ -47,7 +47,7 @@ class Held:
 async def partition_families(broker: Broker) -> list[Family]:
     held = await _held(broker)
     held.led.sort(key=lambda each: (each.figures.topic, each.figures.partition))
-    left_out = gauge("penstock_series_left_out", "Things without series of their own, because there are too many.")
+    left_out = gauge("penstock_series_left_out", "Partitions, topics or groups without series, as there are too many.")
     families = [*_node(held), *await _cluster(broker)]
     families += _topics(held, left_out)
     families += await _partitions(held, left_out)
@@ -56,7 +56,7 @@ async def partition_families(broker: Broker) -> list[Family]:
 
 
 async def _held(broker: Broker) -> Held:
-    """Collects the figures in slices, over a copy of the list, because partitions may change meanwhile."""
+    """Collects the figures of all partitions. Iterates over a copy, because partitions may change in between."""
     held = Held([])
     for number, partition in enumerate(list(broker.partitions)):
         await yield_between_slices(number)
@@ -90,7 +90,7 @@ def _node(held: Held) -> Iterator[Family]:
 
 
 async def _cluster(broker: Broker) -> list[Family]:
-    """Returns counts from this node's metadata image; equal on every node that has caught up."""
+    """Returns counts of this node's metadata image. Every node that has caught up has the same counts."""
     image = broker.metadata.image
     states = {"up": 0, "fenced": 0, "stopping": 0}
     for each in image.brokers.values():
@@ -145,11 +145,11 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
         left_out.add(len(held.led), of="partition")
         return []
     start = gauge("penstock_partition_log_start_offset", "The first offset of a partition that is led here.")
-    end = gauge("penstock_partition_log_end_offset", "The offset that its next record gets.")
-    mark = gauge("penstock_partition_high_watermark", "Where its committed part ends.")
-    size = gauge("penstock_partition_size_bytes", "Bytes of its log.")
-    replicas = gauge("penstock_partition_replicas", "How many replicas it has.")
-    in_sync = gauge("penstock_partition_in_sync_replicas", "How many of them are in sync.")
+    end = gauge("penstock_partition_log_end_offset", "The offset that a partition's next record gets.")
+    mark = gauge("penstock_partition_high_watermark", "The offset at which a partition's committed part ends.")
+    size = gauge("penstock_partition_size_bytes", "Bytes of a partition's log.")
+    replicas = gauge("penstock_partition_replicas", "How many replicas a partition has.")
+    in_sync = gauge("penstock_partition_in_sync_replicas", "How many replicas of a partition are in sync.")
     lag = gauge("penstock_partition_follower_lag_records", "How far a follower's log ends before the leader's.")
     late = gauge("penstock_partition_follower_lag_seconds", "For how long a follower has not been caught up.")
     for number, each in enumerate(held.led):

@@ -55,7 +55,7 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """Sets the site, which is made at the first request, in a thread because its imports take a while."""
+        """Sets how to make the site. The first request makes it in a thread, because its imports take a while."""
         self._make = make
 
     async def stop(self) -> None:
@@ -81,7 +81,7 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers the connection; returns the refusal if there are too many."""
+        """Registers the connection and returns None. Returns the refusal instead if too many connections are open."""
         from penstock.http.messages import TOO_MANY
 
         if len(self._connections) >= MAX_CONNECTIONS:

@@ -150,7 +150,7 @@ class Site:
         return b"".join(rendered)
 
     async def _read_pipelines(self) -> list[Pipeline]:
-        """Returns this cluster's pipelines; the machine may run those of other clusters, too."""
+        """Returns this cluster's pipelines, and not those of other clusters that run on the same machine."""
         broker = self._view.broker
         topics = broker.metadata.image.topics_by_id
 

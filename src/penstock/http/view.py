@@ -40,7 +40,7 @@ async def yield_between_slices(number: int) -> None:
 
 
 def cached_s(partitions: int) -> float:
-    """Returns how long a result over so many partitions is cached."""
+    """Returns how many seconds a result over this many partitions is cached."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 

@@ -24,7 +24,10 @@ class Descriptors:
 
 
 def shared(limit: int, nodes: int = 1) -> Descriptors:
-    """Returns the share of one of `nodes` nodes in a process that may open `limit` files."""
+    """Returns how many log files and connections a node may open.
+
+    It is one of `nodes` nodes in a process that may open `limit` files.
+    """
     mine = limit // nodes
     log_files = max(16, min(MAX_LOG_FILES, mine // 4))
     others = min(OTHERS, mine // 4) + RESERVED_DESCRIPTORS
@@ -32,13 +35,16 @@ def shared(limit: int, nodes: int = 1) -> Descriptors:
 
 
 def available(nodes: int = 1) -> Descriptors:
-    """Returns the share of one of `nodes` nodes in this process."""
+    """Returns how many log files and connections a node may open.
+
+    It is one of `nodes` nodes in this process, and they share the process's limit of open files.
+    """
     limit = _soft_limit()
     return Descriptors() if limit is None else shared(limit, nodes)
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of open files as far as the hard one allows. For processes that only run a node."""
+    """Raises the soft limit of open files as far as the hard limit allows. For processes that only run a node."""
     if sys.platform == "win32":
         return
     import resource

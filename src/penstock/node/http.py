@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Serves HTTP if an address is set. Raises ListenerError for an invalid address."""
+    """Serves HTTP if the node has an HTTP address. Raises ListenerError for an invalid address."""
 
     def __init__(
         self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
@@ -47,7 +47,7 @@ class HttpSide:
         return None if self._server is None else self._server.url
 
     async def open(self) -> None:
-        """Opens the listener. Raises HttpUnavailableError if it can't be bound, unless HTTP is optional."""
+        """Opens the listener. Raises HttpUnavailableError if the address can't be bound and HTTP is not optional."""
         if self._address is None:
             return
         self._started_ms = self._world.clock.wall_ms()

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """The stage of a node from which on a listener is called."""
+    """The moment from which on a listener is called."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"
@@ -69,11 +69,11 @@ class ImageDelivery:
         )
 
     def start(self) -> None:
-        """Subscribes the listeners from the start; call it before the metadata log starts."""
+        """Subscribes the listeners of stage START. Call it before the metadata log starts."""
         self._subscribe(Since.START)
 
     def follow(self) -> None:
-        """Applies the image of the registration and all later ones. Raises StorageError if it has ACLs.
+        """Applies the current image and all later images. Raises StorageError if the current image has ACLs.
 
         Call it once the image contains all records written before this node registered.
         """
@@ -91,7 +91,7 @@ class ImageDelivery:
                 self._broker.metadata.subscribe(listener.apply)
 
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
-        """Applies the changes since the last completely applied image: changes of a failed one are applied again."""
+        """Applies all changes since the last image that was applied without a failure."""
         old, broker = self._applied, self._broker
         if new.acls:
             self._on_fatal(_unprotected(new))
@@ -125,7 +125,7 @@ class ImageDelivery:
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """Returns the refusal to serve a cluster with ACLs, which Kafka would enforce and Penstock does not."""
+    """Returns the error for a cluster with ACLs. Penstock refuses to serve it, because it does not enforce ACLs."""
     return StorageError(
         f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
         "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."

@@ -17,11 +17,11 @@ SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0}
 
 
 class ListenerError(Exception):
-    """A listener setting that can't work; the message says which and what to do."""
+    """A listener setting that can't work; the message names the setting and the remedy."""
 
 
 class HttpUnavailableError(Exception):
-    """HTTP is configured and its address can't be bound; the message says what to do."""
+    """HTTP is configured, but its address can't be bound; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
 
 
 def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> str:
-    """Returns the listener that brokers use among themselves."""
+    """Returns the name of the listener that brokers use among themselves. Raises ListenerError."""
     name = (settings.optional_str("inter.broker.listener.name") or "").upper()
     clients = [plan for plan in plans if not plan.controller]
     if name:
@@ -129,7 +129,10 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
 
 
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
-    """Returns the listeners of controllers, and that of brokers if clients have another one, as in Kafka."""
+    """Returns the listeners that accept connections beyond max.connections, as in Kafka.
+
+    These are all controller listeners, and the inter-broker listener if clients have a listener of their own.
+    """
     names = {plan.name for plan in plans if plan.controller}
     if len(plans) - len(names) > 1:
         names.add(inter_broker_listener(settings, plans))

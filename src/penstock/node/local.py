@@ -78,7 +78,7 @@ def make_node(
 
 
 def format_if_new(node: Node) -> bool:
-    """Formats the directories as a new cluster if all are empty; returns whether it did.
+    """Formats the directories as a new cluster if all are empty. Returns True if it did.
 
     Raises ConfigError if the properties name other controllers but not which of them are voters.
     """

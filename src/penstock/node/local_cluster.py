@@ -2,7 +2,7 @@
 
 Each node is broker and controller. Node K serves clients on port P+K-1. Controllers have ports of their own, which are
 chosen at formatting and never change, because the metadata log holds the voters' addresses. Topics have three replicas
-and a min ISR of two, or as many as fewer nodes allow.
+and a min.insync.replicas of two; with fewer than three nodes, as many as the nodes allow.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def format_new(
     random: Random,
     now_ms: int,
 ) -> bool:
-    """Formats new directories as one cluster; returns whether they were new. All must be new, or none."""
+    """Formats the unformatted directories, all as one cluster. Returns False if all are formatted already."""
     found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
     if all(found):
         return False

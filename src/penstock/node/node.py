@@ -100,13 +100,13 @@ class Node:
 
     @property
     def broker(self) -> Broker:
-        """The parts that handlers use. There are none before `start`."""
+        """The broker, which has the parts that handlers use. Raises before `start`."""
         assert self.broker_or_none is not None, "the node has not been started"
         return self.broker_or_none
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` of the first client listener, as advertised; of the controller listener if there is no other."""
+        """The advertised `host:port` of the first client listener; a mere controller's is that of its own listener."""
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
 
     @property
@@ -140,7 +140,7 @@ class Node:
             if failure is not None:
                 raise StorageError(
                     f"{logs.dirs.metadata.path}, which holds the metadata log, can't be used "
-                    f"({failure.strerror or failure}): repair its disk, or replace it as the disk of a voter."
+                    f"({failure.strerror or failure}): repair its disk, or replace the disk as a voter's disk."
                 )
             protected = protected_listeners(settings, self._plans)
             await self._server.start(
@@ -258,7 +258,10 @@ class Node:
         logs.abandon()
 
     def _dispatch(self, broker: Broker) -> Dispatch:
-        """Dispatches requests by listener: controllers' at once, clients' once the broker is ready."""
+        """Returns the dispatcher.
+
+        It handles controllers' requests at once, clients' requests once the broker is ready.
+        """
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
 
@@ -272,7 +275,7 @@ class Node:
         return by_listener
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Delays requests that arrive between the opening of a listener and its first dispatcher."""
+        """Delays a request that arrives after its listener was opened and before a dispatcher was set."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -344,7 +347,7 @@ class Node:
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's last incarnation if all directories agree that its writes are complete.
+    """Returns the broker's last incarnation if all directories record that its writes are complete.
 
     Beyond Kafka: the page cache survives a killed process, so its logs are as complete as after a clean stop. Only
     after a power loss or a disk change may records be missing; then the broker's replicas lose their place among

@@ -51,11 +51,11 @@ class QuorumPlan:
 
     @property
     def alone(self) -> bool:
-        """True if the properties name no other node; a formatted directory still may."""
+        """True if the properties name no other node. A formatted directory may still name others."""
         return not self.static_voters and not self.bootstrap
 
     def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
-        """Returns which voters a new directory records, by the flags of `storage format`. Raises ConfigError."""
+        """Returns which voters a new directory records, given the flags of `storage format`. Raises ConfigError."""
         if self.static_voters and (standalone or several):
             raise ConfigError(
                 f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "

@@ -118,7 +118,7 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
 def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
     """Raises StorageError for an unformatted directory, such as an empty mount point whose disk is missing.
 
-    An unreadable directory does not raise: it is offline, and the node runs with the others.
+    An unreadable directory raises nothing: the node takes it offline and runs with the other directories.
     """
     for path in directories:
         try:
@@ -126,7 +126,7 @@ def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
         except OSError as error:
             if error.errno == errno.ENOENT:
                 raise StorageError(
-                    f"{path} is not formatted, and other directories of this node are: mount its disk if that is "
+                    f"{path} is not formatted, but other directories of this node are: mount its disk if the disk is "
                     "missing; for a new disk, run `penstock storage format --ignore-formatted` first."
                 ) from None
 
@@ -194,12 +194,15 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 
 
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
-    """Sets kraft.version, whatever the release: 0 if the properties list the voters, 1 if the metadata log does."""
+    """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log does.
+
+    The release has no influence.
+    """
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:
         remedy = "is set: leave the feature out, or set controller.quorum.bootstrap.servers in its place"
         if level:
-            remedy = "is not: leave the feature out, or set it to the voters of this cluster"
+            remedy = "is not set: leave the feature out, or set the property to the voters of this cluster"
         raise StorageError(f"kraft.version can only be {level} where controller.quorum.voters {remedy}.")
     features[KRAFT_VERSION] = level
 
@@ -255,7 +258,7 @@ def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Ma
 
 
 def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
-    """Describes the directories, with every problem found in them."""
+    """Returns the contents of the directories and every problem found in them."""
     properties: dict[str, MetaProperties] = {}
     problems: list[str] = []
     found: list[str] = []

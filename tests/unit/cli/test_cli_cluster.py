@@ -83,7 +83,7 @@ def test_one_node_has_nothing_to_move(penstock_session: Broker, capsys: pytest.C
     assert asked(capsys, "cluster", "moves", *where) == []
     assert asked(capsys, "cluster", "cancel", *where) == []
     assert "add a broker first" in said(capsys, "cluster", "drain", "1", "--yes", *where, code=Exit.FAILED)
-    assert "start it first" in said(capsys, "cluster", "add", "7", "--yes", *where, code=Exit.NOT_FOUND)
+    assert "start the missing nodes first" in said(capsys, "cluster", "add", "7", "--yes", *where, code=Exit.NOT_FOUND)
 
 
 def test_verify_reads_all_replicas_and_reports_missing_topics(

@@ -24,7 +24,7 @@ from penstock.testing import Broker
         (["topic"], "penstock topic: give one of create, list, describe, alter and delete"),
         (["topic", "create"], "penstock topic create: the following arguments are required: NAME"),
         (["topic", "create", "x", "--partitons=3"], "there is no option --partitons: did you mean --partitions?"),
-        (["topic", "list", "a", "b"], "penstock topic list: 'b' is an extra word: it takes no more arguments"),
+        (["topic", "list", "a", "b"], "penstock topic list: 'b' is an extra word: the command takes no more arguments"),
         (["topic", "create", "x", "-p", "many"], "-p/--partitions: 'many' is not a whole number above zero"),
         (["topic", "create", "x", "-p", "0"], "-p/--partitions: '0' is not a whole number above zero"),
         (

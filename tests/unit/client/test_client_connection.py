@@ -165,7 +165,7 @@ def test_a_broken_connection_fails_its_waiting_requests() -> None:
     [
         ([b"\x00\x00\x00\x63", b"\x00" * 20], "sent an answer without a request"),
         ([b"\x00"], "sent an answer without a request"),
-        ([b"\x00\x00\x00\x01", b"\x00", b"\xff" * 20], "is no DescribeCluster v2"),
+        ([b"\x00\x00\x00\x01", b"\x00", b"\xff" * 20], "invalid answer to DescribeCluster v2"),
         (
             [b"\x00\x00\x00\x01", b"\x00" * 5000],
             "did not answer like a Kafka broker: the peer announced a frame of 5004 bytes",

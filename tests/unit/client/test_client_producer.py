@@ -295,7 +295,7 @@ def test_closing_fails_undelivered_records() -> None:
         async with producing(ProducerSettings(linger_s=60)) as (producer, _, _):
             sent = await producer.send("t", b"one")
             await producer.close()
-            with pytest.raises(KafkaError, match="closed first"):
+            with pytest.raises(KafkaError, match="closed before delivery"):
                 await sent
 
     run(scenario())

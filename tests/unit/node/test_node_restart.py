@@ -323,7 +323,7 @@ def test_a_node_does_not_start_while_a_disk_is_unmounted(tmp_path: Path, mount_p
             (tmp_path / "b").mkdir()
         node = node_in(tmp_path)
         assert not format_if_new(node)
-        with pytest.raises(StorageError, match=r"/b is not formatted, and other .* mount its disk"):
+        with pytest.raises(StorageError, match=r"/b is not formatted, but other .* mount its disk"):
             await node.start()
         if mount_point == "empty":
             assert not list((tmp_path / "b").iterdir())

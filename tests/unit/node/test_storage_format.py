@@ -82,7 +82,10 @@ def test_a_formatted_directory_is_not_formatted_again() -> None:
         (FormatPlan(["/a"], node_id=1, release_version="9.9"), "Release version 9.9"),
         (FormatPlan(["/a"], node_id=1, features={"nosuch": 1}), "There is no feature nosuch: use"),
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
-        (FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}), "kraft.version can only be 1 where .* is not:"),
+        (
+            FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}),
+            "kraft.version can only be 1 where .* is not set:",
+        ),
         (
             FormatPlan(["/a"], node_id=1, static_voters=True, features={"kraft.version": 1}),
             "kraft.version can only be 0 where .* is set:",

@@ -86,7 +86,7 @@ class Administrator:
         )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
-        """Writes to a topic that was just created: the same guarantees hold for it at once."""
+        """Writes to a topic that was just created, because all guarantees hold for a topic as soon as it exists."""
         self._writer.options = WriterOptions([(name, index) for index in range(self._own[name])])
         producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:
@@ -95,7 +95,11 @@ class Administrator:
             await producer.close()
 
     async def _change(self, name: str, partitions: int, ask: Callable[[TopicChange], Awaitable[None]]) -> None:
-        """Requests a change. Only success is recorded: a refused retry may follow a first attempt that succeeded."""
+        """Requests a change and records its outcome if it succeeds.
+
+        A refusal leaves the outcome unknown, because the first attempt may have succeeded and only its retry was
+        refused.
+        """
         session = self.session
         change = TopicChange(name, partitions, session.now)
         session.history.topics.append(change)

@@ -178,7 +178,7 @@ class Member(Reader):
 
 
 class Copier(Writer):
-    """Reads committed records, writes a copy of each, and commits both ends in one transaction."""
+    """Reads committed records, and writes their copies and its read offsets in one transaction."""
 
     def __init__(self, session: Session, options: ReaderOptions, writing: WriterOptions) -> None:
         super().__init__(session, writing)

@@ -108,7 +108,10 @@ class _PartitionReader:
         self.view.log_end[self.partition] = await self._offset(LATEST)
 
     async def _stable(self) -> bool:
-        """Waits until every transaction has ended, by its producer or by its timeout. Returns False at the deadline."""
+        """Waits until all transactions have been ended, by their producers or by timeouts.
+
+        Returns False if a transaction is still open at the deadline.
+        """
         end = self.view.log_end[self.partition]
         while await self._offset(LATEST, READ_COMMITTED) < end:
             if self.session.now > self.deadline:
@@ -138,7 +141,10 @@ class _PartitionReader:
         return found
 
     async def _spot_checks(self) -> None:
-        """Checks that a read from an offset begins at that offset, as the indexes say."""
+        """Reads from random offsets, which the broker finds by its indexes.
+
+        Checks that each read begins at its offset.
+        """
         records = self.view.records[self.partition]
         if not records or self.damaged:  # an index has no checksum: a flipped bit may lead past records
             return

@@ -36,7 +36,7 @@ class WriterOptions:
 
 
 class Writer:
-    """Sends records with unique values and records the outcome of each."""
+    """Sends records with unique values and adds the outcome of each to the history."""
 
     def __init__(self, session: Session, options: WriterOptions) -> None:
         self.session = session

@@ -79,7 +79,7 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """True once actors are to finish."""
+        """True once the run has signalled its actors to finish."""
         return self.clients.stopping
 
     def client(self) -> AsyncClient:
@@ -103,7 +103,10 @@ class Session:
     async def commit(
         self, client: AsyncClient, group: str, positions: Mapping[TopicPartition, int], **who: Any
     ) -> bool:
-        """Commits offsets and records the attempt. Returns False for a refusal; raises KafkaError without an answer."""
+        """Commits offsets and adds the commit to the history.
+
+        Returns False if the commit was refused. Raises KafkaError if no answer came.
+        """
         commits = {
             partition: OffsetCommit(group, partition, offset, self.now) for partition, offset in positions.items()
         }
@@ -129,7 +132,7 @@ class Session:
     async def committed(
         self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        """Returns the group's committed offsets, -1 for none, and records them. Raises KafkaError."""
+        """Returns the group's committed offsets (-1: none) and adds them to the history. Raises KafkaError."""
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
             topics.setdefault(name, []).append(index)

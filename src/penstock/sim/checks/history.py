@@ -84,7 +84,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """A group's committed offset, as a client was told; -1: none."""
+    """A group's committed offset that a client got as an answer; -1 means none."""
 
     group: str
     partition: TopicPartition
@@ -103,7 +103,7 @@ class Deletion:
 
 @dataclass(slots=True, eq=False)
 class TopicChange:
-    """A request to create a topic, to grow it to so many partitions, or to delete it (0 partitions)."""
+    """A request that leaves a topic with `partitions` partitions: creates it, adds partitions, or deletes it (0)."""
 
     topic: str
     partitions: int
@@ -130,7 +130,7 @@ class History:
     """Partitions whose files a fault has damaged."""
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Returns the highest offset of a request to delete records, whether it was answered or not."""
+        """Returns the offset below which clients have requested deletion of records, with or without an answer."""
         return max((each.offset for each in self.deletions if each.partition == partition), default=0)
 
     def power_lost_within(self, begin: float, end: float) -> bool:

@@ -60,12 +60,15 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _may_be_compacted(plan: Plan, write: Write) -> bool:
-    """True for transactional records of compacted topics: `transactions_are_whole` judges those."""
+    """True for transactional records of compacted topics, which `transactions_are_whole` judges instead."""
     return write.transaction is not None and _compacted(plan, write.partition)
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
-    """True if a power loss may have taken the producer's last epoch: given again, it makes new batches duplicates."""
+    """True if a power loss may have taken the last epoch that this producer was given.
+
+    The coordinator then gives the same epoch a second time, and the partition takes new batches for duplicates.
+    """
     if write.transaction is None or plan.fsync_everywhere:
         return False
     return any(loss < write.ended for loss in history.power_losses)
@@ -86,7 +89,7 @@ def _survives(write: Write, view: FinalView) -> bool:
 
 
 def _superseded(write: Write, view: FinalView) -> bool:
-    """True if a later committed record has the same key: compaction may remove the write."""
+    """True if compaction may remove the written record, because a later committed record has the same key."""
     if write.key is None:
         return False
     stored = view.committed.get(write.partition, view.records[write.partition])
@@ -110,7 +113,7 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
 
 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """A power loss takes all records from some offset on: it leaves no holes."""
+    """Yields each hole in a partition: a power loss must take all records from some offset on."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
         copied = is_copy(write.value)  # a retry may write the same value at the same offset
@@ -153,7 +156,7 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 
 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """No record of an idempotent producer is stored twice, and its acknowledged records are in the order of sending."""
+    """Yields each record of an idempotent producer that is stored twice, or before a record that was sent earlier."""
     # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
     own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}
@@ -218,7 +221,10 @@ def _shown_in_place(write: Write, view: FinalView) -> bool:
 
 
 def _excused(plan: Plan, history: History, since: float, partitions: list[TopicPartition], internal: str) -> bool:
-    """True if a power loss may have taken records of these partitions that no acknowledgement promised to sync."""
+    """True if a power loss since `since` may have taken records of these partitions, or of the `internal` topic.
+
+    Records are safe from power loss only where an acknowledgement promises fsync.
+    """
     if not history.power_lost_within(since, float("inf")):
         return False
     return not (plan.fsync_everywhere and all(plan.fsync(topic) for topic, _ in [*partitions, (internal, 0)]))
@@ -234,7 +240,7 @@ def what_was_read_committed_stays(plan: Plan, history: History, view: FinalView)
         lost = history.power_lost_within(read.began, float("inf")) and not plan.fsync_everywhere
         if (stored is None or stored.value != read.value) and not lost and not _compacted(plan, read.partition):
             where = f"{_name(read.partition)} offset {read.offset}"
-            yield f"{read.reader} read {_shown(read.value)} as committed at {where}, and it is no longer"
+            yield f"{read.reader} read {_shown(read.value)} as committed at {where}; it is gone"
 
 
 def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -269,11 +275,11 @@ def topics_made_again_start_anew(plan: Plan, history: History, view: FinalView) 
     for (group, partition), offsets in history.outlived.items():
         offset = view.group_offsets.get((group, partition), -1)
         if partition[0] in view.topics and offset in offsets:
-            yield f"{group} is told {offset} of {_name(partition)}, committed for a topic that had its name"
+            yield f"{group} is told {offset} of {_name(partition)}, committed for a deleted topic"
 
 
 def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Every record below a copier's committed offset is copied exactly once."""
+    """Yields each record below a copier's committed offset that was not copied exactly once."""
     copiers = [each for each in plan.actors if each.kind == "copier"]
     if len(copiers) != 1 or (history.power_losses and not plan.fsync_everywhere):
         return
@@ -294,7 +300,7 @@ def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[
             continue
         for offset, stored in view.committed.get(partition, {}).items():
             if offset < done and not counts[copy_of(partition, stored.value)]:
-                yield f"{_name(partition)} offset {offset} counts as copied ({done}) and is not"
+                yield f"{_name(partition)} offset {offset} counts as copied ({done}), but has no copy"
 
 
 def topics_are_as_told(plan: Plan, history: History, view: FinalView) -> Iterator[str]:

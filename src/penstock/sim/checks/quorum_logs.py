@@ -1,7 +1,7 @@
 """Compares the metadata logs of all nodes while they run.
 
     log matching             the committed batches of any two nodes are the same
-    leader completeness      the leader of the quorum has everything that any node has taken for committed
+    leader completeness      the leader of the quorum has every record that any node regards as committed
 
 Each look reads only batches that were committed since the last look.
 """

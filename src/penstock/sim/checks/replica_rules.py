@@ -97,7 +97,10 @@ def _records(copy: ReplicaCopy) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def not_committed(machine: Machine, damaged: set[TopicPartition]) -> str:
-    """Names a partition that the machine leads and whose high watermark is below its end; empty if there is none."""
+    """Describes a partition led by this machine whose high watermark is below its log end.
+
+    Returns an empty string if there is no such partition.
+    """
     for partition in machine.broker.partitions if machine.broker is not None else ():
         if not partition.is_leader or not partition.is_open or (partition.topic, partition.index) in damaged:
             continue
@@ -149,7 +152,7 @@ def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: se
 
 
 def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Every entry of an index points to the start of the batch that it names."""
+    """Yields each index entry that does not point to the start of the batch with its offset."""
     for machine, partition in _sound(machines, damaged):
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
@@ -174,7 +177,7 @@ def _misleading(where: str, segment: Segment) -> Iterator[str]:
 
 
 def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """The transaction index has every aborted transaction of the log, and no entry without a marker."""
+    """Yields each aborted transaction that the transaction index lacks, and each index entry without a marker."""
     for machine, partition in _sound(machines, damaged):
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
@@ -185,9 +188,9 @@ def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[T
 
 
 def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
-    """Compares index entries with the aborted transactions that a rebuild from the batches finds.
+    """Yields each difference between the index entries and the aborted transactions found in the batches.
 
-    Compaction may have removed a transaction's first batches: an entry may begin earlier than the rebuilt transaction.
+    An entry may begin before the transaction found in the batches: compaction may have removed its first batches.
     """
     producers = ProducerStateManager()
     rebuilt: dict[int, CompletedTxn] = {}
@@ -213,7 +216,7 @@ def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransacti
 
 
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """A repeated marker has the same result as the first, and never ends a later transaction."""
+    """Yields each transaction marker that was written twice and ended a later transaction."""
     for machine, partition in _sound(machines, damaged):
         try:
             copy = read_copy(machine.name, partition.log)

@@ -1,4 +1,4 @@
-"""Rules for a clean restart of all nodes: what it may change and what it may not."""
+"""Rules for a clean restart of all nodes: the changes that it may and may not cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.sim.checks.replica_rules import Starts
 def changes_by_restart(
     first: FinalView, again: FinalView, starts: Starts, history: History, compacted: set[str]
 ) -> Iterator[str]:
-    """Yields what a clean restart of all nodes changed and must not change.
+    """Yields each forbidden change that a clean restart of all nodes caused.
 
     One change is allowed. Replicas in sync can have different start offsets: a deletion moves the start of each replica
     separately, and a replica that was down, or was killed before it wrote its new start down, comes back with an older

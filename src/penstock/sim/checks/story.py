@@ -43,7 +43,7 @@ class Story:
         self.lines.append(StoryLine(self.timeline.now, who, what))
 
     def add_state(self, who: str, what: str, state: State | None) -> None:
-        """Adds a line about a machine, which has written it to the trace itself."""
+        """Adds a line about a machine to the story only, because the machine itself writes the line to the trace."""
         self.lines.append(StoryLine(self.timeline.now, who, what, state))
 
     def violated(self, rule: str, what: str) -> None:

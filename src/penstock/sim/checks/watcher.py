@@ -34,7 +34,7 @@ Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Leader, epoch and ISR of a partition from `time` on."""
+    """The leader, epoch and ISR that a partition has from `time` on."""
 
     time: float
     leader: int
@@ -63,7 +63,7 @@ class _ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excuses:
-    """Losses that excuse a violation at this moment."""
+    """Losses of data that excuse violations at this moment."""
 
     all: bool = False
     lost: Sequence[Machine] = ()
@@ -154,7 +154,10 @@ class Watcher:
             self._add_line("leaders", ", ".join(moved[:NAMED]) + more)
 
     def _partition(self, topic_id: bytes, name: str, index: int, partition: PartitionImage) -> str:
-        """Checks a partition that a node has learned. Returns its new leader in words; empty if it is the old one."""
+        """Checks a partition's state in a node's new metadata.
+
+        Returns the new leader as text, or an empty string if the leader has not changed.
+        """
         where = f"{name}-{index}"
         if partition.leader != NO_NODE:
             known = self._leaders.setdefault((topic_id, index, partition.leader_epoch), partition.leader)
@@ -239,7 +242,7 @@ class Watcher:
     def _judge(self, key: Key, replicas: list[_ReplicaState], excuses: Excuses) -> None:
         for machine, partition, image, _, high, end in replicas:
             if high > end:
-                what = f"{machine.name} has {end} of {partition.topic}-{partition.index}"
+                what = f"{machine.name} has log end {end} of {partition.topic}-{partition.index}"
                 self._broken("within the log", key, f"{what}, and a high watermark of {high}")
             if image.leader == machine.node_id:
                 name = (partition.topic, partition.index)
@@ -249,7 +252,7 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
-        """Checks that the high watermark does not move between two looks with the same too small ISR."""
+        """Checks that a partition whose ISR is smaller than min.insync.replicas does not advance its high watermark."""
         leading, high = partition.leading, partition.log.high_watermark
         if leading is None or len(leading.isr) >= min(self.min_insync, len(leading.replicas)):
             self._too_few.pop(key, None)
@@ -257,8 +260,8 @@ class Watcher:
         few = (machine, partition.image.leader_epoch, partition.image.partition_epoch, frozenset(leading.isr))
         before, committed = self._too_few.get(key, (None, high))
         if before == few and high > committed:
-            what = f"{partition.topic}-{partition.index} has {len(leading.isr)} in sync on {machine.name}"
-            self._broken("enough replicas", key, f"{what}, and went from {committed} to {high}")
+            what = f"{partition.topic}-{partition.index} has {len(leading.isr)} replicas in sync on {machine.name}"
+            self._broken("enough replicas", key, f"{what}, and its high watermark went from {committed} to {high}")
         self._too_few[key] = (few, high)
 
     def _leader(
@@ -273,8 +276,8 @@ class Watcher:
         where = f"{partition.topic}-{partition.index}"
         high, by = self._committed.get(key, (0, NO_NODE))
         if epoch > by and log.log_end_offset < high:
-            what = f"{machine.name} leads {where} in epoch {epoch}, has {log.log_end_offset}"
-            self._broken("leader completeness", key, f"{what}, but {high} was committed in epoch {by}")
+            what = f"{machine.name} leads {where} in epoch {epoch} with log end {log.log_end_offset}"
+            self._broken("leader completeness", key, f"{what}, but offset {high} was committed in epoch {by}")
         if log.high_watermark > high:
             self._committed[key] = (log.high_watermark, epoch)
         for other, replica, *_ in replicas:
@@ -288,8 +291,8 @@ class Watcher:
         log = partition.log
         if replica.log.log_end_offset < log.high_watermark:
             where = f"{partition.topic}-{partition.index}"
-            what = f"{other.name} has {replica.log.log_end_offset} of {where} and is in the ISR"
-            self._broken("in sync", key, f"{what}, but {machine.name} has committed {log.high_watermark}")
+            what = f"{other.name} has log end {replica.log.log_end_offset} of {where} and is in the ISR"
+            self._broken("in sync", key, f"{what}, but {machine.name} has committed up to {log.high_watermark}")
 
 
 def _essence(partition: PartitionImage) -> tuple[object, ...]:

@@ -42,7 +42,7 @@ class ClusterLayout:
         return ",".join(roles)
 
     def voters(self) -> tuple[Voter, ...]:
-        """Returns the voters with which the first disks are formatted."""
+        """Returns the voters that are written to all disks when the cluster is formatted."""
         return tuple(
             Voter(
                 node_id, f"directory of n{node_id:<4}".encode()[:16], (("CONTROLLER", f"n{node_id}", CONTROLLER_PORT),)
@@ -51,7 +51,10 @@ class ClusterLayout:
         )
 
     def with_long_waits(self) -> ClusterLayout:
-        """Returns a layout with longer polls and heartbeats: a long run would otherwise consist of empty requests."""
+        """Returns this layout with longer intervals of polls and heartbeats.
+
+        Otherwise a long run would consist mostly of empty requests.
+        """
         if self.single_node:
             return self
         lag_ms = max(LEAST_LAG_MS, int(self.settings["replica.lag.time.max.ms"]))
@@ -125,7 +128,7 @@ def draw_layout(random: Random, nodes: int) -> ClusterLayout:
 
 
 def _timing(random: Random) -> dict[str, str]:
-    """Draws timeouts: Kafka's defaults, or shorter ones, so that more happens in a minute."""
+    """Draws the timeouts: Kafka's defaults, or shorter timeouts with which more happens in a minute."""
     session = random.choice((3_000, 3_000, 9_000))
     return {
         "broker.session.timeout.ms": str(session),

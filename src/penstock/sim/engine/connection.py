@@ -33,7 +33,7 @@ RESET: Final = _Signal("RST")
 
 
 class ConnectionHost(Protocol):
-    """A host, as its connections need it."""
+    """The part of a host that its connections use."""
 
     name: str
     up: bool
@@ -41,7 +41,7 @@ class ConnectionHost(Protocol):
 
 
 class ConnectionFabric(Protocol):
-    """The network, as its connections need it."""
+    """The part of the network that its connections use."""
 
     timeline: Timeline
     random: Random
@@ -53,7 +53,7 @@ class ConnectionFabric(Protocol):
 
 
 class Stream:
-    """One direction of a connection: its unsent bytes, and the channel that carries the others."""
+    """One direction of a connection: the unsent bytes, and the channel that carries the sent bytes."""
 
     __slots__ = (
         "_channel",
@@ -139,7 +139,10 @@ class Stream:
         self._receiver.receive(item)
 
     def _send_again(self, until: float, pause: float) -> None:
-        """Retries as the sender's kernel does while the receiver is off. A machine that is back knows no connection."""
+        """Retries while the receiver is off, as the sender's kernel does.
+
+        A receiver that has been off no longer knows the connection and ends it.
+        """
         timeline = self._fabric.timeline
 
         def attempt() -> None:
@@ -153,7 +156,7 @@ class Stream:
         timeline.at(timeline.now + pause, attempt)
 
     def consumed(self, size: int) -> None:
-        """Widens the window by bytes that the receiver has read; the sender learns it after the link's delay."""
+        """Widens the window by the bytes that the receiver has read; the sender learns this after the link's delay."""
         self.window += size
         if self._unsent:
             timeline = self._fabric.timeline
@@ -206,7 +209,7 @@ class Endpoint(asyncio.Transport):
             self._schedule_read()
 
     def drained(self) -> None:
-        """Call when unsent bytes have been sent: closes the end, or resumes its writer."""
+        """Called after unsent bytes were sent: closes the end if it is closing, or resumes its paused writer."""
         out = self.out
         if self._closing and not out.unsent_bytes and not out.ended:
             out.end(END)
@@ -267,7 +270,7 @@ class Endpoint(asyncio.Transport):
             self.close()
 
     def _joined(self, first: bytes) -> bytes:
-        """Returns several received pieces as one, at random."""
+        """Returns `first`, at random joined with all pieces received after it."""
         received = self._received
         if isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
             return first

@@ -33,7 +33,7 @@ NORMAL_SYNC_S = 0.002
 
 @dataclass(slots=True)
 class DiskConditions:
-    """How a disk behaves; the nemesis changes it while the node runs."""
+    """The behaviour of a disk; the nemesis changes it while the node runs."""
 
     sync_s: float = NORMAL_SYNC_S
     """Mean time of an fsync; each takes between half and one and a half times as long."""
@@ -75,7 +75,7 @@ class SimDisk:
             raise DiskError(errno.EIO, "the process is dead", path)
 
     def change(self, kind: str, path: str, size: int = 0) -> None:
-        """Call before every change. Raises DiskError, or kills the process."""
+        """Called before every change of a file. Raises DiskError, or kills the process, if a fault demands it."""
         self._alive(path)
         self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
         if self.on_change is not None:
@@ -198,7 +198,7 @@ class SimDisk:
             file.append(data)
 
     def sync_volume(self, path: str) -> bool:
-        """Syncs everything. Returns False on a machine that has no such call."""
+        """Syncs the whole volume. Returns False if this machine can't sync a whole volume in one call."""
         if not self.conditions.sync_volume:
             return False
         self.change("sync_volume", path)

@@ -60,7 +60,7 @@ class Environment:
         return machine
 
     def random(self, name: str) -> Random:
-        """Returns a stream of random numbers of its own for `name`: other streams don't shift it."""
+        """Returns a stream of random numbers for `name`. Draws from other streams don't change its numbers."""
         return Random(f"{self.seed}/{name}")  # noqa: S311
 
     def network(self, host: str, loop: ProcessLoop) -> SimNetwork:
@@ -69,7 +69,7 @@ class Environment:
 
     @property
     def bootstrap(self) -> list[str]:
-        """Addresses of all machines that hold partitions."""
+        """Returns the addresses of all machines that hold partitions."""
         return [machine.address for machine in self.machines if machine.holds_partitions]
 
     @property
@@ -81,11 +81,11 @@ class Environment:
 
     @property
     def newest_image(self) -> MetadataImage | None:
-        """The newest metadata that any serving node has."""
+        """Returns the newest metadata that any serving node has."""
         return newest_image(self.machines)
 
     async def power_on(self) -> list[bool]:
-        """Starts all machines and syncs their disks. Returns for each whether its node serves."""
+        """Starts all machines and syncs their disks. Returns one value per machine: True if its node serves."""
         started = await asyncio.gather(*(machine.start() for machine in self.machines))
         for machine in self.machines:
             machine.volume.sync_all()
@@ -93,7 +93,7 @@ class Environment:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Garbage is collected before and after the run only; whatever still runs at the end is killed."""
+        """Turns garbage collection off while the block runs; kills all processes that still run at its end."""
         with collected_by_hand():
             try:
                 yield
@@ -101,7 +101,7 @@ class Environment:
                 self.timeline.end()
 
     def run(self, main: Coroutine[Any, Any, T], loop: ProcessLoop, *, until: float) -> T:
-        """Runs everything until `main` returns. Raises SimulationError at `until`."""
+        """Runs everything until `main` returns. Raises SimulationError if virtual time reaches `until` first."""
         with self.running():
             return self.timeline.run(main, loop, until=until)
 

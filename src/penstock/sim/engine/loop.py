@@ -37,7 +37,7 @@ MAX_AWAITS_AFTER_DEATH = 100
 
 
 class SimulationError(Exception):
-    """The run cannot go on: nothing is left to do, or it does not end."""
+    """The run cannot go on: nothing is left to do, or the run does not end."""
 
 
 class ProcessKilled(BaseException):
@@ -211,7 +211,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.timeline.enqueue(self)
 
     def block(self, seconds: float) -> None:
-        """Blocks the process for so many seconds, as a call that takes this long does."""
+        """Blocks the process for `seconds` of virtual time, as a synchronous call does."""
         self.busy_until = max(self.busy_until, self.timeline.now + seconds)
 
     def turn(self) -> None:
@@ -260,7 +260,7 @@ def _silence(task: asyncio.Task[Any]) -> None:
 
 
 def _close(coroutine: Generator[Any, Any, Any] | Coroutine[Any, Any, Any] | None) -> None:
-    """Releases the frames of a coroutine now, not at the next garbage collection. Its `finally` blocks run unheard."""
+    """Ends a coroutine now, not at the next garbage collection. Exceptions of its `finally` blocks are dropped."""
     if coroutine is None:
         return
     for _ in range(MAX_AWAITS_AFTER_DEATH):
@@ -303,7 +303,7 @@ class Timeline:
         heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Calls back at a time, outside any process: for events of the network and of disks."""
+        """Runs `callback` at the time `when`, outside any process. Used for events of the network and of disks."""
         self._sequence += 1
         heappush(self._events, (when, self._draw(), self._sequence, None, callback))
 
@@ -328,7 +328,7 @@ class Timeline:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """For work that a process does in a thread: blocking calls inside don't block the loop."""
+        """Runs the block as work in a thread of the process: blocking calls inside don't block the loop."""
         before, self.running = self.running, None
         try:
             yield
@@ -338,7 +338,10 @@ class Timeline:
     # Running.
 
     def run(self, main: Coroutine[Any, Any, T], loop: ProcessLoop, *, until: float = float("inf")) -> T:
-        """Runs everything until `main`, a task of `loop`, is done. Raises SimulationError at `until`."""
+        """Runs everything until `main`, a task of `loop`, is done.
+
+        Raises SimulationError if it is not done at the virtual time `until`.
+        """
         task: asyncio.Task[T] = loop.create_task(main)
         idle_turns, last = 0, self.now
         outer = events._get_running_loop()
@@ -365,7 +368,7 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Leaves asyncio's running loop set afterwards: setting it twice per turn would double the cost of a turn."""
+        """Runs one step. Leaves asyncio's running loop set, because resetting it would double the cost of a turn."""
         runnable = self.runnable
         if not runnable:
             if not self._events:
@@ -411,9 +414,10 @@ class Timeline:
 
 @contextmanager
 def collected_by_hand() -> Iterator[None]:
-    """Turns automatic garbage collection off for a run: it would run finalizers of dead processes at random moments.
+    """Turns automatic garbage collection off while the block runs.
 
-    Warnings about coroutines that were never awaited are dropped: killed processes leave such coroutines behind.
+    Automatic collections would run finalizers of dead processes at random moments. Warnings about coroutines that were
+    never awaited are dropped, because killed processes leave such coroutines behind.
     """
     was_on, hook = gc.isenabled(), sys.unraisablehook
     gc.disable()

@@ -4,7 +4,7 @@
                           ▲                        │             │
                           └─────── kill ◄──────────┴─────────────┘          power loss from anywhere: off
 
-A kill leaves the page cache, a power loss does not. Either can be set to happen inside the n-th change of the disk from
+A kill keeps the page cache, a power loss loses it. Both can be set to happen inside the n-th change of the disk from
 now.
 """
 
@@ -103,7 +103,7 @@ class Machine:
 
     @property
     def offline(self) -> bool:
-        """True if the node has taken a log directory offline."""
+        """True if the node has taken one of its log directories offline."""
         broker = self.broker
         return broker is not None and any(each.offline for each in broker.logs.dirs.all)
 
@@ -181,7 +181,7 @@ class Machine:
         await node.start()
 
     def _observe(self, loop: ProcessLoop, event: NodeEvent) -> None:
-        """Passes on an event of the node, unless its process is dead: then nothing it does counts."""
+        """Passes on an event of the node. Events of a dead process are dropped."""
         if not loop.dead:
             self.on_node_event(self, event)
 
@@ -230,7 +230,7 @@ class Machine:
         return True
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kills the process, as SIGKILL does."""
         if self.loop is not None:
             self._leave("is killed")
 
@@ -254,7 +254,7 @@ class Machine:
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
-        """Kills the process inside the `count`-th change of its disk from now, then calls `how`."""
+        """Kills the process inside the `count`-th change of its disk from now, then calls `how` to finish the fault."""
         disk = self.disk
         if disk is None:
             return
@@ -284,7 +284,7 @@ class Machine:
             self._notify("goes on")
 
     def heal(self) -> None:
-        """Ends all faults of the machine; damage that is done stays."""
+        """Ends all faults of the machine; damaged files stay damaged."""
         self.conditions.sync_s = NORMAL_SYNC_S
         self.conditions.stall_until = 0.0
         self.conditions.write_error = self.conditions.read_error = 0.0
@@ -296,12 +296,12 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """The directory id with which the quorum distinguishes this disk from another disk of the machine."""
+        """Returns the directory id by which the quorum distinguishes this disk from other disks of the machine."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 
     def wipe(self, *, votes_too: bool = False) -> None:
-        """Replaces the disk by an empty disk. A voter keeps its votes, on a disk of their own, unless `votes_too`."""
+        """Replaces the disk by an empty disk. A voter's votes are on a separate disk, replaced only if `votes_too`."""
         if votes_too:
             self.joins = True
         if self.votes and not self.layout.single_node and not votes_too:

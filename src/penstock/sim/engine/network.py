@@ -121,7 +121,7 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if no connection from a host other than `peers` is open: everything that clients sent has arrived."""
+        """True if every open connection to the host is from `peers`, so that all data of clients has arrived."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -152,7 +152,7 @@ class Handshake:
         self._loop.call_soon(fail)
 
     def forget(self) -> None:
-        """Closes the connection if it came up just as its process cancelled the request for it."""
+        """Closes the connection if it was established just as the process cancelled its connect call."""
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self.outcome.result().killed()
 

@@ -1,4 +1,4 @@
-"""Faults that wait for their moment, a certain request or an election, which random faults rarely meet.
+"""Faults that wait for a certain request or an election, because faults at random times rarely hit those moments.
 
     late isr change          a leader's request to add a follower to the ISR is held back, and its retry is accepted;
                              the follower falls behind and leaves the ISR; then the first request arrives
@@ -77,7 +77,7 @@ class CaughtRequest:
 
 
 def request_in(data: bytes, api_key: int) -> Any:
-    """Returns the request of this API at the beginning of the bytes; None if there is another."""
+    """Returns the request at the beginning of the bytes; None if it is of another API."""
     frame = data[SIZE_BYTES:]
     if len(frame) < SIZE_BYTES or int.from_bytes(frame[:2], "big") != api_key:
         return None
@@ -119,7 +119,10 @@ class AimedFaults:
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
     ) -> CaughtRequest | None:
-        """Holds back the next such request between two machines. Returns None if there is none within the bound."""
+        """Holds back the next request of this API between two machines for which `wanted` returns True.
+
+        Returns None if no such request is sent within `within_s` seconds.
+        """
         target = self._target
         machines = {machine.name: machine for machine in target.machines}
         found: asyncio.Future[CaughtRequest] = asyncio.get_running_loop().create_future()
@@ -184,7 +187,7 @@ class AimedFaults:
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
-        """Kills a machine until it has left all ISRs, and catches the request that adds it to one again."""
+        """Keeps a machine down until it has left all ISRs, and holds back the request that adds it to an ISR again."""
         machine.kill()
         self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
@@ -281,7 +284,7 @@ class AimedFaults:
             caught.release()
 
     def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
-        """Takes the power of a machine; kills only its process if acknowledged records would not survive that."""
+        """Switches a machine off; only kills its process if acknowledged records would not survive a power loss."""
         target = self._target
         if target.losses.covered(machine, POWER):
             target.lose_power(machine, fault.params["severity"], BACK_S)

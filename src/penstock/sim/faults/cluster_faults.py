@@ -18,14 +18,17 @@ HELD_CONNECTIONS = 3
 
 
 def split(names: Sequence[str], random: Random) -> list[Pair]:
-    """Returns the links to cut so that two groups of machines, of any sizes, don't reach each other."""
+    """Returns the links to cut so that two random groups of machines don't reach each other."""
     shuffled = random.sample(names, len(names))
     at = random.randint(1, len(names) - 1)
     return _both_ways((one, other) for one in shuffled[:at] for other in shuffled[at:])
 
 
 def ring(names: Sequence[str], random: Random) -> list[Pair]:
-    """Returns the links to cut so that each machine reaches its two neighbours only; of three, the ends are cut."""
+    """Returns the links to cut so that each machine reaches only its two neighbours in a ring.
+
+    Three machines would all be neighbours, so one of their three links is cut.
+    """
     order = random.sample(names, len(names))
     apart = [
         (order[one], order[other])
@@ -52,7 +55,7 @@ def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 class ClusterFaults:
-    """The faults by kind."""
+    """Carries out the faults that need several machines; each kind of fault is one method."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target

@@ -32,9 +32,9 @@ class HeldRequest:
         }
 
     async def hold(self, sender: str, api: str, skip: str = "0") -> str:
-        """Holds back the next request of this API from a machine, and everything behind it on its connection.
+        """Holds back the next request of this API from a machine, and all later data on the same connection.
 
-        `skip` requests pass before it.
+        The first `skip` requests are not held back.
         """
         key, still_to_skip = KEYS[api], int(skip)
         self._end = None

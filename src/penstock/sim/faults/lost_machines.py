@@ -66,12 +66,12 @@ class LostMachines:
         return len({*counted, machine}) <= self._plan.losses_covered
 
     def spared(self, machine: Machine) -> None:
-        """Removes a disk fault that ended before the node noticed it."""
+        """Removes the machine's disk fault, which ended before the node noticed it, from the losses."""
         if self._lost.get(machine, ("", 0))[0] == DISK:
             del self._lost[machine]
 
     def note(self, machine: Machine, kind: str) -> None:
-        """Adds a loss that has just happened."""
+        """Adds a loss of this kind that has just happened to the machine."""
         image = newest_image(self._machines)
         broker = image.brokers.get(machine.node_id) if image is not None else None
         before = self._lost.get(machine)

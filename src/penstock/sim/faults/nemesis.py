@@ -84,7 +84,7 @@ class Nemesis:
             self._target.lose_power(machine, fault.params["severity"], fault.lasts)
 
     def _may_lose_power(self, fault: FaultPlan, machine: Machine) -> bool:
-        """True if acknowledged records survive this power loss, or none are promised to survive any."""
+        """True if acknowledged records survive this power loss, or if the plan promises nothing after power losses."""
         target = self._target
         allowed = not target.plan.losses_covered or target.losses.covered(machine, POWER)
         if not allowed:

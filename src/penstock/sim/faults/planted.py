@@ -1,4 +1,4 @@
-"""Planted bugs: known bugs that are put into a node on purpose, because a rule that never fires proves nothing.
+"""Planted bugs: known bugs, put into a node on purpose to show that the rules detect them.
 
 Each plant replaces a function of the node while its context lasts, in this process only; the node's own code has no
 trace of it. The first `SEEDS` seeds of its profile must find the bug, and find nothing without it.

@@ -1,4 +1,4 @@
-"""Starts machines again: each after the time that its fault asked for, and again while its start fails."""
+"""Restarts each machine after the time that its fault asked for, and repeats a start that fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Supervisor:
         self.operations: list[asyncio.Task[None]] = []
 
     def restart(self, machine: Machine, after_s: float) -> None:
-        """Starts a machine that is down after so many seconds, and not before."""
+        """Starts a machine that is down, `after_s` seconds from now and not earlier."""
         self._restart_at[machine] = self._timeline.now + after_s
 
     def restart_now(self, machine: Machine) -> None:
@@ -38,11 +38,11 @@ class Supervisor:
             self._not_serving[machine].set()
 
     def operate(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begins the work of an operator after a fault."""
+        """Begins `work`, which an operator does after a fault, and does not wait for its end."""
         self.operations.append(asyncio.ensure_future(work))
 
     async def supervise(self, machine: Machine) -> None:
-        """Runs until it is cancelled."""
+        """Restarts the machine whenever it is down; runs until it is cancelled."""
         while True:
             if machine.state in (State.DOWN, State.OFF) and self._timeline.now >= self._restart_at.get(machine, 0):
                 self._restart_at[machine] = 0.0

@@ -1,4 +1,4 @@
-"""What faults act on: the machines, links and actors of a run, the losses that are still open, and its story."""
+"""The target of faults: machines, links and actors of a run, losses not yet recovered from, and the run's story."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class VoterReplacement:
 
 
 async def put_back(session: Session, machine: Machine) -> None:
-    """Replaces the voter of a machine; retries until it is done."""
+    """Replaces the voter of the machine's old disk by a voter of its new disk; retries until the new disk votes."""
     while True:
         try:
             async with session.client() as client:
@@ -79,7 +79,7 @@ async def put_back(session: Session, machine: Machine) -> None:
 
 
 async def _step(admin: ClusterAdmin, machine: Machine) -> bool:
-    """Takes the next step. Returns True if the machine votes with its new disk."""
+    """Takes the next step of the replacement. Returns True if the machine votes with its new disk."""
     directory = machine.voter_directory()
     if directory is None:
         return False  # the machine is down: the id of its new disk is not known yet

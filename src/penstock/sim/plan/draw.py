@@ -119,7 +119,7 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
 def _actors(
     seed: int, topics: tuple[TopicPlan, ...], layout: ClusterLayout, duration_s: float
 ) -> tuple[ActorPlan, ...]:
-    """Draws the actors. The first is always an idempotent producer: a run without a writer checks nothing."""
+    """Draws the actors. The first is always an idempotent producer, because a run without a writer checks nothing."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
         random = _stream(seed, f"actors/{kind}")
@@ -138,7 +138,10 @@ def _actors(
 
 
 def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
-    """Draws writers of transactions to the compacted topic. The first has long ones: others end while it is open."""
+    """Draws writers of transactions to the compacted topic.
+
+    The first has long transactions, so that transactions of the others end while one of its own is open.
+    """
     random = _stream(seed, f"actors/{TABLE_TRANSACTIONS}")
     count = random.randint(2, 3) if random.random() < 0.4 else 0
     return tuple(
@@ -167,7 +170,7 @@ def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
 
 
 def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
-    """Returns the actor with longer pauses: faults of a cluster last longer, and so do its runs."""
+    """Returns the actor with pauses `pace` times as long, because runs of clusters last longer."""
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 
@@ -284,7 +287,7 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
 
 
 def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
-    """Draws aimed faults from a stream of their own: they don't change the other faults of a seed."""
+    """Draws aimed faults from a separate random stream, so that they don't change the other faults of a seed."""
     random = _stream(seed, "aimed")
     found: list[FaultPlan] = []
     if random.random() >= profile.aimed_share:
@@ -299,7 +302,7 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
-    """Draws all parameters that any kind may need, so that the kinds don't shift each other's numbers."""
+    """Draws the parameters of all kinds, whatever `kind` is, so that every kind draws equally many random numbers."""
     params = {
         "draw": random.random(),
         "changes": random.randint(1, 40),

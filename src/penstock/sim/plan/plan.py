@@ -75,11 +75,11 @@ class Plan:
 
     @property
     def losses_covered(self) -> int:
-        """How many machines may lose page cache or disk at the same time without losing acknowledged records."""
+        """The number of machines that may lose page cache or disk at a time without loss of acknowledged records."""
         return self.layout.min_insync - 1
 
     def promises(self, acks: int) -> bool:
-        """True if an acknowledgement promises that the record stays; for acks=1, only if there is one replica."""
+        """True if an acknowledged record must not be lost; with acks=1 only if there is one replica."""
         return acks == -1 or (acks == 1 and self.layout.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:

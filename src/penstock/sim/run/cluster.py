@@ -71,7 +71,7 @@ class SimCluster:
 
     @property
     def now_s(self) -> float:
-        """Seconds of virtual time since the cluster was built."""
+        """Returns the seconds of virtual time since the cluster was built."""
         return self.timeline.now
 
     @property
@@ -80,7 +80,7 @@ class SimCluster:
 
     @property
     def network(self) -> SimNetwork:
-        """The network of the host `app`, for clients other than `client()`."""
+        """Returns the network of the host `app`, for clients other than `client()`."""
         return self.environment.network(APP, self._app)
 
     def client(self, settings: ConnectionSettings | None = None, retry: Retry | None = None) -> AsyncClient:
@@ -92,7 +92,7 @@ class SimCluster:
         return self.environment.machine(f"n{node_id}")
 
     def faults(self, node_id: int = 1) -> Faults:
-        """The fault rules of the running node; a restart drops them."""
+        """Returns the fault rules of the running node; a restart drops them."""
         node = self.machine(node_id).node
         check(node is not None, "fault rules need a running node: start the machine first")
         assert node is not None

@@ -72,7 +72,7 @@ class _Lanes:
         )
 
     def climb(self, top: float, shares: list[tuple[float, float]], title: str) -> None:
-        """Draws a step line in a lane: each share of the lane's height holds from its time on."""
+        """Draws a step line in a lane. `shares` lists (time, height from then on, as a share of the lane's height)."""
         points = shares[:1]
         for (_, before), (time, share) in pairwise(shares):
             points += [(time, before), (time, share)]

@@ -60,7 +60,7 @@ READ_BOUND_S = 30.0
 def run_script(
     text: str, *, seed: int = 1, settings: dict[str, str] | None = None, includes: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the script with the answers that its commands get now."""
+    """Runs the script and returns it with the answers that its commands get now."""
     lines = list(parse(text, includes))
     first = next((command.split() for line in lines for command in line.commands), [""])
     nodes = int(first[1]) if first[0] == "nodes" else 1
@@ -219,7 +219,7 @@ class ScenarioRunner:
         return await self._as(by, work)
 
     async def do_later(self, *words: str, by: str = "p") -> str:
-        """Begins a command and doesn't wait for its answer; `finish` does."""
+        """Begins a command without waiting for its answer; the command `finish` waits for it."""
         role = self.role(by)
         line = shlex.join(words) + f" by={by}"
         role.pending = asyncio.ensure_future(self._do(line))
@@ -299,7 +299,7 @@ class ScenarioRunner:
         return self.environment.machine(name)
 
     async def do_nodes(self, count: str) -> str:
-        """Sets the number of machines; only as the first command. They have started before the script begins."""
+        """Sets the number of machines; allowed only as the first command. All start before the script begins."""
         return ""
 
     async def do_kill(self, *names: str) -> str:
@@ -316,12 +316,12 @@ class ScenarioRunner:
         return "\n".join(f"{name} {'serves' if done else 'could not start'}" for name, done in zip(chosen, started))
 
     async def do_power(self, what: str = "everything", name: str = "n1") -> str:
-        """Powers a machine off. It loses all its unsynced data, or with `nothing` none of it."""
+        """Powers a machine off. The machine loses all unsynced data (`everything`) or no data (`nothing`)."""
         self._machine(name).lose_power(Severity.EVERYTHING if what == "everything" else Severity.NOTHING)
         return ""
 
     async def do_wipe(self, name: str, what: str = "records") -> str:
-        """Replaces the disk of a machine that is down; with `votes`, also the disk with its votes."""
+        """Replaces the disk of a machine that is down; with `votes`, also the separate disk that holds its votes."""
         self._machine(name).wipe(votes_too=what == "votes")
         return ""
 
@@ -372,7 +372,7 @@ class ScenarioRunner:
         return ""
 
     async def do_log(self) -> str:
-        """Shows the warnings that nodes have logged since the last time."""
+        """Shows the warnings that nodes have logged since the last `log` command."""
         warnings, self.warnings = self.warnings, []
         return "\n".join(warnings)
 
@@ -396,7 +396,7 @@ class ScenarioRunner:
         return said + (f", eligible {_ids(found.elr)}" if found.elr else "")
 
     async def do_has(self, name: str, place: str) -> str:
-        """Shows the records in a machine's log of a partition, and its high watermark."""
+        """Shows the records in a machine's replica of a partition, and the replica's high watermark."""
         topic, index = _partition(place)
         broker = self._machine(name).broker
         if broker is None:
@@ -419,13 +419,13 @@ class ScenarioRunner:
         return self._machine(f"n{found.leader if found is not None else 1}")
 
     async def do_controller(self) -> str:
-        """Shows the leader of the quorum, as most running machines know it."""
+        """Shows the node that most running machines regard as the leader of the quorum."""
         brokers = [machine.broker for machine in self.machines if machine.serving]
         leaders = [broker.metadata.quorum().leader_id for broker in brokers if broker is not None]
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
 
     async def do_voters(self) -> str:
-        """Shows the voters, as clients are told; `?` marks a voter whose directory is not on the machine's disk."""
+        """Shows the voters that the cluster reports; `?` marks a voter whose directory id its machine's disk lacks."""
 
         async def work(role: Participant) -> str:
             part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]

@@ -31,9 +31,9 @@ class Line:
 
 
 def parse(text: str, includes: Mapping[str, str] | None = None) -> Iterator[Line]:
-    """Yields the lines of a script without the answers. `includes` has other scripts by name.
+    """Yields the lines of a script without the answers. `includes` maps names to the scripts that can be included.
 
-    Raises ValueError for an include of a script that is not there.
+    Raises ValueError if an included script is not in `includes`.
     """
     for line in text.splitlines():
         if line.startswith(COMMAND):
@@ -55,6 +55,6 @@ def _included(name: str, includes: Mapping[str, str]) -> Iterator[str]:
 
 
 def answered(lines: list[str], line: Line, answer: str) -> None:
-    """Adds the answer of one of a line's commands to the text that a runner writes."""
+    """Appends the answer of a command to `lines`, unless the answers of this line are not shown."""
     if line.shows_answers:
         lines += answer.splitlines()

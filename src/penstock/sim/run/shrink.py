@@ -21,12 +21,12 @@ Run = Callable[[Plan], Verdict]
 
 
 def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -> Verdict:
-    """Returns the smallest failing run found within so many attempts; `failing` itself if none is smaller."""
+    """Returns the smallest failing run found within the allowed attempts; `failing` itself if no smaller run fails."""
     return _Shrinking(failing, attempts, run).result()
 
 
 def whole(plan: Plan) -> Plan:
-    """Returns the plan of the same seed, nodes and time with all faults and actors."""
+    """Returns the plan with the same seed, nodes and duration, and with all its faults and actors."""
     return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
 
 
@@ -62,7 +62,7 @@ class _Shrinking:
         return False
 
     def _fewer_nodes(self) -> None:
-        """Tries fewer nodes, with the remaining faults and actors, or with all if none were left out."""
+        """Tries fewer nodes. Leaves out the same faults and actors as the best plan so far."""
         plan = self._best.plan
         original = whole(plan)
         faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)
@@ -74,7 +74,10 @@ class _Shrinking:
                 return
 
     def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
-        """Leaves out ever smaller parts of the items while the run fails."""
+        """Leaves out items (faults or actors) without which the run still fails.
+
+        Tries all of them at once first, then parts of half that size, and so on.
+        """
         size = len(items)
         while size >= 1 and items and self._left > 0:
             start = 0
@@ -87,7 +90,7 @@ class _Shrinking:
             size //= 2
 
     def _shorten(self) -> None:
-        """Tries the plan of the seed for less time; its actors may have shorter pauses there."""
+        """Tries a shorter duration. The seed's actors may have shorter pauses in a shorter run."""
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
         faults = frozenset(fault.index for fault in plan.faults)

@@ -262,7 +262,7 @@ class Simulation:
             await asyncio.sleep(POLL_S)
 
     def _not_converged(self) -> str:
-        """Returns what is missing until the cluster has converged; an empty string if nothing is."""
+        """Describes why the cluster has not converged yet. Returns an empty string if it has."""
         image = self.environment.newest_image
         for machine in self.machines:
             if image is None or not machine.serving:
@@ -296,7 +296,7 @@ class Simulation:
         return await run_in(loop, read_everything(session, self.plan, self.history))
 
     async def _bounded(self, what: str, seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
-        """Returns the result of `work`; None, and a broken promise of liveness, if it fails or takes too long."""
+        """Returns the result of `work`. If the work fails or takes too long, reports a violation and returns None."""
         try:
             async with asyncio.timeout(seconds):
                 return await work
@@ -379,7 +379,7 @@ async def _all(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _excused(error: BaseException) -> bool:
-    """True for errors that a faulty disk explains."""
+    """True if a disk fault explains the error."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -77,7 +77,9 @@ class BrokerImage:
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: bytes) -> bool:
-        """Returns True if a replica in this directory can be served, or if its directory is not assigned yet."""
+        """Returns True if the broker can serve a replica in this directory. Also True for the id of a directory that is
+        not assigned yet.
+        """
         if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
             return True
         if directory == LOST_DIRECTORY:
@@ -217,7 +219,7 @@ class TopicChanges:
 
 
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
-    """Returns the topics created, deleted or changed; a name that was deleted and created again counts as both."""
+    """Returns the topics created, deleted or changed. A name that was deleted and created again is in the first two."""
     if old.topics is new.topics:
         return TopicChanges()
     if new.changes.base_version == old.version:

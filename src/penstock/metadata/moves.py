@@ -108,7 +108,7 @@ class _Board:
         self.of_topic[new, partition[0]] += 1
 
     def crowd(self, partition: TopicPartition, broker: int, instead_of: int | None) -> int:
-        """Returns how many other replicas share the rack of `broker`. Brokers without a rack share none."""
+        """Returns how many other replicas of the partition are in the rack of `broker`; 0 if the broker has no rack."""
         rack = self.racks.get(broker)
         if rack is None:
             return 0

@@ -124,7 +124,7 @@ def _spelt(text: str, negated: bool = False) -> tuple[Item, ...]:
 
 
 def _complement(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Returns ranges for the characters in none of these ranges."""
+    """Returns the ranges of all characters that are in none of the given ranges."""
     found: list[Item] = []
     low = 0
     for item in sorted(items, key=lambda each: each.low):

@@ -1,8 +1,8 @@
 """Places replicas of new partitions: in stripes over racks, and over the brokers of a rack.
 
-The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly; the others follow in the
+The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly. The others follow in the
 next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only if there are
-too few others, and never the first replica. The seed decides where the stripes start.
+too few others, and never the first replica. The caller's random numbers decide where the stripes start.
 """
 
 from __future__ import annotations

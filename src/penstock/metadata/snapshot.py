@@ -14,7 +14,7 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, BrokerImage
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
-    """Yields every record, after the records that it refers to; the same image gives the same records."""
+    """Yields all records, each after the records that it refers to. The same image always gives the same records."""
     check(image.open_transaction is None, "a metadata snapshot is not taken inside a transaction")
     yield from _features(image)
     for broker_id in sorted(image.brokers):

@@ -134,7 +134,7 @@ class Parked:
 
 @dataclass(slots=True)
 class VoterChangeAnswer:
-    """The request that waits for a change of voters to be committed."""
+    """The request for a change of voters whose answer waits until the change is committed."""
 
     ticket: int
     offset: int

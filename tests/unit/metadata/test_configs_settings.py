@@ -195,7 +195,8 @@ def test_synonyms_are_listed_in_the_order_of_lookup() -> None:
         (
             {"ssl.key.password": "x"},
             False,
-            "Keys and certificates are changed for one listener at a time: put its prefix before [ssl.key.password]",
+            "Keys and certificates are changed for one listener at a time: put the listener's prefix before "
+            "[ssl.key.password]",
         ),
         (
             {"num.io.threads": "0"},

@@ -230,7 +230,7 @@ class ClassicGroup:
         return token
 
     def elect_joined_leader(self) -> bool:
-        """Elects a leader among the members that rejoined. Returns False if none has."""
+        """Elects a leader among the members that rejoined. Returns False if no member has rejoined."""
         leader = self.members.get(self.leader) if self.leader is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True

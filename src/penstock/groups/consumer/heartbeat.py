@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat v0-1: joins, keeps, changes or ends a membership, all in one request.
+"""ConsumerGroupHeartbeat v0-1: the only request of a member, which joins, stays, changes its subscription or leaves.
 
 A member joins with epoch 0 and leaves with -1; a static member leaves temporarily with -2. Other requests report the
 owned partitions, and the response contains the next assignment when it changes.

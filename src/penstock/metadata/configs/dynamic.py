@@ -66,7 +66,8 @@ def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) ->
     secret = [name for name in values if _needs_prefix(name)]
     if secret:
         raise ConfigError(
-            "Keys and certificates are changed for one listener at a time: put its prefix before " + _listed(secret)
+            "Keys and certificates are changed for one listener at a time: put the listener's prefix before "
+            + _listed(secret)
         )
     check_broker_settings(values.items())
 

@@ -1,8 +1,8 @@
 """Group configs: settings by which one consumer, share or streams group can differ from the broker's properties.
 
-Most inherit from a broker property and are limited by two others (`group.consumer.min.session.timeout.ms` and its
-`max`). The limits are checked when a group is altered. When a broker's limits change later, values outside them are
-replaced by the nearest limit.
+Most of them inherit their default from a broker property, and two other broker properties limit them, for example
+`group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms`. The limits are checked when a group
+is altered. When a broker's limits change later, values outside them are replaced by the nearest limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DURATION = re.compile(r"P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """`earliest`, `latest`, or a duration back from now."""
+    """Accepts `earliest`, `latest`, or a duration back from now."""
 
     def check(self, name: str, value: ConfigValue) -> None:
         text = value if isinstance(value, str) else ""

@@ -1,8 +1,9 @@
 r"""Java's `.properties` text: the format of server.properties and of small files that Kafka keeps in a log directory.
 
 An entry is `key=value`, `key: value` or `key value`. `#` and `!` start a comment line. A line that ends in an odd
-number of backslashes continues on the next line, whose leading blanks are dropped. The escapes are `\t \n \r \f \\
-\uXXXX`; before any other character a backslash is dropped. If a key is given twice, the last value counts, as in Java.
+number of backslashes continues on the next line, whose leading blanks are dropped. `\t`, `\n`, `\r`, `\f`, `\\` and
+`\uXXXX` are escapes; before any other character a backslash is dropped. If a key is given twice, the last value counts,
+as in Java.
 """
 
 from __future__ import annotations

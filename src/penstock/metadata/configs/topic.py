@@ -34,7 +34,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ThrottledReplicas:
-    """A list of `partition:broker` pairs, or `*`."""
+    """Accepts a list of `partition:broker` pairs, or `*`."""
 
     def check(self, name: str, value: ConfigValue) -> None:
         items = value if isinstance(value, tuple) else ()

@@ -75,7 +75,9 @@ def _change(image: MetadataImage, topic: TopicImage, wish: isr_change.PartitionD
 
 
 def requested_isr(wish: isr_change.PartitionData) -> list[tuple[int, int]]:
-    """Returns (broker id, broker epoch) of each replica; requests before version 3 have no epochs."""
+    """Returns (broker id, broker epoch) for each replica of the requested ISR. Requests before version 3 have no
+    epochs.
+    """
     if wish.new_isr_with_epochs:
         return [(one.broker_id, one.broker_epoch) for one in wish.new_isr_with_epochs]
     return [(broker_id, ANY_EPOCH) for broker_id in wish.new_isr]
@@ -156,7 +158,7 @@ def _changed(topic: TopicImage, index: int, change: Any) -> isr_change.AlterPart
 def assign_replicas(
     image: MetadataImage, request: directories.AssignReplicasToDirsRequest, rules: Rules = DEFAULT_RULES
 ) -> Decision[directories.AssignReplicasToDirsResponse]:
-    """Records the directories of a broker's replicas. A replica in a directory that has failed since leaves the ISR."""
+    """Records the directories of a broker's replicas. If a directory has failed since, its replicas leave the ISR."""
     broker = registered_broker(image, request.broker_id, request.broker_epoch)
     records: list[Any] = []
     lost: list[tuple[bytes, int]] = []

@@ -1,4 +1,4 @@
-"""Replicas of new partitions: assigned here or by the request, and their first ISR."""
+"""The replicas of new partitions, which this module or the request assigns, and the partitions' first ISR."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
        ▲                     │ no heartbeats, or on request
        └─────────────────────┘
 
-Each transition also changes the ISRs and leaders of the broker's partitions, in the same commit.
+"all saw": every active broker has applied the records of the controlled shutdown. Each transition also changes the ISRs
+and leaders of the broker's partitions, in the same commit.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def without_broker(image: MetadataImage, broker_id: int, rules: Rules) -> list[A
 
 
 def unfence_broker(image: MetadataImage, broker_id: int, epoch: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
-    """Unfences the broker and elects it in partitions without a leader that it may lead."""
+    """Unfences the broker and makes it the leader of leaderless partitions that it may lead."""
     broker = registered_broker(image, broker_id, epoch)
     if not broker.fenced:
         return Decision([], None)

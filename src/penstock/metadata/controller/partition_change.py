@@ -1,10 +1,10 @@
 """Builds every change of a partition's leader, ISR, eligible leaders and replicas.
     Change (requested ISR, replicas, election) → reassignment complete? → eligible leaders → leader → record
 
-A leader is elected from the ISR; from the eligible leader replicas (KIP-966) if the ISR is empty; from other replicas
-only in an unclean election, or if the last known leader returns (or, if it lost its directory, the next replica) and no
-other replica can have more records. The record contains only changes; without a change there is no record. A record
-with a leader starts a new leader epoch.
+A leader is elected from the ISR, or from the eligible leader replicas (KIP-966) if the ISR is empty. Other replicas are
+elected in two cases only: in an unclean election, and if the last known leader returns and no other replica can have
+more records. If the last known leader lost its directory, the next replica takes its place. The record contains only
+changes; without a change there is no record. A record with a leader starts a new leader epoch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rules:
 
     def survives_power_loss(self, image: MetadataImage, topic: str, broker_id: int) -> bool:
         """Returns True if the broker acknowledges this topic's records only once they are on disk, so that a power loss
-        costs none.
+        loses none of them.
         """
         configs = image.topic_config(topic)
         if configs.get("penstock.acks.fsync", "").strip().lower() == "true":

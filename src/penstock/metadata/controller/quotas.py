@@ -1,7 +1,7 @@
 """AlterClientQuotas as a decision, and DescribeClientQuotas as a query of the image.
 
-A quota belongs to an entity: a user, a client id, both together, or an address; a name of None is the default for its
-type.
+A quota belongs to an entity: a user, a client id, both together, or an address. An entity whose name is None is the
+default for its type.
 """
 
 from __future__ import annotations

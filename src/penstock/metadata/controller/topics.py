@@ -199,7 +199,9 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 
 
 def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
-    """Deletes topics by name or by id. A topic that is given twice, in either way, is refused and not deleted."""
+    """Deletes topics by name or by id. A topic that the request contains twice, even once by name and once by id, is
+    refused and not deleted.
+    """
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []

@@ -105,7 +105,7 @@ class Telemetry:
             )
 
     def set_subscriptions(self, resources: Mapping[str, Mapping[str, str]]) -> None:
-        """Parses only the resources that changed: parsing all of them on any config change would take long."""
+        """Replaces the subscriptions. Parses only changed resources, because to parse all of them would take long."""
         subscriptions: dict[str, Subscription] = {}
         for name, values in resources.items():
             if self._resources.get(name) == values:
@@ -134,7 +134,7 @@ class Telemetry:
         if not instance.may_get(ctx.now_ms):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The client asked for its subscription before the push interval had passed: wait until it has.",
+                "The client asked for its subscription before the push interval had passed: wait for the end of the interval.",
             )
         return client_instance_id, instance
 
@@ -177,7 +177,7 @@ class Telemetry:
         if not instance.may_push(ctx.now_ms) and not terminating:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The client pushed before the push interval had passed: wait until it has.",
+                "The client pushed before the push interval had passed: wait for the end of the interval.",
             )
         if subscription_id != instance.subscription_id:
             raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: request the new one.")

@@ -126,7 +126,7 @@ def test_close_closes_the_connection_before_the_request_is_handled() -> None:
     faults.add(close=True)
     ended = asyncio.run(faults.apply(ctx, produce_request(0), log, TOPIC_NAMES.get))
     assert isinstance(ended, Close)
-    assert ended.reason == "a fault rule closed it"
+    assert ended.reason == "a fault rule closed the connection"
     assert log.taken == []
 
 

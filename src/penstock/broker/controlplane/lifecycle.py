@@ -50,7 +50,7 @@ NOT_REGISTERED = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NO
 REFUSALS = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the controllers at the configured addresses belong to another cluster: "
     "configure the controllers of this cluster, or format the directories with the other cluster's id",
-    ErrorCode.UNSUPPORTED_VERSION: "its version doesn't support the cluster's finalized features: upgrade it first",
+    ErrorCode.UNSUPPORTED_VERSION: "its version doesn't support the cluster's finalized features: upgrade the node",
     ErrorCode.INVALID_REGISTRATION: "the controller rejected its listeners or log directories: compare them with those "
     "of the other brokers",
 }
@@ -63,7 +63,7 @@ class RefusedError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """This incarnation of the node as it registers: ids, endpoints, and state left by the incarnation before."""
+    """What this incarnation of the node registers: its ids, its endpoints, and state of the previous incarnation."""
 
     node_id: int
     cluster_id: str
@@ -199,7 +199,9 @@ class Lifecycle:
 
     def _refusal(self, code: ErrorCode) -> str:
         duplicate = code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        why = REFUSALS.get(code, DUPLICATE if duplicate else f"the controller answered {code.name}: see its log")
+        why = REFUSALS.get(
+            code, DUPLICATE if duplicate else f"the controller answered {code.name}: see the controller's log"
+        )
         me = self.identity
         kind = "Broker" if me.is_broker else "Controller"
         return f"{kind} {me.node_id} with directories of cluster {me.cluster_id} was refused: {why}."

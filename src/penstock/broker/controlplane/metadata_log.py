@@ -419,7 +419,7 @@ class MetadataLog:
             self._snapshot_task = None
 
     async def snapshot(self) -> str:
-        """Writes the committed image to a checkpoint, deletes the log below it, and returns the file's name."""
+        """Writes the committed image to a checkpoint, deletes the older log segments, and returns the file's name."""
         image = self.image
         self._bytes_since_snapshot = 0
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms

@@ -189,7 +189,8 @@ class Quorum:
         self.step(Propose(self._next_proposal, epoch, tuple(batches)))
         if self._failure is not None or self._closed:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, "This node has left the quorum after a failure or stop: restart it."
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "This node has left the quorum after a failure or stop: restart the node.",
             )
         refused = self._refusals.pop(self._next_proposal, None)
         if refused is not None:
@@ -261,7 +262,7 @@ class Quorum:
                 self._fail(error)  # the listener could not use a committed record: this node must not go on without it
 
     def _set_timer(self) -> None:
-        """Sets the timer to the deadline, unless it is already set earlier.
+        """Sets the timer to the deadline, unless the timer fires before it anyway.
 
         Most steps only postpone the deadline: a timer that fires early is set again.
         """
@@ -409,5 +410,7 @@ class Quorum:
         self._tasks.cancel()
         for _, future in self._waiting.values():
             if not future.done():
-                future.set_exception(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping: try another."))
+                future.set_exception(
+                    KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping: try another node.")
+                )
         self._waiting.clear()

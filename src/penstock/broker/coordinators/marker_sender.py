@@ -144,7 +144,7 @@ class MarkerSender:
         elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
             if not ending.over:
                 name = ending.markers.transactional_id
-                logger.warning("transaction %s: a newer coordinator is active and will send its markers", name)
+                logger.warning("transaction %s: a newer coordinator is active and will send the markers", name)
             ending.over = True
         else:
             name = ending.markers.transactional_id

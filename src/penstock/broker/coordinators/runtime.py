@@ -229,7 +229,7 @@ class Coordinator(Generic[M]):
                 batch, now_ms=self._clock.wall_ms(), origin=AppendOrigin.COORDINATOR, required_acks=-1
             )
         except KafkaError as error:
-            logger.error("%s: the coordinator stops, its records can't be written: %s", self.partition, error)
+            logger.error("%s: the coordinator stops, because its records can't be written: %s", self.partition, error)
             self.close(_as_coordinator_error(error.code))
 
     def _flush(self, producer: tuple[int, int] | None = None) -> None:
@@ -241,7 +241,7 @@ class Coordinator(Generic[M]):
         self._commits.add(appended)
 
     def _commit_failed(self, error: KafkaError) -> None:
-        logger.info("%s: the coordinator stops, its records can't be committed: %s", self.partition, error)
+        logger.info("%s: the coordinator stops, because its records can't be committed: %s", self.partition, error)
         self.close(_as_coordinator_error(error.code))
 
     def _settle(self, turn: Turn, code: ErrorCode) -> None:

@@ -1,4 +1,7 @@
-"""DescribeGroups v0-6: classic groups with members. A missing group is "Dead", since v6 GROUP_ID_NOT_FOUND."""
+"""DescribeGroups v0-6: describes classic groups and their members.
+
+A missing group has the state "Dead"; since v6 it gets GROUP_ID_NOT_FOUND.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, of
     if wanted < 0 or wanted > log.high_watermark:
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"The offset is not in the log: give one from 0 to the high watermark, {log.high_watermark}.",
+            f"The offset is not in the log: give an offset from 0 to the high watermark, {log.high_watermark}.",
         )
     moved = partition.delete_before(wanted)
     answer.low_watermark = partition.low_watermark()

@@ -1,4 +1,4 @@
-"""EndTxn v0-5: commits or aborts a transaction. Answered when the decision is committed, before markers are written.
+"""EndTxn v0-5: commits or aborts a transaction. Answered when the decision is committed, without waiting for markers.
 
 Since v5 (transaction version 2) each end gives the producer a new epoch, or a new id when its epochs are used up, and
 the epoch of a request distinguishes a retry from the next end. A fenced producer gets INVALID_PRODUCER_EPOCH before v2,

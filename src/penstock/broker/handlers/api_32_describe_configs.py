@@ -115,7 +115,7 @@ def _add(
 def _shared(
     broker: Broker, described: list[Described], options: tuple[bool, bool]
 ) -> list[DescribeConfigsResourceResult] | None:
-    """Returns the encoded configs that topics without overrides share, or those of this broker."""
+    """Returns the cached configs of a topic without overrides, or of this broker; None for other resources."""
     derived = broker.settings.derived
     for name in ("topic", "broker"):
         if described is derived.get(name):

@@ -1,4 +1,4 @@
-"""DeleteGroups v0-2: deletes empty groups with all their offsets. NON_EMPTY_GROUP for a group with members."""
+"""DeleteGroups v0-2: deletes empty groups with all their offsets. A group with members gets NON_EMPTY_GROUP."""
 
 from __future__ import annotations
 

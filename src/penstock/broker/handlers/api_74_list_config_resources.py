@@ -1,7 +1,7 @@
 """ListConfigResources, versions 0 to 1: names of the resources that have configs.
 
-Version 0 lists only client metrics subscriptions. Version 1 takes resource types; an empty list means all: every topic,
-broker and broker's loggers, and the groups and subscriptions with a config.
+Version 0 lists only client metrics subscriptions. Version 1 lists the resources of the requested types, or of all
+types: every topic, every broker, the loggers of every broker, and the groups and subscriptions that have a config.
 """
 
 from __future__ import annotations

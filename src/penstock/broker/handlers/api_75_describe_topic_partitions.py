@@ -64,12 +64,12 @@ def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple
     if cursor.partition_index < 0:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"The cursor is at partition {cursor.partition_index} of '{cursor.topic_name}': give 0 or more.",
+            f"The cursor is at partition {cursor.partition_index} of '{cursor.topic_name}': give 0 or higher.",
         )
     if not everything and cursor.topic_name not in names:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"The cursor is at topic '{cursor.topic_name}', which is not in the request: add it to the topics.",
+            f"The cursor is at topic '{cursor.topic_name}', which is not in the request: add this topic.",
         )
     names = [name for name in names if name >= cursor.topic_name]
     return names, cursor.partition_index if names and names[0] == cursor.topic_name else 0

@@ -43,7 +43,7 @@ class ConfigAnswer:
         self._shared: dict[int, tuple[list[DescribeConfigsResourceResult], bytes]] = {}  # by the list's id
 
     def add(self, result: DescribeConfigsResult, *, is_shared: bool = False) -> None:
-        """Adds a result. `is_shared`: other results have the same list object of configs."""
+        """Adds a result. `is_shared` means that other results have the same list object of configs."""
         self._configs += len(result.configs) + 1
         if self._small is not None and self._configs <= SMALL_CONFIGS:
             self._small.append(result)
@@ -52,7 +52,7 @@ class ConfigAnswer:
         self._add(result, is_shared)
 
     def refuse(self, resource: DescribeConfigsResource) -> None:
-        """Adds an error for a resource that no longer fits."""
+        """Adds an error for a resource, because the response would become too large with it."""
         self._encode_small()
         self._parts.append(_alone(_too_large(resource.resource_type, resource.resource_name), self._version))
         self._count += 1

@@ -82,7 +82,7 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """Classifies an answer without an error: append, truncate, or ignore."""
+        """Returns what to do after an answer without an error: append, truncate, or nothing."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 

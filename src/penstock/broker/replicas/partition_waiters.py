@@ -45,7 +45,7 @@ class PartitionWaiters:
     # Parked fetches.
 
     def park(self, fetch: ParkedFetch, *, from_follower: bool) -> None:
-        """Parks a fetch until it calls `unpark`: it may be notified several times before it has enough bytes."""
+        """Parks a fetch until the fetch calls `unpark`, which may be after several notifications."""
         if from_follower:
             if self.followers is None:
                 self.followers = {}

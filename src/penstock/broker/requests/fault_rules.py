@@ -37,7 +37,7 @@ __all__ = ["FaultRule", "Faults", "error_response"]
 SERVED_THEN_OVERWRITTEN = frozenset({FETCH, METADATA})
 FULL_FETCH_EPOCHS = (0, -1)
 
-BY_FAULT_RULE = Close("a fault rule closed it")
+BY_FAULT_RULE = Close("a fault rule closed the connection")
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +93,7 @@ class Faults:
         lose_reply: bool = False,
         close: bool = False,
     ) -> FaultRule:
-        """Adds a rule for the next `times` requests that match all given conditions; without `times`, until removed."""
+        """Adds a rule for the next `times` requests that match all conditions, or, without `times`, until it is removed."""
         if error is None and not delay and not lose_reply and not close:
             raise ValueError("a fault rule needs an effect: error, delay, lose_reply or close")
         if partition is not None and topic is None:
@@ -101,7 +101,7 @@ class Faults:
         if times is not None and type(times) is not int:
             raise TypeError(f"times is {times!r}: write a whole number")
         if times is not None and times < 1:
-            raise ValueError(f"times is {times}: a fault rule applies to at least 1 request, write 1 or more")
+            raise ValueError(f"times is {times}, but a fault rule applies to at least 1 request: write 1 or more")
         key, code = _api_key(api), _error_code(error)
         rule = FaultRule(self, key, topic, partition, client_id, times, code, float(delay), lose_reply, close)
         self.rules = (*(each for each in self.rules if not each.spent), rule)

@@ -134,7 +134,7 @@ class Telemetry:
         if not instance.may_get(ctx.now_ms):
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The client asked for its subscription before the push interval had passed: wait for the end of the interval.",
+                "The client asked again before the push interval had passed: wait for the end of the interval.",
             )
         return client_instance_id, instance
 

@@ -34,7 +34,7 @@ class Query:
     running: bool
     batch: int
     rows: int
-    """Rows of that batch."""
+    """Rows of the last batch."""
     total_rows: int
     """Rows since the query was started."""
     rows_per_second: float
@@ -54,7 +54,7 @@ class Run:
     began: str
     state: str = "running"
     last: str = ""
-    """The newest event, or why it failed."""
+    """The newest event; for a failed run, the cause."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """Queries by their ids."""
     started: str = ""

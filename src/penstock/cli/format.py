@@ -45,7 +45,7 @@ class Place(NamedTuple):
 Piece = Callable[[Consumed], bytes]
 Formatter = Callable[[Place, "list[Record]"], bytes]
 Shown = Callable[[bytes], bytes]
-"""What is printed for bytes of a record."""
+"""A function from bytes of a record to the bytes to print."""
 
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 

@@ -405,7 +405,7 @@ def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection |
 
 
 class _Unreachable(NamedTuple):
-    """An unreachable node's next attempt and number of failures."""
+    """The time of the next attempt to connect to an unreachable node, and the number of failed attempts."""
 
     failures: int
     until: float
@@ -413,4 +413,4 @@ class _Unreachable(NamedTuple):
 
 
 class _NoTopicError(Exception):
-    """The topic or partition doesn't exist; unlike Kafka's code for it, this is not retried."""
+    """The topic or partition doesn't exist. Not retried, although Kafka's error code for this is retriable."""

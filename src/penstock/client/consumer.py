@@ -186,7 +186,10 @@ class Consumer:
             self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
 
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
-        """Looks up missing leaders while other partitions are read."""
+        """Handles partitions without a leader: has their leaders looked up, while other partitions are read.
+
+        Returns no data, like a fetch that finds none.
+        """
         topic, index = partitions[0]
         info = self._client.cluster.topics.get(topic)
         if info is not None and index not in info.partitions:

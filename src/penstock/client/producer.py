@@ -226,7 +226,10 @@ class Producer:
     # Transactions: with a transactional id, after `async with` or `start`
 
     async def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initialises the transactional id. Aborts its open transaction, unless that is prepared: then returns it."""
+        """Initialises the transactional id and aborts its open transaction.
+
+        With `keep_prepared`, a prepared transaction is kept and returned.
+        """
         transactions = self._transactional()
         await transactions.start(keep_prepared=keep_prepared)
         return transactions.prepared

@@ -89,7 +89,7 @@ class Transactions:
         self._asking = asyncio.Lock()
 
     async def start(self, *, keep_prepared: bool = False) -> None:
-        """Gets the producer id. Aborts the transactional id's open transaction, or keeps it if it is prepared."""
+        """Gets the producer id. Aborts the open transaction; with `keep_prepared`, keeps a prepared transaction."""
         self.prepared = await self._init_producer_id(keep_prepared=keep_prepared)
         await self._learn_generation()
         self.state = State.READY if self.prepared == NOTHING_PREPARED else State.PREPARED

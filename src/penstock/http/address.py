@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 class HttpAddress:
     host: str
     port: int
-    """0 takes a free one."""
+    """The port to listen on; 0 chooses a free port."""
 
     @property
     def is_any(self) -> bool:

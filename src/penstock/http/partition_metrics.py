@@ -76,7 +76,7 @@ async def _held(broker: Broker) -> Held:
 
 
 def _node(held: Held) -> Iterator[Family]:
-    roles = gauge("penstock_partitions", "Replicas on this node, by the part that it plays for them.")
+    roles = gauge("penstock_partitions", "Replicas on this node, by role: leader or follower.")
     roles.add(len(held.led), role="leader")
     roles.add(held.followed, role="follower")
     yield roles

@@ -18,7 +18,7 @@ class Pipeline:
     began: str
     spec: str
     last: str
-    """The newest event, or why it failed."""
+    """The newest event; for a failed pipeline, the cause."""
     queries: tuple[Query, ...] = ()
     clusters: tuple[str, ...] = ()
 

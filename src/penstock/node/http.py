@@ -28,8 +28,9 @@ class HttpSide:
     def __init__(
         self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
     ) -> None:
-        """`optional`: the node starts without HTTP if the address can't be bound. `pipelines` lists those of the
-        console.
+        """Plans HTTP. With `optional`, the node starts without HTTP if the address can't be bound.
+
+        `pipelines` is called for the pipelines that the console shows.
         """
         self._world = world
         self._address = plan_http(world.settings)

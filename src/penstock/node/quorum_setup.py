@@ -90,7 +90,7 @@ class QuorumPlan:
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Returns the voters for a log that records none."""
+        """Returns the voters to use with a metadata log that records no voters."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 

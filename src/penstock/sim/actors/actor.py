@@ -13,7 +13,7 @@ from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreato
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
 from penstock.sim.plan.plan import ActorPlan
 
-#: A killed actor starts again after this.
+#: A killed actor starts again after this time.
 RESTART_S = 1.0
 
 

@@ -48,7 +48,7 @@ BEHIND_BOUND_S = 8.0
 MARKER_BOUND_S = 8.0
 ELECTION_BOUND_S = 10.0
 POLL_S = 0.02
-#: After this, a released request has arrived and the watcher has looked.
+#: After this time, a released request has arrived and the watcher has checked the result.
 ARRIVED_S = 0.6
 #: Time after which killed machines and machines without power come back.
 BACK_S = 0.2

@@ -19,7 +19,7 @@ KEYS = {api.name: key for key, api in APIS.items()}
 
 
 class HeldRequest:
-    """`> hold n1 AlterPartition`, `> held`, `> lose-connection`, `> release`: one request at a time."""
+    """Runs the commands `hold`, `held`, `lose-connection` and `release`. One request is held at a time."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric

@@ -121,7 +121,7 @@ class Nemesis:
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
-        """Returns the links between a machine and one client, or all clients."""
+        """Returns the links between a random machine and one client, or all clients if the fault is `whole`."""
         target = self._target
         machine = self._machine(random)
         hosts = [actor.host for actor in target.actors]

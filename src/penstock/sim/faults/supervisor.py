@@ -23,7 +23,7 @@ class Supervisor:
         self._restart_at: dict[Machine, float] = {}
         #: Set when a machine stops serving: until then its supervisor has nothing to do.
         self._not_serving = {machine: asyncio.Event() for machine in machines}
-        #: What operators do after faults. It goes on when the time of faults is over.
+        #: The work of operators after faults. It continues when the time of faults is over.
         self.operations: list[asyncio.Task[None]] = []
 
     def restart(self, machine: Machine, after_s: float) -> None:

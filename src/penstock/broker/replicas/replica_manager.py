@@ -81,7 +81,7 @@ class ReplicaManager:
     async def _watch_laggards(self) -> None:
         """Checks for lagging followers twice per `replica.lag.time.max.ms`.
 
-        So a follower leaves the in-sync set at most one and a half times that long after its last contact.
+        So a follower leaves the in-sync set at most one and a half times that long after it was last caught up.
         """
         loop = asyncio.get_running_loop()
         while True:

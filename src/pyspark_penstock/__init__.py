@@ -1,4 +1,4 @@
-"""Spark looks for `DefaultSource` in modules called `pyspark_*`: this one makes `format("penstock")` known to it."""
+"""Makes `format("penstock")` known to Spark, which looks for `DefaultSource` in modules named `pyspark_*`."""
 
 from penstock.spark.source import DefaultSource
 

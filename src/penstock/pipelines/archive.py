@@ -1,9 +1,9 @@
 """Archives keep records for longer than their topic; a reader sees archive and topic as one.
 
-There are two kinds, at any address that Spark can write to. An archive of records is Parquet files of whole records by
-partition, which a stream writes and any tool reads. An archive of segments is the log's own bytes, each written once
-(`segment_archive`). Both hold committed records only. A reader continues in the topic right after the archive: it reads
-each record once, and raises an error if retention deleted records before they were archived.
+There are two kinds of archive, at any address that Spark can write to. An archive of records has Parquet files of whole
+records by partition, which a stream writes and any tool reads. An archive of segments has the log's own bytes, each
+written once (`segment_archive`). Both hold committed records only. A reader continues in the topic right after the
+archive: it reads each record once, and raises an error if retention deleted records before they were archived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 def start_archive(
     spark: Any, topic: Topic, path: str, *, checkpoint: str | None = None, pace: Pace | None = None
 ) -> Any:
-    """Starts a query that archives records as Parquet files."""
+    """Starts a query that archives a topic's records as Parquet files, and returns the query."""
     pace = pace or Pace()
     records = read_stream(spark, topic, **_COMMITTED, **pace.limits).select(*COLUMNS)
     writer = records.writeStream.format("parquet").queryName(f"archive {topic.name} to {path}")
@@ -34,7 +34,10 @@ def start_archive(
 
 
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
-    """Returns a DataFrame of the archive, of either kind, and of the topic's records after it."""
+    """Returns a DataFrame of all archived records and of the topic's records after them.
+
+    The archive may be one of records or one of segments.
+    """
     found = _segments(spark, topic.name, path)
     if found is None:
         archived, ends = _records(spark, path)
@@ -49,7 +52,11 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
 
 
 def read_archive(spark: Any, name: str, path: str) -> Any:
-    """Returns a DataFrame of the archive alone, of either kind; one task reads each partition's records in order."""
+    """Returns a DataFrame of the archived records, without later records of the topic.
+
+    The archive may be one of records or one of segments. The rows of a partition are in the order of their offsets,
+    because a single task reads the whole partition.
+    """
     found = _segments(spark, name, path)
     if found is None:
         archived, _ = _records(spark, path)

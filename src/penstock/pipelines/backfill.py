@@ -1,7 +1,7 @@
 """Writes a table back to a topic: all of it, an earlier version of it, or the records up to a time.
 
-Rows of tables that `table` wrote become the records that they were: key, value, timestamp, and their order in the
-partition. For other tables a column is the key, and the other columns become a JSON value.
+Rows of tables that module `table` wrote become the same records again, with their key, value and timestamp, in the same
+order within a partition. For other tables, a column is the key, and the other columns become a JSON value.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class BackfillJob:
     path: str
     topic: Topic
     format: str = "delta"
-    """delta, parquet, or archive; archive is either kind that `archive` writes."""
+    """delta, parquet, or archive; archive is an archive of records or of segments (module `archive`)."""
     archived: str | None = None
     """The name of the archived topic; the target's name if None."""
     key: str | None = None
     """The column with the keys; by default `_key`, if the table has it."""
     until: str | None = None
-    """Only records with a `_timestamp` up to this time."""
+    """Only records with a `_timestamp` up to this time are written."""
     as_of: str | None = None
-    """The version of a Delta table, or a time, whose state is written."""
+    """A version or a time: the state that the Delta table had then is written."""
     where: str | None = None
     same_partitions: bool = False
     partitions: int | None = None
-    """Partitions of a topic that is created. None: those of the records with `same_partitions`, else num.partitions."""
+    """Partitions of a topic that is created. None: with `same_partitions` as the records need, else num.partitions."""
     exactly_once: bool = True
 
 
@@ -50,32 +50,32 @@ class Backfill:
         self._before = self._last = _end_of(job.topic)
 
     def _create_topic(self) -> None:
-        """Creates the topic if it does not exist. Raises SourceError if it has another number of partitions."""
+        """Creates the topic if it does not exist. Raises SourceError if it exists with another number of partitions."""
         job = self._job
         if exists(job.topic):
             there = partitions_of(job.topic)
             if job.partitions not in (None, there):
                 raise SourceError(
-                    f"{job.topic.name!r} has {counted_partitions(there)} already, not {job.partitions}: name "
-                    "another topic, or omit the number."
+                    f"Topic {job.topic.name!r} has {counted_partitions(there)} already, not {job.partitions}: name "
+                    "another topic, or omit the number of partitions."
                 )
         else:
             wanted = job.partitions or (self._partitions() if job.same_partitions else DEFAULT_PARTITIONS)
             create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
-        """Returns the number of partitions that the records need."""
+        """Returns the number of partitions that the topic needs, so that records keep their partitions."""
         from pyspark.sql import functions as f
 
         [row] = self._records.agg(f.max("partition")).collect()
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """Counts the records to write. This reads no data, unless only some rows of the table are wanted."""
+        """Returns the number of records to write. Reads no data, unless only some rows of the table are wanted."""
         return int(self._records.count())
 
     def written(self) -> int:
-        """Returns the offsets written so far, which include other producers' records and transaction markers."""
+        """Returns how many offsets were written so far. Other producers' records and transaction markers count too."""
         with suppress(SourceError):  # the job itself reports an unreachable broker
             self._last = _end_of(self._job.topic)
         return self._last - self._before
@@ -186,7 +186,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """Returns a type in which columns have the names of their JSON fields again."""
+    """Returns the same type, with the names of the JSON fields instead of the names of their columns."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

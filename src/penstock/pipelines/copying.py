@@ -15,7 +15,7 @@ from penstock.pipelines.topics import Topic, counted_partitions, create_like, pa
 from penstock.spark.errors import SourceError
 from penstock.spark.ranges import Offsets
 
-#: The header of a mirrored record that has its offset at the source.
+#: Name of the header of a mirrored record that holds the record's offset in the source topic.
 SOURCE_OFFSET = "mirror.offset"
 
 
@@ -25,7 +25,7 @@ class CopyJob:
     target: Topic
     checkpoint: str
     partitions: int | None = None
-    """Partitions of a target that is created; None: as many as the source has."""
+    """Number of partitions if the target is created; None: as many as the source has."""
     key: str | None = None
     """An SQL expression for the new key, over key and value (as strings), topic, partition, offset and timestamp."""
     exactly_once: bool = True
@@ -41,8 +41,8 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
         there = partitions_of(job.target)
         if there != wanted:
             raise SourceError(
-                f"{job.target.name!r} has {counted_partitions(there)} already, not {wanted}: give the target "
-                "another name, or omit the number."
+                f"Topic {job.target.name!r} has {counted_partitions(there)} already, not {wanted}: give the target "
+                "another name, or omit the number of partitions."
             )
     return _start(job, records, "repartition")
 
@@ -54,8 +54,8 @@ def start_mirror(spark: Any, job: CopyJob) -> Any:
     there = partitions_of(job.target)
     if there < count:
         raise SourceError(
-            f"{job.target.name!r} has {counted_partitions(there)} and its source {count}: run `penstock topic alter "
-            f"{job.target.name} --partitions {count}` first."
+            f"Topic {job.target.name!r} has {counted_partitions(there)}, but its source has {count}: run "
+            f"`penstock topic alter {job.target.name} --partitions {count}` first."
         )
     from pyspark.sql import functions as f
 

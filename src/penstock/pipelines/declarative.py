@@ -86,7 +86,10 @@ def create_project(place: Path, *, bootstrap: str, topic: str) -> list[Path]:
 
 
 def find_spec(given: str | None) -> Path:
-    """Returns the project's file: the given file, the file in the given directory, or the nearest file upward."""
+    """Returns the project's file: the given file, or the one in the given directory.
+
+    By default, the one in the nearest directory upward.
+    """
     place = Path(given or ".").absolute()
     if place.is_file():
         return place

@@ -22,7 +22,7 @@ WEIGHTS = (30, 24, 28, 10, 5, 3)
 
 
 def events(seed: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yields clicks of users without end, the same for the same seed."""
+    """Yields random clicks of users without end. The same seed gives the same clicks."""
     chance = random.Random(seed)  # noqa: S311 (made-up visitors)
     number = 0
     while True:
@@ -85,8 +85,8 @@ def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
 def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
     """Returns the rows of the dashboard; none before the first batch.
 
-    It runs every few seconds, also on slow machines. Exact sets of a few hundred users cost less than Spark's
-    approximate count, whose buffers take seconds to compile.
+    This query runs every few seconds, also on slow machines. So it counts users with exact sets: for a few hundred
+    users they cost less than Spark's approximate count, whose buffers take seconds to compile.
     """
     from pyspark.sql import functions as f
 

@@ -28,7 +28,7 @@ _DELTAS = re.compile(r"_.*_")
 
 
 def column_of(field: str, *, top: bool) -> str:
-    """Returns the column of a field. `top`: a field of the value itself, not of a nested object.
+    """Returns the column of a field. `top` is True for a field of the value itself, False in a nested object.
 
     The column of a top field must not have the name of one of the record's own columns.
     """
@@ -43,7 +43,10 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Returns the column of each field. A column that `column_of` did not name, such as `a.b`, has the same name."""
+    """Returns columns by field.
+
+    A column that `column_of` can't have named, such as `a.b`, has the name of its field.
+    """
     found = {}
     for column in columns:
         field = field_of(column)
@@ -53,7 +56,7 @@ def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
 
 
 def folded(name: str) -> str:
-    """Returns a form that is equal for names that Spark does not distinguish: it ignores case, by Java's rules."""
+    """Returns a form that is equal for names that Spark does not distinguish. Spark ignores case, by Java's rules."""
     return name.upper().casefold().replace("i\u0307", "i")
 
 

@@ -42,7 +42,7 @@ class _NoObjectError(Exception):
 
 
 def text_of(value: bytes) -> str:
-    """Returns a value as `_bad` has it: bytes that are not UTF-8 are written as `\\xNN`."""
+    """Returns a value as text for column `_bad`. Bytes that are not UTF-8 are written as `\\xNN`."""
     return value.decode("utf-8", errors="backslashreplace")
 
 
@@ -58,7 +58,7 @@ def seen_in(values: Iterable[bytes]) -> Seen:
 
 
 class Rows:
-    """Makes rows of values, in one thread at a time. The table is partitioned by the columns in `fixed`."""
+    """Converts values to rows. Not thread-safe. `fixed` names the columns that the table is partitioned by."""
 
     def __init__(self, columns: Struct, fixed: frozenset[str] = frozenset()) -> None:
         self._lost = False
@@ -74,7 +74,7 @@ class Rows:
             found[BAD] = text_of(value)
         return found
 
-    # A converter returns the part of a value that a column can hold, and calls `_lose` if that is not all of it.
+    # A converter returns the part of a value that a column can hold, and calls `_lose` if that is not the whole value.
 
     def _lose(self) -> None:
         self._lost = True
@@ -95,7 +95,10 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wraps `convert`, which returns None for a value that the column can't hold."""
+        """Returns a function that calls `convert`, and also `_lose` if `convert` returns None.
+
+        None means that the column can't hold the value.
+        """
 
         def converted(value: Any) -> Any:
             if value is None:
@@ -182,7 +185,7 @@ def _date(value: Any) -> date | None:
 
 
 def _timestamp(value: Any) -> datetime | None:
-    """Parses a timestamp; None unless the text names its zone and has at most microseconds."""
+    """Returns a parsed timestamp; None unless the text names its time zone and has at most microseconds."""
     try:
         found = datetime.fromisoformat(value) if type(value) is str else None
     except ValueError:
@@ -196,7 +199,7 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """Returns a text for a partition column, where it becomes the name of a directory; None if it can't."""
+    """Returns a text for a partition column; None if the value can't be the name of that partition's directory."""
     if type(value) is not str or value in ("", _NO_VALUE):
         return None
     return value if len(_ESCAPED.sub("%00", value).encode()) <= MOST_DIRECTORY else None

@@ -5,11 +5,11 @@ The rules, which docs/pipelines.md states for users:
 - A null has no type. A field gets a column with its first value that has a type; of several types, the most frequent
   wins.
 - Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
-- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if it holds all of them exactly, else DECIMAL(38,18).
+- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE holds each exactly, else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
   DECIMAL(38,18), if a number needs it and the table supports it.
-- No column is made for a field whose name differs from a column only in case, for fields of an object above
-  `MOST_FIELDS`, and for fields deeper than `MOST_DEPTH`.
+- A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`
+  columns already, or if it is deeper than `MOST_DEPTH`.
 
 `json_rows` keeps a value that the columns do not hold completely in `_bad`.
 """
@@ -53,7 +53,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A type that holds no JSON value, in a table that Penstock did not make; as Spark's JSON."""
+    """A type that holds no JSON value, from a table that Penstock did not create. It is kept as Spark's JSON."""
 
     json: str
 
@@ -118,7 +118,7 @@ def as_integer(value: Number) -> int | None:
 
 @dataclass(slots=True)
 class Seen:
-    """Counts of each kind of value at one place of the values. Merging is associative and commutative."""
+    """Counts the values of each type that one field has, in all JSON values. Merging is associative and commutative."""
 
     booleans: int = 0
     strings: int = 0
@@ -126,12 +126,12 @@ class Seen:
     integers: int = 0
     """Numbers written without a point that a BIGINT holds."""
     longs: int = 0
-    """Numbers that a BIGINT holds, 2.0 among them."""
+    """Numbers that a BIGINT holds, including numbers such as 2.0."""
     doubles: int = 0
     decimals: int = 0
     low: int = 0
     high: int = 0
-    """The least and greatest of `longs`, and 0."""
+    """The least and the greatest number among those in `longs` and 0."""
     whole: int = 0
     fraction: int = 0
     """The most digits of a number in `decimals` before and after its point."""
@@ -196,7 +196,7 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Keeps only the first names in sorted order, so that merging in any order keeps the same names."""
+        """Keeps the first `MOST_FIELDS` names in sorted order, which do not depend on the order of merges."""
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
 
@@ -236,9 +236,10 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 
 
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
-    """Returns a table's columns after the values in `seen`.
+    """Returns a table's columns, grown to hold the values in `seen`. With `widens`, types of columns may be widened.
 
-    The table is partitioned by the columns in `fixed`: they keep their types, and new ones are not structs or arrays.
+    The table is partitioned by the columns in `fixed`. Those that exist keep their types; new ones do not become
+    structs or arrays.
     """
     columns = _grown_struct(known, seen, widens, 0, fixed).columns
     there = {column for column, _ in known.columns}
@@ -315,7 +316,10 @@ def _new_number(seen: Seen) -> Type:
 
 
 def widened(before: Struct, after: Struct, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Type]]:
-    """Yields the columns whose type differs, by path, with the new type; elements of arrays are called `element`."""
+    """Yields the path and the new type of each column whose type differs.
+
+    In a path, `element` stands for an array's elements.
+    """
     old = dict(before.columns)
     for column, kind in after.columns:
         if column in old:

@@ -1,8 +1,8 @@
 """Packs an archive that brings Penstock to Spark executors on which it is not installed.
 
-There are two kinds. A zip holds Penstock alone, for executors that have the packages it needs. A tar.gz is an
-environment for `--archives`: Penstock, those packages, and `bin/python3`, a script that starts the machine's own Python
-with them. PySpark and Java are not in it, because a cluster has its own.
+There are two kinds of archive. A zip holds Penstock alone, for executors that have the packages it needs. A tar.gz is
+an environment for `--archives`: Penstock, those packages, and `bin/python3`, a script that starts the machine's own
+Python with them. PySpark and Java are not in it, because a cluster has its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGES = (
 )
 NEEDED = ("cramjam", "fastcrc", "lz4", "zstandard", "numpy", "pyarrow")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-#: Compression level: halves the size in seconds.
+#: Compression level; it halves the size and takes only seconds.
 _LEVEL = 1
 
 _PYTHON = """\
@@ -87,7 +87,7 @@ def _pack_environment(target: Path, more: Sequence[str]) -> int:
 
 
 def _code() -> Iterator[tuple[str, Path]]:
-    """Yields Penstock's files as they are imported here, installed or not, with their names in the archive."""
+    """Yields Penstock's own files, from where they are imported here, with their names in the archive."""
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
@@ -99,7 +99,7 @@ def _code() -> Iterator[tuple[str, Path]]:
 
 
 def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Yields the files of the packages and of all packages that they require, each once."""
+    """Yields the files of the packages to pack, and of all packages that they require; each package once."""
     seen: set[str] = set()
     waiting = [*PACKAGES, *more]
     needed = {*NEEDED, *more}

@@ -1,11 +1,12 @@
 """Merges small Parquet files of a table into large ones; readers see the same rows throughout.
 
 The log of Spark's file sink (`_spark_metadata`) lists the files of a table, and Spark reads only the files in it. Every
-tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). The data files that the newest
-of these lists are merged, and then it is replaced, which is atomic. No query may write to the table meanwhile: it would
-continue from the log that it read before.
+tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). A merge takes the data files
+that the newest `.compact` file lists, writes larger ones, and then replaces that `.compact` file atomically. No query
+may write to the table during a merge, because it would continue from the log that it read before.
 
-A plan is kept beside the data meanwhile, so that after a crash either the old or the new files are removed.
+A plan of the merge is kept beside the data meanwhile, so that after a crash either the old or the new files are
+removed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Entry = dict[str, Any]
 
 
 def compact(spark: Any, path: str, *, least: int) -> int:
-    """Merges small files if there are at least `least`; returns the number of merged files."""
+    """Merges small files if there are at least `least` of them; returns the number of merged files."""
     files = Files(spark, path)
     _recover(files)
     files.tidy()
@@ -68,7 +69,7 @@ def render(entries: list[Entry]) -> str:
 
 
 def small_groups(entries: list[Entry]) -> list[list[Entry]]:
-    """Returns the groups of small files in one directory; a file that is alone in its directory is left out."""
+    """Returns the small files, grouped by directory. A small file that is alone in its directory is left out."""
     found: dict[str, list[Entry]] = defaultdict(list)
     for each in entries:
         if each["size"] < SMALL_BYTES and not each["isDir"]:
@@ -118,7 +119,7 @@ class Files:
         return str(self._path(name).toUri().toString())
 
     def newest_log(self) -> str | None:
-        """Returns the newest file of the log that lists all entries before it."""
+        """Returns the newest `.compact` file of the log, which lists all entries up to it; None if there is none."""
         if not self._system.exists(self._path(LOG)):
             return None
         names = [str(each.getPath().getName()) for each in self._system.listStatus(self._path(LOG))]
@@ -155,7 +156,7 @@ class Files:
         context.rename(self._path(aside), self._path(name), how)
 
     def described(self, place: str, directory: str) -> list[Entry]:
-        """Returns log entries for the files at `place`, with their paths after the move to `directory`."""
+        """Returns log entries for the files at `place`, with the paths that they get when they move to `directory`."""
         return [
             {
                 "path": f"{directory}/{each.getPath().getName()}",

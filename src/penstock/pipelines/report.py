@@ -1,7 +1,8 @@
 """Examines topics: Spark finds sizes, keys, skew, fields, duplicates and gaps in three passes over their records.
 
 Distinct keys are estimated within a few percent, because an exact number would need a shuffle of all keys. Gaps are
-offsets between the first and the last without a record. They are no error: compaction and transactions leave gaps.
+offsets without a record between the first and the last record. They are no error: compaction and transactions leave
+gaps.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from penstock.pipelines.topics import Topic, partitions_of, read_batch, read_ends
 
-#: Keys and fields that a report lists.
+#: Number of keys that a report lists at most.
 MOST = 20
-#: Values in which fields are searched.
+#: Number of values that are searched for fields.
 SAMPLE = 1000
 #: Passes over all records, for the display of progress.
 PASSES = 3
@@ -59,7 +60,7 @@ class TopicReport:
 
     @property
     def skew(self) -> float:
-        """Records of the largest partition divided by the mean; 1 is even."""
+        """Returns the records of the largest partition divided by the mean of all partitions; 1 is even."""
         if not self.records:
             return 1.0
         return max(each.records for each in self.partitions) * len(self.partitions) / self.records

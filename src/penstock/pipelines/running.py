@@ -12,13 +12,13 @@ from penstock.spark.errors import SourceError
 if TYPE_CHECKING:
     from penstock.spark.progress import QueryState
 
-#: Seconds between the checks of a waiting command for Ctrl-C and progress.
+#: Seconds after which a waiting command looks again for Ctrl-C and progress.
 LOOK_EVERY_S = 0.5
 #: Spark's message if a Python worker has not started in ten seconds. No setting changes this, and a busy machine may
 #: need longer.
 TOO_SLOW = "Python worker failed to connect back"
 ATTEMPTS = 10
-#: Parts around the sentence in Spark's messages: the name of the error before, the place in the query after.
+#: Parts of Spark's messages around the sentence: the error's name before it, the position in the query after it.
 _AROUND = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$")
 #: Prefixes that Java and Py4J add to a message.
 _THROWN = re.compile(r"^(?:: |Caused by: )*(?:[a-zA-Z_$][\w$]*\.)+\w*(?:Exception|Error): ")
@@ -57,7 +57,7 @@ def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) 
 def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
     """Waits until the query ends, or stops it once `until` returns True. Raises SourceError if the query failed.
 
-    Spark does not restart a failed query: the error has its reason.
+    Spark does not restart a failed query. The error's message is the reason of the failure.
     """
     try:
         while not query.awaitTermination(LOOK_EVERY_S):
@@ -72,7 +72,11 @@ def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
 
 
 def reason(problem: BaseException) -> str:
-    """Returns the message of a SourceError inside of Spark's error text; without one, the first lines that matter."""
+    """Returns the reason of a failure in one sentence, from Spark's error text.
+
+    That is the message of a SourceError in the text. Without one, it is the exception of the last Python traceback, or
+    else the first line that names a reason.
+    """
     from penstock.spark.progress import sentence_in
 
     text = str(problem)
@@ -91,14 +95,14 @@ def reason(problem: BaseException) -> str:
 
 
 def _raised(text: str) -> str:
-    """Returns the exception, with its name, at the end of the last Python traceback in a text."""
+    """Returns the line with the exception at the end of the last Python traceback in a text; empty if there is none."""
     after = text.rpartition(_TRACEBACK)[2].splitlines()
     ends = [line.strip() for line in after if line.strip() and not line.startswith((" ", "\t"))]
     return ends[0] if ends else ""
 
 
 def line(state: QueryState) -> str:
-    """Returns a query's progress and its remaining time at the rate of the last batch."""
+    """Returns a line with a query's progress, and with its remaining time at the rate of the last batch."""
     if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
         return str(state)
     return f"{state}, {duration(state.lag / state.rows_per_second)} to go"

@@ -1,9 +1,9 @@
-"""Archives the sealed segments of a topic: one task for each partition, each piece once.
+"""Archives the sealed segments of a topic, with one task for each partition.
 
-If a task can read the partition's directory, a piece is a segment file, byte for byte; otherwise its bytes are fetched
-from the broker and cut at the size of a segment. Only committed records are archived, and only sealed segments, or
-records so old that retention might delete them before their segment is sealed. A reader of both
-(`archive.read_with_archive`) continues in the topic after the archive.
+The archive consists of pieces, each written once. If a task can read the partition's directory, a piece is a segment
+file, byte for byte; otherwise its bytes are fetched from the broker and cut at the size of a segment. Only committed
+records are archived, and only sealed segments, or records so old that retention might delete them before their segment
+is sealed. A reader of archive and topic (`archive.read_with_archive`) continues in the topic after the archive.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ class Limits:
     segment_bytes: int
     """Size at which a fetched piece is cut."""
     due_before_ms: int
-    """Batches that begin with an older record are archived, sealed or not."""
+    """A piece whose first batch is older than this time is archived, sealed or not."""
     everything: bool
     """Archive all committed records, sealed or not."""
 
     def takes(self, oldest_ms: int | None) -> bool:
-        """True if an unsealed piece is archived; `oldest_ms` is the time of its first batch, None without one."""
+        """True if a piece is archived although its segment is not sealed.
+
+        `oldest_ms` is the timestamp of the piece's first batch, None if the piece has no batch.
+        """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 
 
@@ -116,8 +119,8 @@ def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, p
     name = f"{key[0]}-{key[1]}"
     if last < end:
         raise SourceError(
-            f"{name} ends at {last}, but its archive at {end}: the topic lost records, or is another topic. Archive it "
-            "at another address."
+            f"{name} ends at {last}, but its archive ends at {end}: the topic lost records, or is not the archived "
+            "topic. Archive this topic at another address."
         )
     if first > end:
         planner.data_loss(f"{name} begins at {first}, but its archive ends at {end}; the records between were deleted")
@@ -172,7 +175,7 @@ def archive_partition(job: PartitionJob) -> list[Written]:
 
 
 def _chunks(job: PartitionJob) -> Iterator[Chunk]:
-    """Yields chunks from files as far as possible, then from the broker."""
+    """Yields a partition's chunks, from segment files as far as possible, then from the broker."""
     position = job.task.start
     for chunk in _from_files(job):
         if chunk.unwanted:

@@ -1,4 +1,4 @@
-"""Reads archived segments as rows, with the source's own decoder; one task reads each piece."""
+"""Reads archived segments as rows, with the source's own decoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Stretch = tuple[int, Sequence[Part]]
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
-    """Returns a DataFrame of the records, with a task for each stretch."""
+    """Returns a DataFrame of the records in the stretches; one task reads each stretch."""
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -39,7 +39,10 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 
 
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
-    """Returns all parts by partition. Raises SourceError if offsets between them are missing, unless `lossy`."""
+    """Returns the archive's parts by partition.
+
+    Raises SourceError if offsets between two parts are missing, unless `lossy`.
+    """
     for partition, parts in found.parts.items():
         for end, start in [] if lossy else gaps_in(parts):
             raise SourceError(
@@ -121,7 +124,7 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Yields whole batches, and at last the bytes after them, if any."""
+    """Yields portions of whole batches, and at last the bytes after the last whole batch, if there are any."""
     rest = b""
     wanted = READ_BYTES
     while data := file.read(wanted):

@@ -6,9 +6,9 @@ An archive is a directory or an object store's address. For a topic named orders
     orders-0/<first>-<end>-<digest>.log     batches as they were in the log, offsets from first to before end
     orders-0/<first>-<end>-<digest>.json    its size, digest, and the batches that belong to aborted transactions
 
-A `.log` is valid once its `.json` exists, which is written after it. Both are named after their content, so a job that
-is killed and started again, or that runs twice at the same time, writes the same files again; if two pieces overlap,
-readers use each offset once. Files are never changed or removed.
+A `.log` file is valid once its `.json` file exists, which is written last. Both are named after their content, so a job
+that is killed and started again, or that runs twice at the same time, writes the same files again; if two pieces
+overlap, readers use each offset once. Files are never changed or removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Piece:
     first: int
     end: int
     stem: str
-    """The common part of the names of its two files, without the partition's directory and the suffix."""
+    """The common part of the names of the piece's two files, without the partition's directory and the suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def directory_of(topic: str, partition: int) -> str:
 
 
 def pieces_named(names: Iterable[str]) -> list[Piece]:
-    """Returns the pieces of a partition for which both files exist."""
+    """Returns the complete pieces of a partition: those whose `.json` file, which is written last, exists."""
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     found = [(matched, stem) for stem in stems if (matched := _STEM.fullmatch(stem))]
     return sorted(Piece(int(matched[1]), int(matched[2]), stem) for matched, stem in found)
@@ -99,13 +99,13 @@ class Catalog:
     parts: dict[int, list[Part]]
 
     def end(self, partition: int) -> int | None:
-        """Returns the offset after the last archived one; None if the partition has none."""
+        """Returns the offset after the partition's last archived offset; None if no offset is archived."""
         parts = self.parts.get(partition)
         return parts[-1].piece.end if parts else None
 
 
 def catalog(store: Store, topic: str) -> Catalog | None:
-    """Reads the contents of an archive; None if the topic is not in it. Raises SourceError."""
+    """Returns the contents of an archive for a topic; None if the topic is not in it. Raises SourceError."""
     if not store.has(f"{topic}.json"):
         return None
     described = _json(store, f"{topic}.json")

@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-#: Used if the session is remote and does not give its number of cores.
+#: Number of cores that is assumed if the session is remote and does not give its own.
 MANY = 8
 
 

@@ -26,7 +26,7 @@ _S3 = {
     "fs.s3a.endpoint.region": "region",
 }
 _PLAIN_HTTP = "fs.s3a.connection.ssl.enabled"
-#: Arrow's scheme for each of Spark's.
+#: Arrow's URI scheme for each URI scheme of Spark.
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs", "abfs": "abfs", "abfss": "abfss", "s3": "s3"}
 
 
@@ -73,7 +73,10 @@ class Place:
 
 
 def place_for(spark: Any, uri: str) -> Place:
-    """Returns the place with the session's Hadoop settings. A path becomes absolute: tasks run in other directories."""
+    """Returns the address with the session's Hadoop settings.
+
+    A path is made absolute, because tasks run in other directories.
+    """
     context = getattr(spark, "_sc", None)
     if not _ADDRESS.fullmatch(uri):
         return Place(os.path.abspath(uri))
@@ -112,7 +115,7 @@ class Store:
         return bool(self._system.type_name == "local")
 
     def names(self, directory: str) -> dict[str, int]:
-        """Returns the files of a directory with their sizes; none if the directory does not exist."""
+        """Returns the sizes of a directory's files by name; empty if the directory does not exist."""
         from pyarrow.fs import FileSelector
 
         with self._problems(directory, "listed"):
@@ -134,7 +137,10 @@ class Store:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """Opens a file that gets its name when the block ends. If the block fails, a directory has no such file."""
+        """Opens a new file for writing.
+
+        If the block fails, a directory has no such file, because the file gets its name at the end.
+        """
         path = f"{self._root}/{name}"
         if not self._is_local:
             with self._problems(name, "written"):

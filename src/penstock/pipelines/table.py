@@ -1,9 +1,9 @@
 """Keeps a table up to date with a topic.
 
 `append` writes a row for each record. `upsert` keeps the newest row for each key; a record with a null value deletes
-it. Rows have the value's fields as columns, `_key`, and the origin of the record: `_topic`, `_partition`, `_offset`,
-`_timestamp`. A batch that Spark repeats after a crash is written once: Delta stores the last batch of each query, and
-Parquet files are valid once Spark's own log lists them.
+the row. Rows have the value's fields as columns, `_key`, and the origin of the record: `_topic`, `_partition`,
+`_offset`, `_timestamp`. A batch that Spark repeats after a crash is written once: Delta stores the last batch of each
+query, and Parquet files are valid once Spark's own log lists them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.spark.errors import SourceError
 FORMATS = ("delta", "parquet")
 MODES = ("append", "upsert")
 DELTA_LOG = "_delta_log"
-#: Factor by which Parquet tables are compacted less often, because their query has to stop for it.
+#: Parquet tables are compacted less often by this factor, because their query has to stop for it.
 STANDSTILL = 10
-#: Values that are searched for new fields when a Parquet table's query starts.
+#: Number of values that are searched for new fields when a Parquet table's query starts.
 SAMPLE = 1000
 
 
@@ -46,7 +46,7 @@ class TableJob:
     checkpoint: str | None = None
     """The checkpoint's directory; beside the table by default."""
     optimize_every: int = 20
-    """Batches between merges of small files, and the least number of small files for a Parquet table; 0: never."""
+    """Batches between merges of small files; 0: never. A Parquet table also needs at least this many files."""
     pace: Pace = field(default_factory=Pace)
 
     @property
@@ -67,7 +67,7 @@ class TableJob:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """Returns the table's columns of the fields in `partition_by`."""
+        """Returns the columns of the fields in `partition_by`."""
         if not self.finds_columns:
             return self.partition_by
         return tuple(name if name in OWN else column_of(name, top=True) for name in self.partition_by)
@@ -102,7 +102,7 @@ def start_table(spark: Any, job: TableJob) -> Any:
 
 
 def _found_columns(spark: Any, job: TableJob) -> Struct:
-    """Returns the columns of a Parquet table, and new columns for its topic's first and newest values."""
+    """Returns the columns that a Parquet table has, and new columns for its topic's first and newest values."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
@@ -119,7 +119,10 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
 
 
 def check_place(spark: Any, job: TableJob) -> None:
-    """Raises SourceError if the path has a table of the other format, whose checkpoint would be continued."""
+    """Raises SourceError if there is a table of the other format at the path.
+
+    This run would continue the checkpoint of that table, and so would not write the records that the table has.
+    """
     from pyspark.errors import AnalysisException
 
     other, mark = ("parquet", PARQUET_LOG) if job.format == "delta" else ("delta", DELTA_LOG)
@@ -134,10 +137,11 @@ def check_place(spark: Any, job: TableJob) -> None:
 
 
 def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Runs the query, and merges a Parquet table's small files when it has ended, or every so many batches.
+    """Runs the query of a table, and merges small files of a Parquet table when the query has ended.
 
-    The query of a Delta table merges files itself. A query that writes Parquet must not run meanwhile, so a query with
-    `follow` is stopped, and continues from its checkpoint.
+    No query may write to a Parquet table during a merge. So a query with `follow`, which does not end, is stopped for a
+    merge after a number of batches, and then continues from its checkpoint. The query of a Delta table merges files
+    itself.
     """
     if job.format != "parquet" or not job.optimize_every or getattr(spark, "_jvm", None) is None:
         run(lambda: start_table(spark, job), until=until)
@@ -151,7 +155,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Counts a query's batches since its start."""
+    """Starts a job's query, and counts its batches since then."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -176,7 +180,10 @@ class _Count:
 
 
 def _understood(schema: str, value_format: str) -> str:
-    """Returns the schema. Raises SourceError if it is invalid; Spark's own message would quote a longer schema."""
+    """Returns the schema unchanged. Raises SourceError if it is invalid.
+
+    It is checked here because Spark's own message would quote a longer schema, which the user did not write.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -247,7 +254,7 @@ def _columns(spark: Any, path: str) -> Any:
 
 
 def _append(spark: Any, job: TableJob, batch: Any, batch_id: int) -> None:
-    # A new checkpoint has a new query id. By the path alone, Delta would skip the first batches of a new query.
+    # Delta skips a batch id that it has for this txnAppId. The query id is new with a new checkpoint, the path is not.
     writer = batch.write.format("delta").mode("append").option("mergeSchema", "true")
     writer = writer.option("txnAppId", query_id(spark, job.checkpoint_location)).option("txnVersion", batch_id)
     (writer.partitionBy(*job.partition_columns) if job.partition_columns else writer).save(job.path)

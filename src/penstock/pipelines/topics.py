@@ -1,4 +1,4 @@
-"""Topics of pipelines: their addresses and options, and reading them as DataFrames."""
+"""The topics of pipelines: their addresses and options, and functions that read them as DataFrames."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 
 
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
-    """Returns about `count` of the first records and `count` of the newest.
+    """Returns a DataFrame of about `count` of the first records and about `count` of the newest records.
 
     They are selected by offset: a LIMIT would end the reading tasks with an error in the log.
     """

@@ -1,9 +1,9 @@
 """Turns records into rows of a table, and into changes of a table that has one row per key.
 
-The key is the record's key, or some fields of its value. The newest record of a key is its row. A record with a null
-value deletes the row of its key; if fields are the key, it deletes every row of earlier records with its record key. A
-record without a key, or whose value has none of the fields, is a row of its own that no record replaces. So is a record
-whose value is in `_bad` and may have a key that its columns do not hold.
+A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
+null value deletes the row of its key; if fields are the key, it deletes every row of earlier records with the same
+record key. A record without a key, or whose value has none of the fields, is a row of its own that no record replaces.
+So is a record whose value is in `_bad` and may have a key that its columns do not hold.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Changes:
     kept: Any
     """Rows to insert; each replaces the row of the same key."""
     same: str
-    """The SQL condition by which a row of `kept` or `ended` (`new`) replaces a row of the table (`old`)."""
+    """The SQL condition under which row `new`, of `kept` or `ended`, replaces row `old` of the table."""
     ended: Any
     """Keys whose newest record has a null value."""
     deleted: Any | None
@@ -55,7 +55,7 @@ class Changes:
 
 
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
-    """Returns the changes for a batch of rows with a column `_gone`. Raises SourceError."""
+    """Returns the changes that a batch of rows makes. Column `_gone` is True for a null value. Raises SourceError."""
     from pyspark.sql import functions as f
 
     keys = _Keys(table.schema, _key_columns(table, fields) if fields else [KEY], BAD in table.columns and bool(fields))
@@ -94,7 +94,10 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns the condition that a row has its key. With `_bad`, all key columns have to be set and not nested."""
+        """Returns the SQL condition that a row has its key.
+
+        A row with a value in `_bad` has its key only if all key columns are set and none of them is nested.
+        """
         some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
         if not self._may_be_bad:
             return f"({some})"
@@ -106,9 +109,9 @@ class _Keys:
 
 
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
-    """Returns the columns of the key fields; none if no value of the batch can have them. Raises SourceError.
+    """Returns the columns of the key fields; an empty list if no value of the batch can have them. Raises SourceError.
 
-    Without key columns, every row is a row of its own.
+    Without key columns, no row replaces another.
     """
     from pyspark.sql import functions as f
 
@@ -134,7 +137,7 @@ def _holds(spark: Any, path: str, schema: Any) -> bool:
 
 
 def upsert(spark: Any, path: str, records: Any, fields: Sequence[str], partition_by: Sequence[str]) -> None:
-    """Merges a batch into a Delta table. It is idempotent."""
+    """Merges a batch into a Delta table. Merging the same batch again changes nothing."""
     from delta.tables import DeltaTable
     from pyspark.sql import functions as f
 

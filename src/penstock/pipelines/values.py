@@ -1,8 +1,8 @@
 """Converts JSON values to columns of a table with Spark: `json_types` chooses the columns, `json_rows` makes the rows.
 
-Spark fixes the columns of a query when it starts. The query of a Delta table that grows with its topic has plain
-values, and adds columns in each batch for values that its columns don't hold completely. A Parquet table, which Spark's
-own sink writes, gets the columns of the topic's first and newest values when its query starts.
+Spark fixes the columns of a query when it starts. So the query of a Delta table whose columns are inferred reads values
+as bytes, and each batch adds columns for values that the table's columns don't hold completely. A Parquet table, which
+Spark's own sink writes, gets the columns of the topic's first and newest values when its query starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """A batch as rows, and the columns, which may have grown for it."""
+    """A batch as rows, and the table's columns before and after it. The columns may have grown to hold the batch."""
 
     records: Any
     """Rows with a struct `value`, null for a null value. Spark caches them until `unpersist`."""
@@ -28,7 +28,12 @@ class Evolved:
 
 
 def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
-    """Converts a batch of plain JSON values; `known` is the StructType of the table, None if there is no table."""
+    """Converts a batch of JSON values, given as bytes, to rows.
+
+    Adds columns if the table's columns do not hold all values.
+
+    `known` is the StructType of the table, None if there is no table.
+    """
     from pyspark.sql import functions as f
 
     before = struct_of(known) if known is not None else Struct()
@@ -47,19 +52,19 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
-    """Adds the columns that a new table is partitioned by, also if no value has them yet."""
+    """Returns the columns, and those that a new table is partitioned by, even if no value has them yet."""
     there = {folded(name) for name, _ in columns.columns}
     missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
 
 
 def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
-    """Returns the columns of a StructType, grown to fit plain JSON values."""
+    """Returns the columns of the StructType `known`, grown to hold the JSON values of `records`."""
     return grown(struct_of(known), _seen(records.select("value")), widens=False, fixed=frozenset(fixed))
 
 
 def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
-    """Converts plain JSON values to structs of these columns and `_bad`; also for streams."""
+    """Returns the records with each JSON value converted to a struct of `columns` and `_bad`. Also for streams."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])

@@ -1,8 +1,8 @@
 """Compares replicas in Spark tasks, for clusters that are too large for one process.
 
 The comparison is the client's own (`penstock.client.comparison`): a first job outlines every partition, a second one
-compares its ranges, several in a task, and this module combines the results. They are the same as those of `penstock
-cluster verify` without Spark, including the digests.
+compares the ranges of all partitions, several in a task, and this module combines the results. They are the same as
+those of `penstock cluster verify` without Spark, including the digests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.protocol.errors import KafkaError
 
 #: Tasks for each core: with many short tasks, all cores end at about the same time.
 TASKS_PER_CORE = 4
-#: Most ranges of one task: this much work is lost with an executor.
+#: Most ranges of one task. An executor that dies loses the work of its task.
 MOST_RANGES = 100
 #: Partitions that one task outlines at the same time; most of the time it waits for responses.
 AT_ONCE = 16
@@ -65,7 +65,10 @@ def verify(
     rate: float | None = None,
     timeout_s: float = 30.0,
 ) -> list[Comparison]:
-    """Compares the targets, and returns the results in their order. `rate` is the bytes per second of all tasks."""
+    """Compares the targets, and returns the results in the order of the targets.
+
+    `rate` limits all tasks together, in bytes per second.
+    """
     cores = cores_of(spark)
     reach = Reach(bootstrap, timeout_s, rate / cores if rate else None)
     count = max(1, min(len(targets), cores * TASKS_PER_CORE))
@@ -98,7 +101,7 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """Runs in a task: compares the ranges of a share; returns the result, or the reason why it can't."""
+    """Runs in a task: compares the ranges of a share. Returns the result, or the reason why they can't be compared."""
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))

@@ -106,7 +106,7 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
     """Returns the progress of a job that began `seconds` ago, with its rate and the remaining time at that rate.
 
-    Empty while `total` is not known.
+    Returns an empty text while `total` is not known.
     """
     if not total:
         return ""

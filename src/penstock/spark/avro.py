@@ -72,7 +72,7 @@ def _schema(value: ValueOptions) -> Any:
 
 def _type(schema: Any, depth: int, named: dict[str, Any]) -> DataType:
     if depth > MAX_DEPTH:
-        raise SourceError("The Avro schema is recursive, and a table's columns can't be: use a schema of finite depth.")
+        raise SourceError("The Avro schema is recursive, but a table's columns can't be recursive: use another schema.")
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
@@ -85,7 +85,9 @@ def _type(schema: Any, depth: int, named: dict[str, Any]) -> DataType:
         if schema in named:
             return _type(named[schema], depth + 1, named)
         if schema not in _PLAIN:
-            raise SourceError(f"The Avro schema has the unknown type {schema!r}: define it, or correct its name.")
+            raise SourceError(
+                f"The Avro schema has the unknown type {schema!r}: define this type, or correct its name."
+            )
         return _PLAIN[schema]
     kind = schema.get("type")
     if "name" in schema and kind in ("record", "enum", "fixed"):
@@ -110,7 +112,7 @@ def avro_decoder(value: ValueOptions, wanted: Any) -> Callable[[Any], Any]:
     try:
         from fastavro import parse_schema, schemaless_reader
     except ImportError:
-        raise SourceError("Avro needs fastavro: run `pip install 'penstock[formats]'`.") from None
+        raise SourceError("Avro values need package fastavro: run `pip install 'penstock[formats]'`.") from None
     schema = parse_schema(_schema(value))
     skip = REGISTRY_PREFIX if value.confluent else 0
 

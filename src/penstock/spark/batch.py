@@ -28,10 +28,11 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Returns a reader that takes filters only if the user set `push.filters` and Spark pushes filters.
 
-    Spark keeps a plan with the table and not with the query: if a DataFrame is used twice, the second query gets the
-    rows that the first query's filters left. So `push.filters` is for DataFrames that are used once.
-    Spark also refuses a reader that takes filters when pushing them is off, which is Spark's default. It does not pass
-    this setting to the reader, but it pushes filters in a worker program of its own, by which this function knows.
+    Spark plans a read once per DataFrame and not once per query: if a DataFrame is used twice, the second query gets
+    only the rows that the first query's filters left. So `push.filters` is for DataFrames that are used once. Spark
+    also raises an error if a reader takes filters while filter push-down is off, which is Spark's default. Spark does
+    not pass this setting to the reader, but it pushes filters in a separate worker program. So this function checks
+    whether it runs in that program.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)

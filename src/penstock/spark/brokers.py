@@ -17,14 +17,14 @@ from penstock.spark.options import DEFAULT_FETCH_BYTES, SourceOptions
 
 T = TypeVar("T")
 
-#: Kept short: a user waits for the error message when the address does not answer.
+#: This timeout is short, because a user waits for the error message when the address does not answer.
 CONNECT_TIMEOUT_MS = 10_000
 
 
 def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
-    """Connects a client. With `attempts`, every request and the first connection are tried that many times.
+    """Returns a connected client. Raises SourceError if an option is wrong or no broker answers.
 
-    Raises SourceError.
+    With `attempts`, every request and the first connection are tried that many times.
     """
     retry = _retry(options)
     try:

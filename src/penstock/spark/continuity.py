@@ -1,9 +1,9 @@
-"""Finds the topics and partitions from which a stream cannot continue: recreated, deleted or shorter ones. Pure.
+"""Finds topics and partitions from which a stream can't continue: recreated, deleted, or shorter than before. Pure.
 
-Topics are identified by id. A checkpoint names a topic's id beside its offsets, as a key of the JSON with no
-partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source, which continues such
-checkpoints, takes that key for a topic without partitions. A checkpoint of Spark's own source has no ids, and then only
-the offsets are compared.
+Topics are identified by id. A checkpoint stores each topic's id beside the offsets, as one more key of the JSON, with
+no partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source can continue such a
+checkpoint, because it takes that key for a topic without partitions. A checkpoint that Spark's own source wrote has no
+ids; then only the offsets are compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StreamOffset:
 
     offsets: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """By name. Topics of brokers without topic ids are missing, and so are topics of a checkpoint without them."""
+    """Topic ids by topic name. A topic has no entry if its brokers or its checkpoint have no topic ids."""
 
     def to_json(self) -> Json:
         topics = {topic for topic, _ in self.offsets}
@@ -48,7 +48,7 @@ class Changes:
     """Topics and partitions that changed since the stream read them."""
 
     made_again: tuple[str, ...]
-    """Topics that were deleted and created again: they have a new id, and their offsets mean other records."""
+    """Topics that were deleted and created again: the new topic has a new id, and old offsets do not apply to it."""
     gone: tuple[TopicPartition, ...]
     behind: tuple[TopicPartition, ...]
     """Partitions that end before the next offset that the stream would read."""
@@ -65,5 +65,5 @@ def changes(start: StreamOffset, newest: StreamOffset) -> Changes:
 
 
 def made_again(before: StreamOffset, after: StreamOffset) -> set[str]:
-    """Returns the topics that have an id in both, and not the same id."""
+    """Returns the topics that have an id in both `before` and `after`, but not the same id."""
     return {topic for topic, topic_id in before.topic_ids.items() if after.topic_ids.get(topic, topic_id) != topic_id}

@@ -1,6 +1,7 @@
-"""Writes bad records unchanged to a topic of their own; headers name the origin of a record and the error in it.
+"""Writes bad records to a topic of their own, with headers that name the origin of the record and the error.
 
-Delivery is at least once: a task that is tried again sends its bad records again.
+Key, value, timestamp and the record's own headers are unchanged. Delivery is at least once: a task that is tried again
+sends its bad records again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class DeadLetters:
     def send(self, columns: dict[str, Any], decoded: Decoded, rows: Any, reasons: list[str]) -> None:
         """Sends the bad records and returns once the brokers have acknowledged them.
 
-        It waits because a batch must not count as read before its bad records are safe.
+        It waits because a batch must not count as read before its bad records are stored.
         """
         with in_one_sentence(f"Bad records could not be written to {self._topic!r}"):
             if self._producer is None:

@@ -1,12 +1,12 @@
 """Decodes record batches into Arrow columns, without a Python object per record. Pure.
 
-The first bytes of records are found by walking their lengths, which is the only sequential part. A run of equal lengths
-takes one step, and a batch with the same size and record count as the batch before it is assumed to have the same
-layout until its lengths are read.
+The start of each record is found by walking over the length fields, which is the only sequential part. A run of equal
+lengths takes one step. A batch with the same size and record count as the batch before it is assumed to have the same
+layout; its length fields are checked afterwards.
 Everything else is numpy over whole columns: the varints of all records, then keys and values with one copy each. If all
 values of a column have the same length, numpy copies them; otherwise one Arrow binary array is laid over the raw bytes,
 with the offsets (key start, key end, value start, value end, …), and `take` copies every fourth element of it.
-Errors inside a batch are INVALID_RECORD, as everywhere.
+A batch that can't be decoded raises KafkaError with INVALID_RECORD.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def decode_batches(
 ) -> Iterator[Decoded]:
     """Yields columns of the records at offsets from `start` to before `end`, some megabytes at a time.
 
-    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, batches in which all records are
-    older are skipped undecoded; older records in other batches are not removed.
+    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, a batch in which all records are
+    older is skipped and not decoded; from other batches, older records are returned too.
     """
     chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
     size = 0
@@ -129,7 +129,10 @@ def _decode_chunk(
 
 
 def _in_one_buffer(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
-    """Returns one buffer with all payloads, and the position of each in it. Copies unless they share a buffer."""
+    """Returns one buffer with all payloads, and the position of each payload in it.
+
+    Copies the payloads unless they are parts of one buffer.
+    """
     whole = payloads[0].obj if isinstance(payloads[0], memoryview) else None
     together = all(isinstance(each, memoryview) and each.obj is whole for each in payloads)
     if together and isinstance(whole, bytes | bytearray) and len(whole) <= _MAX_OFFSET:
@@ -139,7 +142,10 @@ def _in_one_buffer(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
 
 
 def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns timestamps in milliseconds and their types: 0 CreateTime, 1 LogAppendTime (one for the whole batch)."""
+    """Returns each record's timestamp in milliseconds, and its type: 0 is CreateTime, 1 is LogAppendTime.
+
+    With LogAppendTime, all records of a batch have the same timestamp.
+    """
     appended = np.array([header.log_append_time for header, _ in chunk])
     base = np.array([h.max_timestamp if h.log_append_time else h.base_timestamp for h, _ in chunk], dtype=np.int64)
     kind = np.repeat(appended.astype(np.int32), counts)
@@ -171,7 +177,8 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
 def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
     """Returns the assumed positions at which the records of each batch begin.
 
-    A batch with the size and record count of the batch before it is assumed to have its layout; `_measured` checks it.
+    If a batch has the size and record count of the batch before it, both are assumed to have the same layout.
+    `_measured` checks this assumption.
     """
     found: list[Array] = []
     shape: tuple[int, int] | None = None
@@ -185,10 +192,11 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 
 
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
-    """Reads the lengths of records at the assumed positions; returns starts, ends and mismatch flags of the records.
+    """Returns, for every record, its start, its end, and a flag that is set if an assumed position is wrong.
 
-    A start is the position after the length field. The flag is set where a record does not end at the position of the
-    next. If no flag is set, all positions are right: the first of a batch is known, and each implies the next.
+    `found` has the assumed positions of the records. A start is the position after a record's length field. The flag is
+    set if a record does not end at the assumed position of the next record. If no flag is set, all positions are right:
+    the first position of a batch is known, and the length of each record gives the next position.
     """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)
@@ -201,7 +209,7 @@ def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array
 
 
 def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
-    """Returns the position of each of `count` records from `pos` on. Raises KafkaError unless they end at `limit`."""
+    """Returns the positions of `count` records from `pos` on. Raises KafkaError unless the last one ends at `limit`."""
     pieces: list[Array] = []
     places: list[int] = []
     add = places.append
@@ -239,16 +247,19 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None
     if left or pos != limit:
-        raise invalid(f"A batch has {limit - pos} bytes left after its last record, and {left} records are missing.")
+        raise invalid(
+            f"A batch does not match its header: {limit - pos} bytes are left over, and {left} records are missing."
+        )
     if not pieces:
         return np.array(places, dtype=np.int64)
     return np.concatenate([*pieces, np.array(places, dtype=np.int64)])
 
 
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
-    """Counts the records from `pos` on that have the same length as the record before `pos`, which spans `step` bytes.
+    """Returns how many records from `pos` on have the length of the record before `pos`, which spans `step` bytes.
 
-    The count is exact: a record with the same length field spans `step` bytes, so the next one starts `step` further.
+    The number is exact: a record with the same length field spans `step` bytes, so the next record starts `step` bytes
+    further.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:
@@ -308,9 +319,10 @@ def _fields(
 
 
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
-    """Returns the column if all its values have the same length, else None. It takes half the time of `take`.
+    """Returns the column if all its values have the same length, else None. Takes half as long as `take`.
 
-    The raw bytes are viewed as overlapping elements of that length, one at each byte, and numpy copies the wanted ones.
+    The raw bytes are viewed as overlapping elements of that length, one starting at each byte, and numpy copies the
+    elements that are values.
     """
     size, count = int(length[0]), len(length)
     if size < 1 or (length != size).any():
@@ -322,7 +334,7 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns a binary array over the raw bytes: every second element is a span, the others are the bytes between."""
+    """Returns a binary array over the raw bytes: elements 0, 2, 4, … are the spans, the others are between them."""
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(raw)]

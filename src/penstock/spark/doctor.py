@@ -1,4 +1,4 @@
-"""Checks that this machine has everything a pipeline needs, without importing Spark, which takes seconds."""
+"""Checks that this machine has everything a pipeline needs. Does not import Spark, because that takes seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding:
     what: str
     found: str
     state: str
-    """ok, missing, wrong, or absent; absent is for a package that is not needed."""
+    """ok, missing, wrong, or absent. An optional package that is not installed is absent, not missing."""
     advice: str = ""
 
     @property
@@ -80,7 +80,7 @@ def _java(bundled_only: bool) -> Finding:
 
 
 def _source() -> Finding:
-    """Checks that the module by whose name Spark finds the data source is installed."""
+    """Checks that `pyspark_penstock` is installed, the module by which Spark finds the data source."""
     if find_spec("pyspark_penstock") is None:
         return Finding(
             "data source",

@@ -41,7 +41,10 @@ def not_importable(error: ImportError) -> SourceError:
 
 @contextmanager
 def in_one_sentence(failure: str) -> Iterator[None]:
-    """Turns a KafkaError into a SourceError: `failure` says which action failed, and the broker's reason follows."""
+    """Turns a KafkaError in the block into a SourceError.
+
+    Its message is `failure`, which names the failed action, and then the broker's reason.
+    """
     try:
         yield
     except KafkaError as error:

@@ -1,8 +1,8 @@
 """Reads batches directly from a partition's segment files, if the task can open them.
 
-This is safe because the range ends at or below a high watermark (or last stable offset) that the leader gave, and the
-log below it does not change its content: appends, rolls and truncations happen above. Segments appear and disappear as
-a whole: retention renames and removes them, compaction swaps new ones in. So a reader lists the directory, opens the
+This is safe because a task's range ends at or below a high watermark (or last stable offset) that the leader gave, and
+the log does not change below that offset: appends, rolls and truncations happen above it. Segments appear and disappear
+as a whole: retention renames and removes them, compaction swaps new ones in. So a reader lists the directory, opens the
 files that it needs, and lists again: if names and inodes are the same, the open files are one state of the log, and
 they stay readable however long the task runs. Transaction indexes are read before the data: the indexes of an older
 state name at least the transactions that newer data still holds.
@@ -59,7 +59,10 @@ class Snapshot:
 
 
 def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
-    """Returns the partition's directory if it has the leader's node id, cluster id and topic id; else None."""
+    """Returns the partition's directory; None if it is not on this machine.
+
+    A directory with the same path counts only if it has the node id, cluster id and topic id of the hint.
+    """
     try:
         with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:
             meta = parse_properties(file.read(1 << 16))
@@ -77,15 +80,15 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Yields the data batches with offsets from `start` to before `end` in portions, each with the offset after it."""
+    """Yields lists of data batches with offsets from `start` to before `end`, each with the next offset to read."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
             for data in portions(segment, next_offset):
                 aborted = None
                 if read_committed:
-                    # As in a fetch: aborted transactions that end at or after the next offset. The marker of an earlier
-                    # transaction is not read, so the records of its producer would be dropped for ever.
+                    # As in a fetch, only aborted transactions that end at or after the next offset are used. The marker
+                    # of an earlier one is not read here, so all later records of its producer would be dropped.
                     first = max(data.first, next_offset)
                     aborted = [a for a in snapshot.aborted if a.last_offset >= first and a.first_offset <= data.last]
                 try:
@@ -129,7 +132,10 @@ def snapshot_of(directory: str, start: int, end: int, read_committed: bool) -> I
 
 
 def _listing(directory: str) -> Listing | None:
-    """Lists the directory; None while compaction swaps files, because a segment may have no name for a moment."""
+    """Returns the directory's files.
+
+    Returns None while compaction swaps files, because a segment may have no name for a moment.
+    """
     with os.scandir(directory) as entries:
         found = {each.name: each.inode() for each in entries}
     if any(name.endswith(SWAP_SUFFIX) for name in found):
@@ -154,9 +160,9 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """Reads the aborted transactions from all indexes from the range's first segment on.
+    """Returns the aborted transactions from the indexes of the segment with `start` and of all later segments.
 
-    A transaction is in the index of the segment that holds its marker, which may be any later one.
+    A transaction is in the index of the segment that holds its marker, which may be any later segment.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
@@ -178,7 +184,7 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Yields whole batches, some megabytes at a time, from the first batch that ends at or after `start`."""
+    """Yields portions of whole batches, some megabytes each. Portions that end before `start` are left out."""
     position = segment.position
     size = READ_BYTES
     while True:
@@ -206,7 +212,7 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:
-    """Returns the position of a batch at or before `offset`: from the index if there is one, else 0."""
+    """Returns the byte position of a batch at or before `offset`, from the segment's index; 0 if there is no index."""
     try:
         with open(path + INDEX_SUFFIX, "rb") as file:
             data = file.read()

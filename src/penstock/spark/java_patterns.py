@@ -17,7 +17,7 @@ _LETTERS, _DIGITS, _PUNCTUATION = _LOWER | _UPPER, frozenset(string.digits), fro
 _WORD = _LETTERS | _DIGITS | {"_"}
 _LONGEST_PATTERN = 10_000
 
-#: By the names in `\p{…}`, without their prefixes `Is`, `java`, `gc=` and the like.
+#: Members of each class by its name in `\p{…}`, without prefixes `Is`, `java`, `gc=` and the like.
 _PROPERTIES = {
     **dict.fromkeys(("lower", "ll", "lowercase"), _LOWER),
     **dict.fromkeys(("upper", "lu", "uppercase"), _UPPER),
@@ -117,7 +117,10 @@ class _Translation:
         return "\\" + letter
 
     def _class_of_escape(self) -> frozenset[str]:
-        r"""Returns the members of `\p{…}`, `\d` and other escapes, inside of a class and outside."""
+        r"""Parses an escape such as `\p{…}` or `\d`, inside or outside of a class.
+
+        Returns the characters that it matches.
+        """
         self._takes("\\")
         letter = self._character()
         if letter in "pP":
@@ -155,7 +158,10 @@ class _Translation:
         return ALPHABET - found if inverted else found
 
     def _members(self) -> frozenset[str]:
-        """Returns the members of a class after its `[`: unions of characters, which `&&` intersects."""
+        """Parses a class of characters after its `[` and returns its members.
+
+        `&&` intersects the sets on its two sides.
+        """
         inverted = self._takes("^")
         both: frozenset[str] | None = None
         found: frozenset[str] = NOTHING

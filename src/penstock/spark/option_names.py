@@ -2,7 +2,7 @@
 
 A job written for Spark's Kafka connector may carry unknown names: labels, or properties of a vendor's client. These are
 ignored and named in a warning. A name that is probably a misspelt known name is refused, because a misspelt limit that
-is ignored shows only in production; with `compatibility=kafka` it is ignored too.
+is ignored shows only in production; with `compatibility=kafka` such a name is ignored too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 PREFIX = "kafka."
-#: `safe` behaves like Spark's connector except where records could be lost; `kafka` behaves like it there too.
+#: `safe` behaves like Spark's connector except where records could be lost; `kafka` behaves like it even there.
 COMPATIBILITIES = ("safe", "kafka")
 #: Options of the source. The source does not refuse options of the sink, nor the sink options of the source.
 SOURCE = words(

@@ -99,7 +99,7 @@ class SourceOptions:
 
     @property
     def wanted(self) -> str:
-        """The topics or partitions that are read, for messages."""
+        """Returns a description of the topics or partitions that are read, for messages."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))
@@ -154,7 +154,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         without_effect=tuple(given.without_effect),
     )
     if chosen.max_offsets and chosen.min_offsets and chosen.min_offsets > chosen.max_offsets:
-        raise SourceError("Option minOffsetsPerTrigger is above maxOffsetsPerTrigger: lower it, or raise the maximum.")
+        raise SourceError(
+            "Option minOffsetsPerTrigger is above maxOffsetsPerTrigger: lower the minimum, or raise the maximum."
+        )
     return chosen
 
 
@@ -223,9 +225,9 @@ class _Given:
         return (), None, _assigned(text)
 
     def position(self, which: str) -> Position | None:
-        """Returns the position that the options set; a time wins over times by partition, and these over offsets.
+        """Returns the position that the options set; None if they set none.
 
-        This is the order that Spark's own source has.
+        As in Spark's own source, a time for all partitions wins over times by partition, and both win over offsets.
         """
         if self.text(f"{which}Timestamp") is not None:
             return Position(timestamp_ms=self.number(f"{which}Timestamp", EARLIEST))
@@ -300,9 +302,13 @@ def _check_named(
     named = position.named if position is not None else None
     for topic, index in named or ():
         if topics and topic not in topics:
-            raise SourceError(f"The {what} offsets name topic {topic!r}, which is not in subscribe: add it there.")
+            raise SourceError(
+                f"The {what} offsets name topic {topic!r}, which is not in subscribe: add the topic there."
+            )
         if assigned and (topic, index) not in assigned:
-            raise SourceError(f"The {what} offsets name {topic}-{index}, which is not in assign: add it there.")
+            raise SourceError(
+                f"The {what} offsets name {topic}-{index}, which is not in assign: add the partition there."
+            )
 
 
 def _read_committed(client: Mapping[str, str]) -> bool:

@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileHint:
-    """The log directory in which a partition's leader keeps it; a task on that machine may read the files itself."""
+    """The log directory in which the leader keeps a partition.
+
+    A task on the leader's machine may read the files itself.
+    """
 
     log_dir: str
     cluster_id: str
@@ -45,7 +48,7 @@ class ReadTask(InputPartition):
     end: int
     hint: FileHint | None = None
     min_timestamp_ms: int | None = None
-    """Batches in which all records are older are skipped; other older records are not removed."""
+    """Batches in which all records are older are skipped; older records in other batches are not removed."""
     topic_id: str | None = None
     """The id of the topic for which the offsets are valid; a topic that was created again has another id."""
 
@@ -56,7 +59,7 @@ class ReadTask(InputPartition):
 def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
     """Returns the names of the topics that match a pattern, without internal topics, as in Spark's own source.
 
-    Internal topics are the brokers' and the sink's own; `subscribe` reads them by name.
+    Internal topics are those of the brokers and of the sink; only option `subscribe` reads them, by their names.
     """
     wanted = java_pattern(pattern)
     own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
@@ -104,7 +107,10 @@ class Planner:
         return {topic: uuid_to_str(each) for topic, each in found.items() if each != ZERO_UUID}
 
     def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Returns the partitions that exist now. Asks more than once: a broker may not know a new topic yet."""
+        """Returns the partitions that exist now.
+
+        Asks again for an unknown topic, because a broker may not know a new topic yet.
+        """
         wanted = set(partitions)
         with in_one_sentence(f"The topics of {self._options.wanted} could not be looked up"):
             self._client.metadata(sorted({topic for topic, _ in wanted}))
@@ -128,7 +134,7 @@ class Planner:
         return self._listed(dict.fromkeys(partitions, LATEST))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Returns the high watermarks, with read_committed too."""
+        """Returns the high watermarks, even if the options set read_committed."""
         return self._listed(dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
 
     def _listed(self, wanted: Mapping[TopicPartition, int], isolation_level: int | None = None) -> Offsets:
@@ -150,7 +156,7 @@ class Planner:
                 topic, partition = late[0]
                 raise SourceError(
                     f"{topic}-{partition} has no record at or after {times[late[0]]} ms: choose an earlier time, or "
-                    "startingOffsetsByTimestampStrategy=latest to start at its end."
+                    "set startingOffsetsByTimestampStrategy=latest to start at the partition's end."
                 )
             return found | self.latest(late)
         offsets = self._named(position.offsets or {}, partitions, "startingOffsets")
@@ -167,7 +173,7 @@ class Planner:
         return offsets | self._listed({each: offset for each, offset in offsets.items() if offset < 0})
 
     def since(self, timestamp_ms: int, partitions: list[TopicPartition]) -> Offsets:
-        """Returns, for each partition, the first offset at or after the time; its end if all records are older."""
+        """Returns each partition's first offset at or after the time; the partition's end if all records are older."""
         found = self._listed(dict.fromkeys(partitions, timestamp_ms))
         return found | self.latest([each for each in partitions if found[each] < 0])
 
@@ -189,11 +195,16 @@ class Planner:
         unknown = [each for each in given if each not in set(partitions)]
         if unknown:
             topic, partition = unknown[0]
-            raise SourceError(f"Option {name} names {topic}-{partition}, which does not exist: remove it.")
+            raise SourceError(
+                f"Option {name} names {topic}-{partition}, which does not exist: remove it from the option."
+            )
         return dict(given)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """Returns the ranges that a batch reads. Offsets that do not exist are an error, or skipped: failOnDataLoss."""
+        """Returns the ranges that a batch reads.
+
+        If offsets do not exist, raises SourceError, or skips them with failOnDataLoss=false.
+        """
         first, last = self.earliest(start), self.latest(start)
         found = []
         for each in sorted(start):
@@ -207,7 +218,7 @@ class Planner:
         return found
 
     def data_loss(self, loss: str) -> None:
-        """Reports lost records: raises SourceError, or logs a warning with failOnDataLoss=false."""
+        """Reports lost records: raises SourceError. With failOnDataLoss=false, logs a warning instead."""
         if self._options.fail_on_data_loss:
             raise SourceError(f"{loss}: set failOnDataLoss=false to skip the missing records.")
         logger.warning("%s: the missing records are skipped (failOnDataLoss=false)", loss)
@@ -215,7 +226,10 @@ class Planner:
     # Files
 
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
-        """Returns the log directories of the partitions' leaders. Tasks of a partition without a hint fetch it."""
+        """Returns the log directories of the partitions' leaders.
+
+        A partition without a hint is fetched from its leader.
+        """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
             return {}

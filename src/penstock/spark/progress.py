@@ -2,7 +2,7 @@
 
     watcher = watch(spark)                     # or watch(spark, on_progress=print)
     watcher.queries["…"].lag
-    watch(spark, publish="my-job")             # for `penstock pipeline list`, and a broker's console and metrics here
+    watch(spark, publish="my-job")             # for `penstock pipeline list`, and brokers' consoles and metrics
 
     with_metrics(query.lastProgress)           # minOffsetsBehindLatest and so on, as Spark's own Kafka source has them
 
@@ -24,7 +24,7 @@ from penstock import runs
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.spark.continuity import StreamOffset
 
-#: Ended queries of which the state is kept.
+#: Number of ended queries whose state is kept.
 MAX_ENDED = 100
 
 
@@ -34,9 +34,9 @@ class QueryState:
     name: str | None
     batch_id: int
     rows: int
-    """In the last batch."""
+    """Rows of the last batch."""
     total_rows: int
-    """Since this watcher first saw the query."""
+    """Rows since this watcher first saw the query."""
     rows_per_second: float
     batch_ms: int
     lag: int
@@ -85,10 +85,10 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
 
 
 def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
-    """Adds `metrics` and `description` to each topic source of a query's progress, as Spark's own source names them.
+    """Returns a query's progress with `metrics` and `description` added to each source that reads topics.
 
-    `progress` is `query.lastProgress`, an element of `query.recentProgress`, or its parsed JSON. Other sources stay
-    unchanged.
+    Their names are those of Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
+    `query.recentProgress`, or its parsed JSON. Other sources stay unchanged.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
     return told | {"sources": [_with_metrics(source) for source in told.get("sources", ())]}
@@ -120,7 +120,7 @@ def _description(*offsets: StreamOffset) -> str:
 
 
 def _offsets(given: Any) -> StreamOffset:
-    """Parses a source's offset; an offset of another kind of source becomes an empty one."""
+    """Parses a source's offset; returns an empty StreamOffset for a source that reads no topics."""
     try:
         return StreamOffset.from_json(json.loads(given) if isinstance(given, str) else given)
     except (AttributeError, TypeError, ValueError):
@@ -130,7 +130,8 @@ def _offsets(given: Any) -> StreamOffset:
 class QueryWatcher(StreamingQueryListener):
     """Keeps the state of each query of a session.
 
-    Spark calls it from a thread of its own; `queries` is replaced, never changed, so it can be read at any time.
+    Spark calls the watcher from a thread of its own. `queries` is replaced and never changed, so any thread can read it
+    at any time.
     """
 
     def __init__(self, on_progress: Callable[[QueryState], object] | None = None) -> None:
@@ -184,7 +185,7 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Returns the message of a SourceError inside of Spark's error text; without one, its first line."""
+    """Returns the message of a SourceError inside of Spark's error text; the text's first line if there is none."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:
@@ -193,7 +194,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Returns the state in the form that the file of a run has."""
+    """Returns the state in the form in which the file of a run holds it."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,

@@ -51,7 +51,7 @@ def _descriptor(value: ValueOptions) -> Any:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool
     except ImportError:
-        raise SourceError("Protobuf needs its package: run `pip install 'penstock[formats]'`.") from None
+        raise SourceError("Protobuf values need package protobuf: run `pip install 'penstock[formats]'`.") from None
     try:
         with open(value.descriptor or "", "rb") as file:
             files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
@@ -68,7 +68,7 @@ def _descriptor(value: ValueOptions) -> Any:
 
 def _struct(descriptor: Any, depth: int) -> StructType:
     if depth > MAX_DEPTH:
-        raise SourceError(f"Message {descriptor.full_name} is recursive, and a table's columns can't be.")
+        raise SourceError(f"Message {descriptor.full_name} is recursive, but a table's columns can't be recursive.")
     return StructType([StructField(field.name, _type(field, depth)) for field in descriptor.fields])
 
 

@@ -13,7 +13,10 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets from `start` to before `end`. It may hold fewer records: compaction and transactions leave gaps."""
+    """Offsets of a partition from `start` to before `end`.
+
+    There may be fewer records, because compaction and transactions leave gaps.
+    """
 
     topic: str
     partition: int
@@ -46,7 +49,7 @@ def from_json(offsets: Mapping[str, Mapping[str, int]] | None) -> Offsets:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cuts long ranges, so that there are about `min_partitions` in all and none is above `max_records`."""
+    """Cuts long ranges, so that there are at least about `min_partitions`, each of at most `max_records` offsets."""
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
         wanted = [piece for each in wanted for piece in _cut(each, -(-each.size // max_records))]
@@ -69,9 +72,10 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns an end about `limit` records after `start`; each partition gets a share in proportion to its records.
+    """Returns end offsets that are about `limit` records after `start`, over all partitions together.
 
-    As in Spark's own source, a partition with records moves by at least one, so that no partition starves.
+    Each partition gets a share in proportion to its number of offsets. As in Spark's own source, a partition with
+    records gets at least one, so that no partition starves.
     """
     sizes = {each: max(0, end[each] - start.get(each, end[each])) for each in end}
     total = sum(sizes.values())

@@ -38,12 +38,13 @@ def session(
     bundled_java: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> Any:
-    """Returns a session that has the data source; a running session is returned with `config` applied to it.
+    """Returns a Spark session that has the data source. If a session is running, applies `config` to it and returns it.
 
-    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which win over ours.
+    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which win over the
+    properties that Penstock sets.
 
-    `remote` is the address of a Spark Connect server (sc://host:port), or a master on which a server is started here
-    (local[2]).
+    `remote` is the address of a Spark Connect server (sc://host:port), or a master such as local[2], with which a
+    server is started on this machine.
 
     With `delta`, tables of Delta Lake can be read and written; its jars are downloaded once. With `bundled_java`, the
     system's Java is not used.
@@ -85,7 +86,7 @@ def session(
 
 
 def silence_errors() -> None:
-    """Stops PySpark from also writing the errors that it raises to stderr, with all frames of Java's stack."""
+    """Stops PySpark from printing each error that it raises to stderr as well, with all frames of Java's stack."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:  # the call that makes a session reports the missing package

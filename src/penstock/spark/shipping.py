@@ -1,11 +1,11 @@
-"""Pickles the source, readers and writers for executors, so that a task reports a module that is missing there.
+"""Pickles the source, readers and writers for executors, so that a task reports a module missing there.
 
 Spark pickles an object with the name of its class. On an executor without Penstock this ends with a ModuleNotFoundError
 inside of Spark's own unpickling, which names no remedy. So these objects are pickled as a small function, by value,
 which unpickles the rest or reports the missing module in one sentence.
 
 Spark brings the archives of `--py-files` to every executor, and adds them to the path of Python functions, but not to
-that of a data source's tasks. The small function adds them if Penstock is not found otherwise.
+the path of a data source's tasks. The small function adds them if Penstock is not found otherwise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Shipped:
 
 
 def opener() -> Opener:
-    """Returns the function that unpickles. As an inner function it is pickled by value, so it has its own imports."""
+    """Returns the function that unpickles an object on an executor.
+
+    As an inner function it is pickled by value, so it has its own imports.
+    """
 
     def open_here(needs: tuple[str, ...], packed: bytes) -> Any:
         import os

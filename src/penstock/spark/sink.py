@@ -1,4 +1,7 @@
-"""The writers that Spark calls: for batches and streams, on Arrow, plain or exactly once."""
+"""The writers that Spark calls, for batches and for streams.
+
+They take Arrow data, and write it in transactions if exactlyOnce is set.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> Ba
 def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
     """Returns a writer after checking the options and the columns. Raises SourceError.
 
-    `overwrite` is outputMode('complete'): every batch writes all rows of the result, as with Spark's own sink, and
-    readers use the newest row of each key.
+    `overwrite` is True for outputMode('complete'): every batch writes all rows of the result, as with Spark's own sink,
+    and readers use the newest row of each key.
     """
     return StreamWriter(_checked(options, schema, streaming=True))
 
@@ -69,7 +72,10 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Sin
 
 
 class BatchWriter(Shipped, DataSourceArrowWriter):
-    """Writes a batch job's rows. With exactlyOnce, failed attempts leave no visible rows, and the driver commits."""
+    """Writes a batch job's rows.
+
+    With exactlyOnce, only the driver commits, so failed attempts leave no visible rows.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -85,7 +91,7 @@ class BatchWriter(Shipped, DataSourceArrowWriter):
         with in_one_sentence("Rows could not be written"):
             if not self._options.exactly_once:
                 return write_plain(self._options, Task(self._run, 0, slot), iterator)
-            # Each attempt has its own id: of two attempts at once, neither may end the other's transaction.
+            # Each attempt has its own transactional id, so that no attempt ends the transaction of another.
             return write_prepared(self._options, Task(f"{self._run}-{attempt}", 0, slot), iterator, two_phase=False)
 
     def commit(self, messages: Sequence[SinkMessage | None]) -> None:
@@ -115,7 +121,10 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
             return write_plain(self._options, task, iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
-        """Commits the batch, even without rows: an earlier attempt may have prepared rows, or been decided."""
+        """Commits the batch, even if it has no rows.
+
+        An earlier attempt may have prepared transactions, or decided the batch.
+        """
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)
         if told and self._options.exactly_once:
@@ -145,5 +154,5 @@ def _this_task() -> Task:
     query = context.getLocalProperty(QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(BATCH_ID) if context is not None else None
     if context is None or query is None or batch is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Spark gave this task no id of its query or its batch.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Spark gave this task no query id or no batch id.")
     return Task(query, int(batch), context.partitionId())

@@ -1,5 +1,8 @@
 """The driver's part of an exactly-once batch: complete the last decision, decide, complete, abort the rest.
 
+To decide a batch is to record that its transactions are to be committed (`sink_decisions`). To complete a decision is
+to commit them.
+
     tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete its transactions
                                        │ it is about a later batch: refuse       (another run of the query went on)
                                        │ about this batch: nothing to decide     (a replay, with rows or without)
@@ -38,7 +41,7 @@ AT_ONCE = 32
 FENCINGS = 20  # attempts; another producer does not take over an id more often by accident
 TIMEOUT_MS = 60_000
 ONGOING = "Ongoing"
-#: Errors of EndTxn after which its transaction may have ended before, or another producer has taken over the id.
+#: Errors of EndTxn that mean: the transaction may have ended already, or another producer has taken over its id.
 _OWNER_CHANGED = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -52,7 +55,7 @@ _OWNER_CHANGED = frozenset(
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
     """Decides the batch and commits its transactions. Raises SourceError, KafkaError.
 
-    `replayed`: a task found that the batch was decided before, and wrote nothing.
+    `replayed` is True if a task found that the batch was decided before, and wrote nothing.
     """
     reached("driver-begins")
     log = DecisionLog(client, query)
@@ -84,7 +87,10 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
 
 
 def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared]) -> None:
-    """Aborts the transactions that this attempt prepared, because a task failed; not if the batch was decided."""
+    """Aborts the transactions that this attempt prepared, because a task failed.
+
+    Keeps them if the batch was decided.
+    """
     log = DecisionLog(client, query)
     log.own(TIMEOUT_MS).close()
     last = log.last()
@@ -93,11 +99,11 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
 
 
 def give_up_slot(client: Client, query: str, slot: int) -> None:
-    """Aborts the open transactions of earlier attempts of a task, except decided ones. Raises KafkaError.
+    """Aborts the open transactions of a task's earlier attempts, except decided ones. Raises KafkaError.
 
-    For a task that finds no free transactional id. The task takes over the driver's transactional id for a moment, so
-    that no driver can decide to commit these transactions meanwhile. Several tasks and a driver that do so at the same
-    time fence each other and try again.
+    A task calls this when it finds no free transactional id. The task takes over the driver's transactional id for a
+    moment, so that no driver can decide to commit these transactions meanwhile. Several tasks and a driver that do so
+    at the same time fence each other and try again.
     """
     log = DecisionLog(client, query)
     for failures in range(1, FENCINGS + 1):
@@ -121,14 +127,18 @@ def give_up_slot(client: Client, query: str, slot: int) -> None:
 
 
 def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) -> None:
-    """Ends the transactions of a batch job. It is never replayed, so no decision is recorded; open ones time out."""
+    """Commits or aborts the transactions of a batch job. Transactions that are left open time out.
+
+    No decision is recorded, because Spark does not replay a batch job.
+    """
     client.run(_end_all(client.asynchronous, prepared, commit=commit, insist=False))
 
 
 def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
-    """Checks that all transactions are still prepared. Raises SourceError.
+    """Checks that all transactions in `prepared` are still open. Raises SourceError.
 
-    A transaction that is not in the list is described once more: the list may lack a coordinator that just moved.
+    `found` lists the open transactions. A transaction that is not in it is described once more, because the list may
+    lack the transactions of a coordinator that just moved.
     """
     for name, state in sorted(set(prepared).difference(found)):
         if client.run(_describe(client.asynchronous, name)) != state:
@@ -152,7 +162,7 @@ async def _still_open(
 ) -> list[Prepared]:
     """Returns the transactions of a decision that are not completed.
 
-    If an id is prepared again, its earlier transaction has ended.
+    If `prepared` has a new transaction with the same transactional id, the earlier transaction has ended.
     """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)
@@ -166,7 +176,7 @@ async def _still_open(
 
 
 async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]:
-    """Returns the open transactions with ids of this prefix, from all coordinators in the metadata."""
+    """Returns the open transactions whose ids have this prefix, from all coordinators in the metadata."""
 
     async def list_open() -> list[Prepared]:
         await client.metadata([])
@@ -199,7 +209,7 @@ def _open_state(told: TransactionState) -> PreparedTxnState:
 
 
 async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
-    """Asks the current coordinator of a transaction for its state."""
+    """Returns the state of an id's open transaction, from its coordinator; NOTHING_PREPARED if none is open."""
 
     async def describe() -> PreparedTxnState:
         node = await client.coordinator(name, TRANSACTION_COORDINATOR)
@@ -236,11 +246,11 @@ async def _end_all(
 async def end_transaction(
     client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this transaction, also if its id has a new owner; no-op if it has ended.
+    """Ends exactly this transaction, even if its transactional id has a new owner. No-op if it has ended.
 
-    Without `insist`, both cases raise KafkaError. `held`: its task took the transaction over once to prepare it, so
-    that the owner's epoch is one higher, an epoch that no other transaction gets. This guess mostly saves a request;
-    if it is wrong, the coordinator is asked for the owner.
+    Without `insist`, both cases raise KafkaError. `held` is True if the task took the transaction over once to prepare
+    it. Then the owner's epoch is one higher than the transaction's, and no other transaction gets that epoch. So the
+    first try uses this epoch, which mostly saves a request; if it is wrong, the coordinator is asked for the owner.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

@@ -1,8 +1,9 @@
-"""The decision about a query's newest batch, kept as the last record of a topic for each query.
+"""Keeps the decision about a query's newest batch, as the last record in a topic of that query.
 
 Decisions are in a topic because executors and every later driver can read it on any machine, it is as durable as the
-data, and it needs no file system that Python can write to. Each query has its own topic, so that the last decision is
-at its end. Drivers write in transactions of one transactional id, which fences a driver that has been replaced.
+data, and it needs no file system that Python can write to. Each query has its own topic, so that the query's last
+decision is at the topic's end. Drivers write in transactions of one transactional id, which fences a driver that has
+been replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ PREFIX = "__penstock_spark_commits"
 CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.1"}
 KEY = b"decision"
 VERSION = 1
-#: Offsets before the end that are read first; markers and aborted decisions may follow the last decision.
+#: Number of offsets before the topic's end that are read first: several, because markers and aborted decisions may
+#: follow the last decision.
 FIRST_READ_OFFSETS = 4
 
 
@@ -123,7 +125,7 @@ class DecisionLog:
     def own(self, timeout_ms: int = 60_000) -> SyncProducer:
         """Fences all other drivers, and returns the producer that decides from now on.
 
-        A decision that another driver had begun is either committed or aborted afterwards.
+        Once this returns, a decision that another driver had begun is either committed or aborted.
         """
         if not self._exists():
             try:

@@ -66,7 +66,7 @@ def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
 
 
 def cuts(rows: Rows, batch_bytes: int) -> list[tuple[int, int]]:
-    """Returns the bounds of batches that are not above the limit, except batches of a single record."""
+    """Returns the row ranges of batches of at most `batch_bytes`. A single larger record is a batch of its own."""
     ends = np.cumsum(_byte_lengths(rows.keys) + _byte_lengths(rows.values) + _header_lengths(rows) + RECORD_OVERHEAD)
     found, start, before = [], 0, 0
     room = batch_bytes - BATCH_OVERHEAD
@@ -85,7 +85,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
     value_field = _varints(value_lengths)
     sizes = _ATTRIBUTES + sum(widths for _, widths in fields) + value_field[1]
     sizes = sizes + key_bytes + value_bytes + len(_NO_HEADERS)
-    # A record ends with its header count, 0. This byte is put before the next record's length, which saves a piece.
+    # A record ends with its header count, 0. This byte is put before the next record's length, to save a piece.
     end_of_last = (np.zeros((count, 1), np.uint8), np.arange(count) > 0)
     attributes = (np.zeros((count, 1), np.uint8), np.ones(count, np.int64))
     heads = _joined([end_of_last, _varints(sizes), attributes, *fields])
@@ -100,7 +100,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """Returns the lengths as varints encode them: -1 for null."""
+    """Returns the length of each element as a record has it: -1 for null."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1
@@ -162,7 +162,7 @@ def _payload_with_headers(rows: Rows, deltas: Array) -> bytes:
 
 
 def _header_lengths(rows: Rows) -> Array:
-    """Returns an upper bound of each record's bytes of headers."""
+    """Returns, for each record, an upper bound of the bytes of its headers."""
     if rows.headers is None:
         return 0
     return np.array(

@@ -36,11 +36,11 @@ class SinkOptions:
     topic: str | None = None
     exactly_once: bool = False
     create_topics: bool = True
-    """A missing topic is created, if the broker creates topics for producers."""
+    """True: a missing topic is created, if the broker creates topics for producers."""
     ignore_extra: bool = False
-    """Columns that are not a field of a record are left out; otherwise they are an error."""
+    """True: columns that are not a field of a record are left out. False: they are an error."""
     keep_timestamps: bool = True
-    """Column `timestamp` is the record's timestamp; otherwise it is an extra column, as in Spark's own sink."""
+    """True: column `timestamp` is the record's timestamp. False: it is an extra column, as in Spark's own sink."""
     acks: int = ALL
     idempotent: bool = True
     compression: int = 0
@@ -71,7 +71,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     )
     if acks != ALL and (idempotent or exactly_once):
         raise SourceError(
-            f"Option kafka.acks={client['acks']} can lose records: remove it, or set exactlyOnce and "
+            f"Option kafka.acks={client['acks']} can lose records: remove this option, or set exactlyOnce and "
             "kafka.enable.idempotence to false."
         )
     codec = _read(

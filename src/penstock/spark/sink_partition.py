@@ -24,9 +24,9 @@ def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
 
 
 def murmur2(keys: Array) -> Array:
-    """Returns the hash of Kafka's producers, as uint32.
+    """Returns the hash of each key, as Kafka's producers compute it, as uint32.
 
-    It takes one step for each word of the longest key, over the keys that have this word.
+    The loop takes one step for each word of the longest key; a step covers all keys that have this word.
     """
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     data = keys.buffers()[2]
@@ -59,6 +59,6 @@ def murmur2(keys: Array) -> Array:
 
 
 def _word_at(data: Array, positions: Array) -> Array:
-    """Returns the little-endian words at any positions, from a view of the bytes as overlapping words."""
+    """Returns the little-endian words at the given positions, from a view of the bytes as overlapping words."""
     words = np.ndarray((len(data) - _WORD + 1,), "<u4", data, strides=(1,))
     return words[positions].astype(np.uint32, copy=False)

@@ -1,4 +1,4 @@
-"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure.
+"""Chooses the decision that an exactly-once sink records next, from the last one and open transactions. Pure.
 
 Two rules make every decision final:
 
@@ -21,22 +21,23 @@ BEFORE_ALL = -1
 def next_decision(
     last: Decision | None, batch: int, prepared: Collection[Prepared], opened: Collection[Prepared], *, replayed: bool
 ) -> Decision | None:
-    """Returns the decision about a batch; `last` if there is nothing new to decide. Raises SourceError.
+    """Returns the decision about a batch; returns `last` if there is nothing new to decide. Raises SourceError.
 
-    `prepared` are the transactions that the batch's tasks wrote, `opened` all open transactions of the query;
-    `replayed` is set if a task found that the batch was decided before.
+    `prepared` are the transactions that the batch's tasks wrote, `opened` are all open transactions of the query.
+    `replayed` is True if a task found that the batch was decided before.
     """
     if last is not None and last.batch > batch:
         raise SourceError(
             f"Batch {batch} is late: another run of this query has written batch {last.batch}. "
-            "Stop one of them, or give each its own checkpointLocation."
+            "Stop one of the two runs, or give each its own checkpointLocation."
         )
     if last is not None and last.batch == batch:
         return with_aborted(last, opened)
     if replayed:
         raise SourceError(
-            f"Batch {batch} was decided, but its decision is missing: the query's topic {PREFIX}-… lost records. "
-            "Check whether the batch is in the output topics before you restart the query, which writes it again."
+            f"A task found the decision to commit batch {batch}, but the driver did not: the query's topic {PREFIX}-… "
+            "lost records. Check whether the batch is in the output topics before you restart the query, because a "
+            "restart writes the batch again."
         )
     aborted = set(last.aborted).intersection(prepared) if last is not None else set()
     if aborted:
@@ -52,7 +53,7 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """Returns the last decision with these transactions added as aborted, except those that it commits."""
+    """Returns the last decision with the transactions in `given_up` added as aborted, except those that it commits."""
     last = last or Decision(BEFORE_ALL, ())
     more = sorted(set(given_up).difference(last.transactions, last.aborted))
     return Decision(last.batch, last.transactions, (*last.aborted, *more)) if more else last

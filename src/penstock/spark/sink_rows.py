@@ -1,7 +1,7 @@
 """Turns Arrow batches with the sink's columns into records by topic and partition. Pure.
 
-The columns are those of Spark's Kafka sink: `value`, optionally `key`, `headers`, `topic` and `partition`; and
-`timestamp`. Option topic wins over the column.
+Column `value` is required; `key`, `headers`, `topic` and `partition`, as in Spark's Kafka sink, and `timestamp` are
+optional. Option topic wins over column `topic`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.spark.sink_partition import partitions_of
 
 Array = Any
 
-#: Bytes up to which Arrow batches are combined: record batches are fuller, and each costs less work.
+#: Arrow batches are combined up to this size in bytes, so that record batches are fuller and cost less work.
 CHUNK_BYTES = 4 * 1024 * 1024
 
 _TEXT = ("binary", "string")
@@ -62,7 +62,7 @@ def places_of(options: SinkOptions) -> list[str]:
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Combines batches into larger ones, and drops empty ones."""
+    """Yields the rows in larger batches; empty batches are dropped."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
@@ -87,8 +87,8 @@ def _together(batches: list[Any]) -> Any:
 class Router:
     """Assigns rows to partitions.
 
-    Rows of a chunk without a key and a partition go to the same partition, those of the next chunk to another, like
-    Kafka's sticky partitioner.
+    All rows of a batch that have neither a key nor a partition go to one partition; those of the next batch go to
+    another partition, as with Kafka's sticky partitioner.
     """
 
     def __init__(
@@ -101,7 +101,10 @@ class Router:
         self._sticky = slot
 
     def route(self, batch: Any) -> Iterator[tuple[str, int, Rows]]:
-        """Yields topic, partition and rows. Raises SourceError for rows without a topic or with a wrong partition."""
+        """Yields a batch's rows by topic and partition.
+
+        Raises SourceError for a row without a topic or with a wrong partition.
+        """
         self._sticky += 1
         columns = {name: batch.column(index) for index, name in enumerate(batch.schema.names) if name in self._places}
         if self._topic is not None:
@@ -151,7 +154,8 @@ def _override(chosen: Array, column: Array, topic: str, count: int) -> Array:
     wrong = np.flatnonzero(told & ((wanted < 0) | (wanted >= count)))
     if len(wrong):
         raise SourceError(
-            f"A row has partition {wanted[wrong[0]]}, but topic {topic!r} has {count}: correct column `partition`."
+            f"A row has partition {wanted[wrong[0]]}, but topic {topic!r} has {count} partition(s): correct "
+            "column `partition`."
         )
     return np.where(told, wanted, chosen)
 
@@ -161,7 +165,7 @@ def _headers(columns: dict[str, Array]) -> Array | None:
     if headers is None or not len(headers.flatten()):
         return None
     if headers.flatten().field("key").null_count:
-        raise SourceError("A row has a header without a key: give it a key, or remove the header.")
+        raise SourceError("A row has a header without a key: give the header a key, or remove it.")
     return headers
 
 

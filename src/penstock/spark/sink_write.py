@@ -1,4 +1,4 @@
-"""Writes the rows of a Spark task to topics: idempotently, or in a transaction that it prepares and leaves open."""
+"""Writes the rows of a Spark task to topics: idempotently, or in a transaction, which is prepared and left open."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from penstock.spark.sink_options import SinkOptions
 from penstock.spark.sink_rows import Router, chunks
 from penstock.spark.sink_steps import reached
 
-#: Transactional ids per task, and so attempts of it whose transactions may be open at the same time. A driver that
-#: decides a batch aborts all but one; a task that finds no free id aborts open transactions of its earlier attempts.
+#: Number of transactional ids per task. So many attempts of a task may have open transactions at once. A driver that
+#: decides a batch aborts all except one; a task that finds no free id aborts those of its earlier attempts.
 PLACES = 32
 
 
@@ -36,7 +36,7 @@ class Task:
     query: str
     batch: int
     slot: int
-    """The index of the task in its batch; all attempts of a task have the same."""
+    """The index of the task in its batch; all attempts of a task have the same index."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class SinkMessage(WriterCommitMessage):
 
 
 def connect_sink(options: SinkOptions) -> Client:
-    """Connects a client that retries every request and the first connection for about the delivery timeout.
+    """Returns a client that tries every request and the first connection for about the delivery timeout.
 
     Raises SourceError.
     """
@@ -65,7 +65,10 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction. With `two_phase` it stays open until it is ended, otherwise until its timeout."""
+    """Writes rows in a transaction and leaves it open.
+
+    With `two_phase` it stays open until it is ended, otherwise until its timeout.
+    """
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return SinkMessage(task)
@@ -97,15 +100,16 @@ def _decided(client: Client, task: Task) -> bool:
     if last is not None and last.batch > task.batch:
         raise SourceError(
             f"Batch {task.batch} is late: another run of this query has written batch {last.batch}. "
-            "Stop one of them, or give each its own checkpointLocation."
+            "Stop one of the two runs, or give each its own checkpointLocation."
         )
     return last is not None and last.batch == task.batch
 
 
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """Takes the slot's first transactional id without an open transaction, which may be prepared and decided.
+    """Returns a producer with the task's first transactional id that has no open transaction, and that id.
 
-    An earlier owner of the id that has not written yet is fenced. Raises SourceError.
+    An id with an open transaction is not taken, because this transaction may be prepared and decided. A producer that
+    took the id earlier and has not written yet is fenced. Raises SourceError if no id is free.
     """
     found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide
@@ -113,8 +117,8 @@ def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: b
         found = _first_free_id(client, options, task, two_phase)
     if found is None:
         raise SourceError(
-            f"Task {task.slot} has {PLACES} open transactions that are decided and not completed: "
-            "restart the query, or end them with `penstock txn terminate`."
+            f"Task {task.slot} has {PLACES} open transactions that are decided but not committed: "
+            "restart the query, or end these transactions with `penstock txn terminate`."
         )
     return found
 
@@ -132,7 +136,10 @@ def _first_free_id(
 
 
 def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
-    """Prepares a transaction, which has no timeout from then on. If the task dies before, the transaction times out."""
+    """Prepares a transaction, so that it no longer times out.
+
+    If the task dies before this, the transaction times out.
+    """
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))
     if keeper.prepared != state:
@@ -170,7 +177,7 @@ def _send_rows(client: Client, producer: SyncProducer, options: SinkOptions, slo
 
 
 class partition_counts:
-    """Returns the number of partitions of a topic, and asks the brokers once per topic. Raises SourceError.
+    """A function that returns a topic's number of partitions; asks the brokers once per topic. Raises SourceError.
 
     With `create`, a missing topic is requested as producers do: a broker with auto.create.topics.enable creates it.
     """

@@ -1,8 +1,8 @@
-"""The stream reader: runs in one Python process on the driver for as long as the query, and plans each micro-batch.
+"""The stream reader, which plans each micro-batch. It runs in one Python process on the driver until the query ends.
 
 Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, with each topic's id beside them
-(`continuity`). A batch starts at the end of the batch before it. A partition that only the end names is new and is read
-from its beginning; so is a topic that was deleted and created again.
+(`continuity`). A batch starts at the end of the batch before it. A partition that is in a batch's end offsets, but not
+in its start offsets, is new and is read from its beginning; so is a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.spark.workers import settle
 
 
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reports wrong options in its first call: Spark drops the message of an error in a reader's constructor."""
+    """Reports wrong options in its first call. In the constructor, Spark would drop the message of the error."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
@@ -47,7 +47,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @cached_property
     def _options(self) -> SourceOptions:
-        """Parses the options on first use. Raises SourceError."""
+        """Returns the options, which are parsed on first use. Raises SourceError."""
         options = parse_options(self._given, streaming=True)
         check_schema(self._schema, options)
         return options
@@ -135,7 +135,10 @@ class _Driver:
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
 
     def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
-        """Returns start and end offsets. Recreated topics, and deleted or shorter partitions, count as data loss."""
+        """Returns the start offsets of the next batch, and the newest offsets that it may read up to.
+
+        Topics that were created again, and partitions that were deleted or became shorter, are reported as data loss.
+        """
         found = changes(start, newest)
         for topic in found.made_again:
             self._planner.data_loss(f"Topic {topic} was deleted and created again since this query read it")
@@ -160,7 +163,7 @@ class _Driver:
         for each in new:
             if first[each] > 0:
                 topic, partition = each
-                self._planner.data_loss(f"{topic}-{partition} is new to this query, but begins at {first[each]}")
+                self._planner.data_loss(f"{topic}-{partition} is new to this query, but begins at offset {first[each]}")
         return {each: start.get(each, first.get(each, 0)) for each in end}
 
     def _admitted(self, start: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
@@ -169,7 +172,7 @@ class _Driver:
             ready = sum(max(0, end[each] - start[each]) for each in end)
             waited_ms = (time.monotonic() - self._last_batch_s) * 1000
             if ready < limit.min_rows and waited_ms < options.max_trigger_delay_ms:
-                # The batch stays empty; `start` only adds new partitions at their beginning, which is no row.
+                # The batch stays empty: `start` only adds new partitions, at their beginning, so it has no rows.
                 return start
         if not isinstance(limit, ReadAllAvailable):
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_offsets
@@ -203,9 +206,10 @@ class _Driver:
         ]
 
     def _without_deleted_topics(self, until: StreamOffset) -> StreamOffset:
-        """Returns a batch's end without topics that were deleted or created again after the batch was planned.
+        """Returns the end offsets of a batch, without the topics that were deleted after the batch was planned.
 
-        The next batch reads a topic that was created again from its beginning.
+        Such a topic is reported as data loss. If it was created again, the next batch reads the new topic from its
+        beginning.
         """
         gone = set(until.offsets) - self._planner.existing(until.offsets)
         ids = self._planner.topic_ids(until.offsets)

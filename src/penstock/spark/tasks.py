@@ -54,7 +54,7 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
 
 
 def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
-    """Returns the decoded columns, and those that are the same for all records of a task."""
+    """Returns the decoded columns, and the columns that have the same value for all records of a task."""
     count = len(decoded)
     columns = {
         "key": decoded.key,
@@ -74,7 +74,10 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields batches, each portion with its first wanted offset; from files if possible, then from the broker."""
+    """Yields lists of batches, each list with the first offset to read from it.
+
+    Batches come from segment files as far as possible, and then from the broker.
+    """
     position = task.start
     for batches, after in _from_files(options, task):
         yield position, batches
@@ -85,7 +88,10 @@ def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list
 
 
 def directory_of(options: SourceOptions, task: ReadTask) -> str | None:
-    """Returns the directory to read, None to fetch. Raises SourceError if read.mode=files and there is none here."""
+    """Returns the partition's directory if the task reads files; None if it fetches from the broker.
+
+    Raises SourceError if read.mode=files and the directory is not on this machine.
+    """
     if options.read_mode == "wire":
         return None
     directory = partition_directory(task.hint, task.topic, task.partition) if task.hint is not None else None
@@ -146,9 +152,9 @@ def _from_wire(
 
 
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
-    """Returns the offset to continue at after OFFSET_OUT_OF_RANGE. Raises SourceError with failOnDataLoss.
+    """Returns the offset to continue at after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
 
-    The records at `position` were deleted. Gaps inside of the log, which are harmless, don't lead here.
+    The error means that the record at `position` was deleted. Gaps inside of the log are harmless and do not cause it.
     """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

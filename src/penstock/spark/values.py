@@ -27,7 +27,7 @@ DEAD_LETTER_PREFIX = "topic:"
 #: Least bytes of a block that Arrow reads. A block holds a whole column: types inferred from a part may be wrong.
 _BLOCK_BYTES = 1 << 30
 
-#: Types without nested types that a column of `value.schema` may have in DDL.
+#: Types that a column may have in a `value.schema` in DDL, apart from nested types.
 _DDL_TYPES = (
     *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE"),
     *("DECIMAL", "DEC", "NUMERIC", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "INTERVAL"),
@@ -40,7 +40,10 @@ DecodeAll = Callable[[Column], Column]
 
 
 def value_type(options: SourceOptions) -> DataType | str:
-    """Returns Spark's type of the value column, or its DDL: as given, or inferred from the first records."""
+    """Returns the type of the value column, as Spark's type or in DDL.
+
+    It is the given type, or one inferred from the first records.
+    """
     value = options.value
     _check(value)
     if value.format == "string":
@@ -81,7 +84,7 @@ def _check(value: ValueOptions) -> None:
 
 
 def _spark_type(text: str) -> DataType | str:
-    """Parses a schema in Spark's JSON; returns DDL as it is, because only Spark's JVM can parse it."""
+    """Parses a schema in Spark's JSON. Returns a schema in DDL as it is, because only Spark's JVM can parse DDL."""
     if not text.lstrip().startswith("{"):
         _check_ddl(text)
         return f"STRUCT<{text}>"
@@ -93,9 +96,9 @@ def _spark_type(text: str) -> DataType | str:
 
 
 def _check_ddl(text: str) -> None:
-    """Checks the types in DDL. Raises SourceError.
+    """Checks the types in DDL, except nested types, which Spark checks. Raises SourceError.
 
-    Spark's own message about an unknown type points at another column. Nested types are left to Spark.
+    Spark's own message about an unknown type names the wrong column.
     """
     if any(sign in text for sign in "<(`"):
         return
@@ -153,7 +156,7 @@ class ValueDecoder:
         return found
 
     def _decoded(self, values: Column) -> tuple[Column, dict[int, str]]:
-        """Returns the column, with null for bad values, and the reason for each bad row."""
+        """Returns the decoded column, with null for each bad value, and the reasons by the rows of the bad values."""
         reasons: dict[int, str] = {}
         if not len(values):
             return pa.nulls(0, self._type), reasons
@@ -180,7 +183,7 @@ def _by_row(reasons: dict[int, str]) -> list[str]:
 
 
 def _spread(values: Column, rows: Any, count: int) -> Column:
-    """Returns a column of `count` rows with `values` at these rows, and null elsewhere."""
+    """Returns a column of `count` rows: `values[i]` is in row `rows[i]`, and the other rows are null."""
     if len(values) == count:
         return values
     places = np.full(count, -1, dtype=np.int64)
@@ -219,7 +222,7 @@ def _struct(table: Any, wanted: Any, count: int) -> Column:
 
 
 def _joined(values: Column) -> Any:
-    """Joins all values in one buffer, one line per value."""
+    """Returns a buffer with all values, one line per value."""
     line = pc.binary_join_element_wise(values, pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary()))
     first, last = line.offset, line.offset + len(line)
     offsets = np.frombuffer(line.buffers()[1], dtype=np.int32)
@@ -227,10 +230,11 @@ def _joined(values: Column) -> Any:
 
 
 def _read_json(values: Column, wanted: Any) -> Any:
-    """Returns a table with a row per value: each value begins and ends like an object, and is exactly one object.
+    """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
 
-    An object that is cut off would need its rest at the start of the next value, but that begins with a new object; a
-    value with two objects makes a row too many, and no value makes zero rows. So equal counts mean one row per value.
+    The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
+    object: an object that is cut off would need its rest at the start of the next value, but that begins with a new
+    object; a value with two objects makes a row too many; and no value makes zero rows.
     """
     from pyarrow import json as arrow_json
 
@@ -247,7 +251,10 @@ def _read_json(values: Column, wanted: Any) -> Any:
 
 
 def _read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
-    """Returns a table with a row per value: no value has a line end, so none can make more than one row."""
+    """Returns a table with a row per value.
+
+    Raises ValueError for a value with a line end, which would make two rows.
+    """
     from pyarrow import csv
 
     text = values.cast(pa.string())

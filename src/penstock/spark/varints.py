@@ -13,10 +13,10 @@ _MAX_BYTES = 10
 
 
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
-    """Returns the zigzag varint at each position, and the positions after them.
+    """Returns the value of the zigzag varint at each position, and the position after each varint.
 
-    A position past the end reads the last byte. The caller compares the ends of fields with the ends of records:
-    positions only grow, so a field that runs past its record is found.
+    A position past the end of the data reads the last byte. The caller finds a field that runs past its record, because
+    positions only grow, and it compares the ends of fields with the ends of records.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1
@@ -32,7 +32,10 @@ def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
 
 
 def _read_all(data: Array, values: Array, positions: Array) -> tuple[Array, Array]:
-    """Reads varints that have at least two bytes; few have a third."""
+    """Returns the unsigned values of varints of two or more bytes, and the positions after them.
+
+    `values` has their first bytes.
+    """
     byte = data.take(positions, mode="clip")
     values = (values & 0x7F) | ((byte & 0x7F).astype(np.int64) << 7)
     positions = positions + 1

@@ -20,7 +20,10 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:
-    """Returns fetches from `next` until None. It prefetches one, so that a task holds the data of two fetches."""
+    """Fetches a range. `next` returns the fetches in order, then None.
+
+    One more fetch is in flight meanwhile, so a task holds the data of two fetches.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class WireReader:
         *,
         topic_id: bytes | None = None,
     ) -> None:
-        """`topic_id` identifies the topic to read, also if its name belongs to a new topic by now."""
+        """`topic_id` identifies the topic to read, even if a new topic has its name by now."""
         self._client = client
         self._key = (topic, partition)
         self._next = start
@@ -78,7 +81,9 @@ class WireReader:
                 fetched = self._visible(offset, data)
                 if fetched.next_offset > offset:
                     return data, fetched
-                problem = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} returned no data at {offset}.")
+                problem = KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{topic}-{partition} returned no data at offset {offset}."
+                )
             except KafkaError as error:
                 if not error.code.retriable:
                     raise
@@ -101,7 +106,7 @@ class WireReader:
         for found in answer.responses:
             for data in found.partitions:
                 if data.error_code:
-                    raise KafkaError(code_of(data.error_code), f"{topic}-{partition} can't be read at {offset}.")
+                    raise KafkaError(code_of(data.error_code), f"{topic}-{partition} can't be read at offset {offset}.")
                 return data
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition} is missing in the fetch response.")
 

@@ -1,8 +1,8 @@
 """Makes Python workers start in a third of the time, and end a task without a long garbage collection.
 
-Spark puts archives of its Python sources and a jar in front of the path, and every worker compiles the sources again.
-An installed PySpark has compiled modules: a small script, which Spark starts instead of Python, removes the archives
-from the path.
+Spark puts archives of its Python sources and a jar in front of Python's path, and every worker compiles the sources
+again. An installed PySpark has compiled modules: a small script, which Spark starts instead of Python, removes the
+archives from the path.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 from penstock.spark.java import hash_text
 
-#: Bytes of freed memory that a worker keeps: a few times those of one read and its columns. glibc's largest
-#: M_MMAP_THRESHOLD.
+#: Bytes of freed memory that a worker keeps: a few times the size of one read and its columns. This is the largest
+#: M_MMAP_THRESHOLD that glibc allows.
 KEPT_BYTES = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -43,7 +43,7 @@ exec "{python}" "$@"
 
 
 def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
-    """Returns the path of the script, and writes it if it is missing."""
+    """Returns the path of the script that starts Python without the archives. Writes the script if it is missing."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     parent = parent or Path(home) / "penstock"
     place = parent / f"python-{hash_text(python):x}"
@@ -69,10 +69,10 @@ def settle() -> None:
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed buffers of some megabytes for later ones. Returns False if that can't be set.
+    """Makes glibc keep freed buffers of some megabytes and use them again. Returns False if that can't be set.
 
-    By default glibc returns such buffers to the kernel and gets new ones, whose pages the kernel clears: half of the
-    time that decoding rows of a kilobyte takes.
+    By default glibc returns such buffers to the kernel and gets new ones, whose pages the kernel clears. That takes
+    half of the time of decoding rows of a kilobyte.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -82,7 +82,10 @@ def keep_memory() -> bool:
 
 
 def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:
-    """Sets the Python of executors. Local ones run this environment's Python, by the script; others may lack it."""
+    """Sets the Python that executors run.
+
+    Local executors run this environment's Python, started by the script of `launcher`. Others may not have that script.
+    """
     python = sys.executable
     if local and os.name == "posix":
         with suppress(OSError):  # without a directory for the script, workers only start slower

@@ -35,7 +35,9 @@ async def read_records(bootstrap: str, topic: str, partition: int | None) -> lis
     async with AsyncClient(bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
         held = sorted((await client.topic(topic)).partitions)
         if partition is not None and partition not in held:
-            raise ValueError(f"topic {topic!r} has no partition {partition}: it has {len(held)}, from 0")
+            raise ValueError(
+                f"topic {topic!r} has no partition {partition}: it has {len(held)} partitions, counted from 0"
+            )
         wanted = held if partition is None else [partition]
         found: list[Record] = []
         for each in wanted:

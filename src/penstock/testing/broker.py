@@ -4,7 +4,7 @@
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
 It is the production node, in memory unless given a directory, on a free port. `kill()` ends it as `kill -9` would and
-`start()` starts it again on the same data; `restart()` stops it cleanly first. It keeps its port and data.
+`start()` starts it again on the same data; `restart()` stops it cleanly first. The broker keeps its port and data.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class Broker:
         port: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`data` is a directory to keep, `topics` are names with partition counts, `config` are server properties."""
+        """`data` is a directory in which the data is kept. `topics` are topic names with their numbers of partitions.
+
+        `config` are server properties.
+        """
         self._where = "/data" if data is None else os.path.abspath(data)
         self._disk: Disk = (
             MemoryDisk(now_ms=SystemClock().wall_ms) if data is None else RealDisk(max_open_files=available().log_files)
@@ -125,7 +128,7 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port`, for any client's bootstrap.servers."""
+        """Returns `host:port`, for any client's bootstrap.servers."""
         return self.node.bootstrap
 
     @property
@@ -142,7 +145,7 @@ class Broker:
 
     @property
     def node(self) -> Node:
-        """The node itself, which runs on another thread: call its methods with `run`."""
+        """Returns the node itself. It runs on another thread, so call its methods with `run`."""
         if self._node is None:
             raise RuntimeError("the broker is not running: use it inside `with`, or call start()")
         return self._node
@@ -159,7 +162,7 @@ class Broker:
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: Value) -> None:
-        """Creates a topic; configs are keywords with underscores for dots: `retention_ms=1000`."""
+        """Creates a topic. `configs` are keywords with underscores instead of dots: `retention_ms=1000`."""
         self.create_topics({name: partitions}, configs=keyword_configs(configs))
 
     def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, Value] | None = None) -> None:

@@ -63,7 +63,10 @@ class Cluster:
         host: str = "127.0.0.1",
         seed: int | None = None,
     ) -> None:
-        """`data` is a directory to keep, `topics` are names with partition counts, `config` are server properties."""
+        """`data` is a directory in which the data is kept. `topics` are topic names with their numbers of partitions.
+
+        `config` are server properties.
+        """
         node_count(nodes)
         home = "/data" if data is None else os.path.abspath(data)
         ports = free_ports(host, 2 * nodes) if data is None else _kept_ports(home, host, 2 * nodes)
@@ -181,7 +184,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port,host:port,…` of all nodes, running or not, for any client's bootstrap.servers."""
+        """Returns `host:port,host:port,…` of all nodes, running or not, for any client's bootstrap.servers."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return ",".join(f"{host}:{plan.port}" for plan in self._plans.values())
 
@@ -191,7 +194,7 @@ class Cluster:
 
     @property
     def nodes(self) -> list[int]:
-        """Ids of all nodes."""
+        """Returns the ids of all nodes."""
         return list(self._plans)
 
     @property
@@ -199,7 +202,7 @@ class Cluster:
         return sorted(self._members)
 
     def node(self, node: int) -> Node:
-        """The node itself, which runs on another thread: call its methods with `run`."""
+        """Returns the node itself. It runs on another thread, so call its methods with `run`."""
         return self._member(node).node
 
     def run(self, node: int, work: Coroutine[Any, Any, T]) -> T:
@@ -213,7 +216,7 @@ class Cluster:
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: Value) -> None:
-        """Creates a topic; configs are keywords with underscores for dots: `retention_ms=1000`."""
+        """Creates a topic. `configs` are keywords with underscores instead of dots: `retention_ms=1000`."""
         named = keyword_configs(configs)
         self.create_topics({name: partitions}, replication_factor=replication_factor, configs=named)
 
@@ -228,7 +231,7 @@ class Cluster:
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Returns the partition's leader; waits for one if there is none."""
+        """Returns the node id of the partition's leader. Waits for a leader if there is none."""
         with self.client() as client:
             return client.leader(topic, partition)
 
@@ -239,7 +242,7 @@ class Cluster:
 
     @property
     def controller(self) -> int:
-        """Returns the active controller's node id; waits for one if there is none."""
+        """Returns the node id of the active controller. Waits for one if there is none."""
         from penstock.client.cluster_admin import ClusterAdmin
 
         with self.client() as client:
@@ -268,7 +271,7 @@ class Cluster:
 
     def _plan(self, node: int) -> LocalNode:
         if node not in self._plans:
-            raise ValueError(f"there is no node {node}: there are {', '.join(map(str, self._plans))}")
+            raise ValueError(f"there is no node {node}: the nodes are {', '.join(map(str, self._plans))}")
         return self._plans[node]
 
     def _member(self, node: int) -> _Member:
@@ -293,7 +296,7 @@ class _Member:
 
 
 def _kept_ports(home: str, host: str, count: int) -> list[int]:
-    """Returns the ports, kept beside the data because the metadata log holds the voters' addresses."""
+    """Returns the nodes' ports. They are kept beside the data, because the metadata log holds the voters' addresses."""
     path = os.path.join(home, "ports.json")
     if not os.path.exists(path):
         os.makedirs(home, DIRECTORY_MODE, exist_ok=True)

@@ -30,10 +30,10 @@ PACKAGES = ("penstock", "pyspark_penstock")
 
 
 class OrdinaryImports:
-    """Finds this distribution's modules before pytest does.
+    """Imports this distribution's modules before pytest's own import hook can rewrite them.
 
     pytest rewrites the asserts in all modules of a distribution that has a plugin. Here that is the whole broker: its
-    compiled files would not be used, and a run that can't cache the rewritten ones would compile all of them again.
+    compiled files would not be used, and a run that can't cache the rewritten modules would compile all of them again.
     """
 
     @staticmethod

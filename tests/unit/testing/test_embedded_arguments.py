@@ -85,5 +85,5 @@ def test_error_names_are_case_insensitive() -> None:
 
 def test_reading_a_missing_partition_is_refused(penstock: Broker) -> None:
     penstock.create_topic("t", 2)
-    with pytest.raises(ValueError, match="topic 't' has no partition 5: it has 2, from 0"):
+    with pytest.raises(ValueError, match="topic 't' has no partition 5: it has 2 partitions, counted from 0"):
         penstock.records("t", 5)

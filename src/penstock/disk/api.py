@@ -28,7 +28,7 @@ def private(path: str, flags: int) -> int:
 
 
 class DiskError(OSError):
-    """The disk is full, failing or gone. Its directory must take no more writes."""
+    """The disk is full, failing or gone. The caller must write no more to the directory on it."""
 
 
 #: Errors for lack of descriptors or memory: not a fault of the disk.
@@ -36,7 +36,7 @@ _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """True if the error, or the one that caused it, is a lack of descriptors or memory and not a fault of the disk."""
+    """True if the error or its cause is a lack of descriptors or memory, and not a fault of the disk."""
     return error is not None and (
         (isinstance(error, OSError) and error.errno in _SHORTAGE) or is_shortage(error.__cause__)
     )
@@ -86,7 +86,7 @@ class Disk(Protocol):
     shared: bool
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        """Returns a handle; the first write creates the file. `size`, if the caller knows it, saves a stat."""
+        """Returns a handle; the first write creates the file. Passing its `size`, if known, saves a stat."""
 
     def create(self, path: str) -> File:
         """Creates an empty file and returns a handle."""
@@ -101,7 +101,7 @@ class Disk(Protocol):
         """Creates a directory and its parents; no error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Replaces `new` if it exists and is a file. Handles of `old` must be closed by their owner."""
+        """Renames `old` to `new` and replaces a file `new`. The owner of handles of `old` must close them."""
 
     def remove(self, path: str) -> None:
         """Removes a file; no error if it does not exist."""
@@ -119,19 +119,19 @@ class Disk(Protocol):
     def sync_file(self, path: str) -> None: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replaces a file: a crash leaves the old or the new one, or, with sync=False, perhaps an empty or no file."""
+        """Replaces a file. A crash leaves the old or the new file; with sync=False, perhaps an empty file or none."""
 
     def write_new(self, path: str, data: bytes) -> None:
-        """Writes a new file; a crash may leave a part of it."""
+        """Writes a new file. A crash may leave only a part of the file."""
 
     def sync_volume(self, path: str) -> bool:
-        """Syncs everything written so far to the volume of `path`. False if the system has no such call."""
+        """Syncs everything written so far to the volume of `path`. Returns False if the system can't."""
 
     def lock(self, path: str) -> Lock:
-        """Locks the directory `path` for this process. Raises DirectoryLockedError if another one has it."""
+        """Locks the directory `path` for this process. Raises DirectoryLockedError if it is locked already."""
 
     def boot_id(self) -> str:
-        """Identifies the boot of the machine: after another boot, unsynced writes may be lost. Empty if unknown."""
+        """Returns an id that changes with each boot, because a boot may lose unsynced writes. Empty if unknown."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         """Returns (total, usable) bytes of the volume, or (-1, -1) if unknown."""
@@ -140,13 +140,13 @@ class Disk(Protocol):
         """Runs blocking work in a thread."""
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        """Runs `python -m module` with `request` on its stdin and returns its stdout. Only if `shared`."""
+        """Runs `python -m module` with `request` on its stdin and returns its stdout. Requires `shared`."""
 
     def close(self) -> None: ...
 
 
 def make_lasting(disk: Disk, path: str) -> None:
-    """Creates a directory and its parents, and syncs them: a power loss removes none of them."""
+    """Creates a directory and its parents, and syncs them, so that a power loss removes none of them."""
     parents: list[str] = []
     here = path
     while not disk.exists(here) and (above := os.path.dirname(here)) != here:

@@ -1,4 +1,4 @@
-"""The open descriptors of a real disk: bounded in number, and given back when connections have taken all others."""
+"""The pool of a real disk's open descriptors. It shrinks when the process runs out of descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Pooled(Protocol):
     recently_used: bool
 
     def release_descriptor(self) -> bool:
-        """Closes the descriptor. False if a thread is using it."""
+        """Closes the descriptor. Returns False and leaves it open if a thread is using it."""
 
     def close(self) -> None:
         """Closes the descriptor now, or when the last thread that uses it is done."""
@@ -37,7 +37,7 @@ class DescriptorPool:
         return list(self._open)
 
     def open(self, file: Pooled, create: int) -> int:
-        """Returns a new descriptor for `file`; closes others if there are too many."""
+        """Returns a new descriptor for `file`. Closes descriptors of other files if too many are open."""
         if len(self._open) >= self._max_open:
             self._evict(max(1, self._max_open // 16))
         try:
@@ -50,7 +50,7 @@ class DescriptorPool:
         return fd
 
     def _open_with_fewer(self, path: str, create: int) -> int:
-        """Connections have taken all descriptors: the pool gives some back and keeps fewer from now on."""
+        """Opens the file when the process has no descriptor left: shrinks the pool, then takes from the reserve."""
         if self._open:
             self._max_open = max(16, len(self._open) // 2)
             self._evict(len(self._open) // 2 + 1)
@@ -63,11 +63,11 @@ class DescriptorPool:
             return os.open(path, OPEN_FLAGS | create, FILE_MODE)
 
     def forget(self, file: Pooled) -> None:
-        """The file closes its descriptor itself."""
+        """Removes the file from the pool, because the file closes its descriptor itself."""
         self._open.pop(file, None)
 
     def _evict(self, wanted: int) -> None:
-        """Second chance: files used since the last sweep go to the back of the queue, the others are closed."""
+        """Closes `wanted` descriptors, first those of files that were not used since the last sweep."""
         for file in list(self._open):
             if not wanted:
                 return

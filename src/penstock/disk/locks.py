@@ -1,6 +1,6 @@
-"""Locks a directory: a POSIX lock on its `.lock` file, as a JVM takes it, and an entry in a set of this process.
+"""Locks a directory with a POSIX lock on its `.lock` file, as a JVM does, and an entry in a set of this process.
 
-A POSIX lock does not keep out a second holder in the same process, so the set does.
+The set is needed because a POSIX lock does not keep out a second holder in the same process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RealLock:
 def lock_directory(path: str) -> RealLock:
     """Locks the directory. Raises DirectoryLockedError if it is locked, OSError if locking is impossible here."""
     key = os.path.realpath(path)
-    taken = f"Another process or broker already uses {path}: stop it, or give this one another directory."
+    taken = f"Another process or broker already uses {path}: stop that one, or give this one another directory."
     if key in _LOCKED_HERE:
         raise DirectoryLockedError(taken)
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)

@@ -1,7 +1,7 @@
 """A disk in memory, for brokers that keep nothing and for tests; it can crash the way real disks do.
 
-With `crashable=True`, `crash(random)` returns the disk as a machine finds it after a power loss: see `volume`. Making,
-renaming and removing whole directories is durable at once.
+With `crashable=True`, `crash(random)` returns the disk as a machine finds it after a power loss: see `volume`.
+Creating, renaming or removing a whole directory is durable at once.
 `on_write` is called before every operation that changes something and may raise: a full disk, or a crash at that point.
 """
 
@@ -196,7 +196,7 @@ class MemoryDisk:
     def lock(self, path: str) -> MemoryLock:
         if path in self.volume.locks:
             raise DirectoryLockedError(
-                f"Another process or broker already uses {path}: stop it, or give this one another directory."
+                f"Another process or broker already uses {path}: stop that one, or give this one another directory."
             )
         self.volume.locks.add(path)
         return MemoryLock(path, self.volume.locks)

@@ -1,6 +1,7 @@
 """The real disk. Descriptors are pooled: a node with 10,000 logs keeps a bounded number open.
 
-Linux-only calls have portable replacements, chosen by module flags; tests switch the flags off and expect the same.
+Linux-only calls have portable replacements, chosen by module flags. Tests switch the flags off and expect
+the same results.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class RealFile:
         return self._size
 
     def descriptor(self, create: int = 0) -> int:
-        """Returns the descriptor, valid until the next call on this disk; a thread has to pin it first."""
+        """Returns the descriptor. It is valid until the next call on this disk; a thread has to use `_pinned`."""
         fd = self._fd
         if fd < 0:
             fd = self._fd = self._disk.descriptors.open(self, create)
@@ -180,7 +181,7 @@ class RealFile:
         return await self._pinned(self.pread, size, offset)
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `function` in a thread; the descriptor stays open until it ends, even if the task is cancelled."""
+        """Runs `function` in a thread and keeps the descriptor open until it ends, even if the task is cancelled."""
         with _reported(self.path):
             self.descriptor()
         self._pins += 1
@@ -217,12 +218,12 @@ class RealFile:
         await self._pinned(self.sync_now)
 
     def close(self) -> None:
-        """Closes the descriptor, when the last thread that uses it ends. Another use opens the file again."""
+        """Closes the descriptor as soon as no thread uses it. A later call on this file opens it again."""
         self._disk.descriptors.forget(self)
         self._closing = not self.release_descriptor()
 
     def release_descriptor(self) -> bool:
-        """Closes the descriptor unless a thread is using it."""
+        """Closes the descriptor. Returns False and leaves it open if a thread is using it."""
         if self._pins:
             return False
         fd, self._fd = self._fd, -1

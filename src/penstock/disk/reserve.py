@@ -1,4 +1,4 @@
-"""A reserve of descriptors, so that checkpoints and snapshots can be written when connections have taken all others."""
+"""A reserve of descriptors, so that checkpoints and snapshots can be written when the process has no other left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reserve:
         self._lock = threading.RLock()  # reentrant: write_atomic syncs the directory while it has the reserve
 
     def fill(self) -> None:
-        """Opens the missing descriptors of the reserve, or as many as the process can have."""
+        """Opens the missing descriptors of the reserve, or as many of them as the process's limit allows."""
         with contextlib.suppress(OSError):
             while len(self._held) < RESERVED_DESCRIPTORS:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))

@@ -1,9 +1,9 @@
 """A volume in memory: a tree of files, and what a loss of power leaves of it.
 
-Every write goes to the page cache, which a killed process leaves behind and a power cut does not. On a crashable volume
-each file keeps what undoes its changes since its last fsync, and each directory the changes of its entries since it was
-last synced. A power cut undoes a suffix of each of these lists, independently for every file and directory, and tears
-the last change that stays: at any byte, with zeros behind it, or with whole sectors missing in the middle.
+Every write goes to the page cache, which survives the end of a process but not a power cut. On a crashable volume each
+file keeps a list of its changes since its last fsync, and each directory a list of the changes of its entries since its
+last sync. A power cut undoes the newest changes of each list, a random number for every file and directory. Then it
+tears the last change that is left: at any byte, with zeros behind it, or with whole sectors missing in the middle.
 `MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
 """
 
@@ -26,7 +26,7 @@ SECTOR = 512
 
 
 class _Change(NamedTuple):
-    """One write or truncation, and what undoes it."""
+    """One write or truncation, with the bytes that undo it."""
 
     sequence: int
     offset: int
@@ -37,7 +37,7 @@ class _Change(NamedTuple):
 
 
 class Severity(Enum):
-    """How many of the unsynced changes a power cut takes."""
+    """How many of the unsynced changes a power cut undoes."""
 
     NOTHING = "nothing"
     EVERYTHING = "all unsynced changes"
@@ -225,7 +225,7 @@ class Volume:
         return found
 
     def create(self, path: str) -> None:
-        """Makes an empty file; replaces a file of this name."""
+        """Creates an empty file, or replaces an existing file with an empty one."""
         directory, name = self.split(path)
         directory.link((name, self._new_inode()))
 
@@ -293,7 +293,7 @@ class Volume:
     # Power.
 
     def lose_power(self, random: Random, severity: Severity = Severity.SOME) -> tuple[int, int]:
-        """Undoes what a power cut takes. Returns how many changes of directories and of files were undone."""
+        """Undoes unsynced changes, as a power cut does. Returns two counts of undone changes: (directories, files)."""
         self.locks.clear()
         self.boots += 1
         entries = 0

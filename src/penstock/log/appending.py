@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """The answer to a batch that was appended before; as in Kafka, its append time is the original's timestamp."""
+    """Returns the answer to a duplicate of `batch`. As in Kafka, its append time is the timestamp of `batch`."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -58,22 +58,22 @@ def larger_than_segment(log: Log, size: int) -> KafkaError:
 
 
 def check_verified(log: Log, header: BatchHeader, verification: Verification | None) -> None:
-    """Refuses a transactional batch whose coordinator has not confirmed the transaction (KIP-890)."""
+    """Raises KafkaError for a transactional batch if the coordinator has not confirmed its transaction (KIP-890)."""
     if not log.producers.is_verified(header, verification):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"Producer {header.producer_id} has no open transaction on this partition: add the partition first.",
+            f"Producer {header.producer_id} has no open transaction on this partition: add the partition to one first.",
         )
 
 
 def check_producer_room(log: Log, now_ms: int) -> None:
-    """Refuses a batch of a new producer id once all logs together remember as many as they may."""
+    """Raises KafkaError if all logs together already remember as many producer ids as the limit allows."""
     producer_ids = log.environment.producer_ids
     if not producer_ids.grant(1, now_ms):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"The broker remembers penstock.max.producer.ids={producer_ids.limit} producers: wait "
-            "until some are older than producer.id.expiration.ms, or raise it.",
+            f"The broker remembers as many producers as penstock.max.producer.ids={producer_ids.limit} allows: wait "
+            "until some are older than producer.id.expiration.ms, or raise that limit.",
         )
 
 
@@ -127,7 +127,7 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
-    """Appends the batches, with one write for each run of them that goes into the same segment."""
+    """Appends the batches. Consecutive batches that go into the same segment are written with one call."""
     start = 0
     while start < len(batches):
         header = batches[start].header

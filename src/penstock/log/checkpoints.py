@@ -1,6 +1,6 @@
 """Kafka's small text files: offset checkpoints, meta.properties, partition.metadata, the mark of a clean stop.
 
-A checkpoint is a version, a count and that many lines. The count tells a whole file from a torn one.
+A checkpoint has a version, a count of lines, and that many lines. A file with fewer lines than its count is torn.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ def parse_lines(data: bytes) -> list[str]:
         lines = data.decode().split("\n")
         version, count = int(lines[0]), int(lines[1])
     except (UnicodeDecodeError, ValueError, IndexError):
-        raise CheckpointError("it does not start with a version and a count") from None
+        raise CheckpointError("the file does not start with a version and a count of lines") from None
     if version != 0:
         raise CheckpointError(f"version {version} is unknown")
     body = lines[2 : 2 + count]
     # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
-        raise CheckpointError(f"it announces {count} lines and has {len(lines) - 2}")
+        raise CheckpointError(
+            f"the count of lines is {count}, but {len(lines) - 2} follow, the last one empty or cut off"
+        )
     return body
 
 
@@ -99,7 +101,7 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """What a broker's process recorded of itself in a log directory."""
+    """The record that a broker's process keeps about itself in a log directory."""
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.
@@ -114,7 +116,7 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """Returns the incarnation before this one, if the machine has not been restarted since; else an empty one."""
+    """Returns the incarnation recorded in `data`; an empty one if another boot wrote it or the data is damaged."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:
@@ -127,7 +129,7 @@ def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
 
 
 def parse_clean_shutdown(data: bytes) -> int:
-    """Returns the epoch that the broker had when it stopped; -1 if the file names none."""
+    """Returns the epoch that the broker had when it stopped; -1 if the file has no epoch."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):

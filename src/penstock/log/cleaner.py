@@ -3,8 +3,8 @@
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
 (`max.compaction.lag.ms`). As in Kafka, these are never compacted: the active segment, the segment that holds the last
 stable offset and those after it, and segments with records younger than `min.compaction.lag.ms`. So every transaction
-with records in a rewritten segment has ended, and the transaction index says how. The
-rewriting itself runs in a helper process if the disk can be shared with one.
+with records in a rewritten segment has ended, and the transaction index says whether it was aborted.
+The rewriting itself runs in a helper process if that process can open the same files.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Cleaner:
         return self._logs.get(log.topic, log.partition) is log
 
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
-        """True if the log was truncated or deleted since it was assessed, or retention deleted one of the sources."""
+        """True if, since `due` was made, the log was truncated or deleted, or retention deleted one of `sources`."""
         log = due.log
         cut = log.truncations != due.truncations or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
@@ -218,7 +218,7 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Compacts the log no more until the node restarts; for lack of descriptors or memory, until the next run."""
+        """Stops compacting the log until the node restarts; for lack of descriptors or memory, until the next run."""
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return

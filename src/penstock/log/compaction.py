@@ -1,6 +1,6 @@
 """The heavy half of compaction: rewrites old segments as compacted `.cleaned` segments, in a helper process.
 
-It only reads and writes files, so it may die at any moment: the next start removes the files that it leaves.
+The process only reads and writes files, so it may die at any moment: the next start removes its unfinished files.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class AbandonedError(Exception):
 
 
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
-    """Writes the compacted segments. Raises CorruptBatchError if a segment is damaged: then nothing may be replaced.
+    """Writes the compacted segments. Raises CorruptBatchError if a segment is damaged: then no segment may be replaced.
 
-    Calls `wanted` now and then, and raises AbandonedError once it returns False.
+    Calls `wanted` regularly, and raises AbandonedError once `wanted` returns False.
     """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:
@@ -131,7 +131,7 @@ def _batches(segment: Segment, wanted: Callable[[], bool]) -> Iterator[ScannedBa
 
 
 def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], bool]) -> OffsetMap:
-    """Reads the dirty part and remembers the latest offset of each key."""
+    """Reads the dirty part of the log and returns the latest offset of each key in it."""
     offsets = OffsetMap(job.first_dirty_offset, job.max_keys)
     transactions = TransactionScan()
     transactions.add_aborted(_aborted(job))
@@ -147,7 +147,7 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Segment]]:
-    """Groups adjacent segments that fit into one new segment, even if no record is dropped."""
+    """Returns groups of adjacent segments. Each group fits into one new segment, even if no record is dropped."""
     groups: list[list[Segment]] = []
     room = index_room = 0
     for segment in segments:

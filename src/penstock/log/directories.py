@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirectories(Sequence[LogDir]):
-    """A sequence of the directories for partitions; `metadata` is the one of the metadata log, often one of them."""
+    """The directories for partitions, as a sequence. `metadata` holds the metadata log and is often one of these."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._for_partitions = [LogDir(disk, _normal(path)) for path in paths]
@@ -47,7 +47,7 @@ class LogDirectories(Sequence[LogDir]):
 
     @property
     def all(self) -> list[LogDir]:
-        """The directories for partitions, and the one of the metadata log if it is another."""
+        """Returns the directories for partitions, and the metadata log's directory if that is a separate one."""
         for_partitions = self._for_partitions
         return for_partitions if self.metadata in for_partitions else [*for_partitions, self.metadata]
 
@@ -55,11 +55,14 @@ class LogDirectories(Sequence[LogDir]):
         return self._by_path[log.log_dir]
 
     def cordon(self, paths: frozenset[str]) -> None:
-        """Replaces the directories that get new logs only if no other directory can have them."""
+        """Cordons exactly these directories: they get a new log only if no other directory can have it."""
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
-        """The directory with that id, or the one with the fewest logs, cordoned ones last. Raises if none is online."""
+        """Returns the directory with that id or, without an id, the one with the fewest logs, cordoned ones last.
+
+        Offline directories are left out. Raises KafkaError if no directory remains.
+        """
         if topic == METADATA_TOPIC:
             candidates = [self.metadata]
         else:
@@ -70,11 +73,11 @@ class LogDirectories(Sequence[LogDir]):
         return min(candidates, key=lambda each: (each.path in self.cordoned, log_counts[each.path]))
 
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
-        """Records in each directory that this process writes there under `broker_epoch`.
+        """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        With `asking`, the process has no epoch yet: it asks for one under this incarnation id, and `broker_epoch` is
-        that of the incarnation before. Once a directory has failed, the records are removed instead, also in the failed
-        one if it still can: what it had taken and not yet synced may be gone.
+        A process that is still registering has no epoch. Then `asking` is the incarnation id of its registration, and
+        `broker_epoch` is the epoch of the process before it. Once any directory has failed, the records are removed
+        from all directories instead, because unsynced writes to the failed directory may be lost.
         """
         incarnation = Incarnation(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all)

@@ -50,7 +50,7 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class DirectoryError(Exception):
-    """A log directory is not this node's, or not usable: the message says which and what to do."""
+    """A log directory belongs to another node or is not usable. The message names it and says what to do."""
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
@@ -83,7 +83,7 @@ class LogDir:
         return self.failure is not None
 
     def space(self) -> tuple[int, int]:
-        """(total, usable) bytes of the directory's volume; -1 where that is unknown."""
+        """Returns (total, usable) bytes of the directory's volume; -1 if unknown."""
         return self.disk.free_bytes(self.path)
 
     def file(self, name: str) -> str:
@@ -99,7 +99,7 @@ class LogDir:
             self._lock = None
 
     def identify(self, node_id: int, cluster_id: str, random: Random) -> None:
-        """Reads meta.properties, or writes it into a directory without one. Raises if it names another node."""
+        """Reads meta.properties, or writes it if it is missing. Raises DirectoryError if it names another node."""
         path = self.file(META_PROPERTIES_FILE)
         known = parse_properties(self.disk.read_bytes(path, 1 << 16)) if self.disk.exists(path) else {}
         if known:
@@ -133,7 +133,7 @@ class LogDir:
             self.disk.write_atomic(path, render_properties(known))
 
     def take_clean_mark(self) -> None:
-        """Notes whether the last stop was clean, and removes its mark: only another clean stop writes it again."""
+        """Sets `clean` and `last_incarnation` as the last process left them, and removes the mark of a clean stop."""
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
         if self.clean:
@@ -145,17 +145,16 @@ class LogDir:
             self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
-        """Records this process, so that the next one can tell whether only the process died or the whole machine.
+        """Records this process and the boot id, so that the next process can tell whether the machine rebooted.
 
-        With the machine, the page cache is lost too. The file is not synced: a power loss that takes it, or brings an
-        older one back, leaves a true statement.
+        A reboot may have lost the page cache. The file is not synced, because a process of a later boot ignores it.
         """
         self.disk.write_atomic(
             self.file(INCARNATION_FILE), render_incarnation(incarnation, self.disk.boot_id()), sync=False
         )
 
     def forget_incarnation(self) -> None:
-        """Removes the record of this process: after a disk failure nobody knows which of its writes are still there."""
+        """Removes the record of this process, because after a disk failure some of its writes may be lost."""
         self.disk.remove(self.file(INCARNATION_FILE))
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
@@ -184,7 +183,7 @@ class LogDir:
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
         """Writes the changed checkpoint files without blocking the loop, one save at a time.
 
-        A truncation may meanwhile write the files at once. Then this save is out of date and is dropped, because it
+        A truncation during the save writes the files at once. Then the save is out of date and is dropped, because it
         may promise records that have been truncated since.
         """
         async with self._saving:

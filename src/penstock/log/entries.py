@@ -1,4 +1,4 @@
-"""A file of fixed-size entries whose newest entries are also, or only, in memory.
+"""A file of fixed-size entries. The newest entries are kept in memory, and some of these are not yet in the file.
 
 An index needs its newest entries often and its old ones seldom, and a node has ten thousand indexes. So entries are
 added in memory, written to the file in bulk (always before the recovery point passes them), and then leave memory.
@@ -59,7 +59,7 @@ class EntryFile:
         self.stored += len(data) // self.entry_size
 
     def truncate(self, count: int) -> None:
-        """Cuts the file and syncs it before returning: a crash must not bring removed entries back."""
+        """Cuts the file to `count` entries and syncs it, so that a crash does not bring removed entries back."""
         if count < self.stored:
             file = self._opened()
             file.truncate(count * self.entry_size)

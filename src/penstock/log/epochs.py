@@ -1,6 +1,6 @@
-"""The offset at which each leader epoch started: followers find with it where their log and the leader's diverge.
+"""The start offset of each leader epoch. With it, followers find where their log and the leader's diverge.
 
-Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: version, count, one pair a line.
+Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: version, count, a pair per line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records that `epoch` starts at `start_offset`; removes entries that contradict it. False if it is known."""
+        """Records the start of `epoch`, in place of entries that contradict it. Returns False if it is known already."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):

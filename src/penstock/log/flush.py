@@ -3,7 +3,7 @@
 Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
 producer snapshots below it are on disk too, so that a start after a crash scans only what is above it.
 
-Where acknowledgements promise fsync, the first group commit also writes the log's mark, see `synced_mark`.
+If acknowledgements promise fsync, the first group commit also writes the log's synced mark (see `synced_mark`).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class TruncatedError(KafkaError):
 
 
 async def sync_to_end(log: Log) -> None:
-    """Waits until all present records of the log are on disk or truncated."""
+    """Waits until all records that the log has now are on disk or truncated."""
     with suppress(TruncatedError):
         await log.flushed(log.log_end_offset)
 
 
 async def make_countable(log: Log) -> None:
-    """Makes all records countable: syncs them if acknowledgements promise fsync, else removes the synced mark."""
+    """Waits until all records count (see `synced_mark`): syncs them if fsync is promised, else removes the mark."""
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
 class Durability:
-    """How much of a log is on disk, and the waiters and syncs that bring more of it there."""
+    """Tracks how much of a log is on disk, and syncs the log for those that wait for it."""
 
     __slots__ = (
         "_log",
@@ -86,29 +86,29 @@ class Durability:
     # State.
 
     def note_unsynced(self, path: str) -> None:
-        """The next flush has to sync this side file."""
+        """Makes the next flush sync this side file."""
         if self._unsynced_files is None:
             self._unsynced_files = set()
         self._unsynced_files.add(path)
 
     @property
     def is_behind(self) -> bool:
-        """True if the recovery point can move up, or side files wait for their sync."""
+        """True if the recovery point can move up or side files are not synced."""
         log = self._log
         return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
 
     def flush_is_overdue(self, now_ms: int) -> bool:
-        """True if records were appended and the last flush is flush.ms ago."""
+        """True if the last flush is at least flush.ms ago and records were appended after it."""
         log = self._log
         return log.appended_bytes > self.flushed_bytes and now_ms - self.last_flush_ms >= log.config.flush_ms
 
     def lower_recovery_point(self, offset: int) -> int:
-        """The log is about to be cut at `offset`. Returns the recovery point before."""
+        """Lowers the recovery point to `offset`, where the log will be cut. Returns the old recovery point."""
         before, self.recovery_point = self.recovery_point, min(self.recovery_point, offset)
         return before
 
     def restore_recovery_point(self, before: int) -> None:
-        """Takes `lower_recovery_point` back: the log was not cut."""
+        """Undoes `lower_recovery_point`, because the log was not cut."""
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
@@ -147,9 +147,9 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """The log is cut at `end_offset`: nothing above is on disk, and waiters for records above get a TruncatedError.
+        """Lowers the flushed offset to `end_offset`, where the log is cut. Waiters for later records get an error.
 
-        A segment that starts there later is a new file, whose directory entry has to be synced again.
+        Segments from there on are forgotten, because a new segment at the same offset is a new file to be synced.
         """
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._synced_bases = frozenset(base for base in self._synced_bases if base < end_offset)
@@ -172,7 +172,7 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """Changes the mark to what the config promises, and syncs for the waiters. Returns the flushed offset."""
+        """Writes or removes the mark as the config demands, then syncs for the waiters. Returns the flushed offset."""
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -184,7 +184,7 @@ class Durability:
         return self.flushed_offset
 
     async def _write_mark(self) -> None:
-        """Syncs the records that counted without fsync, then writes the mark: from here on only synced ones count."""
+        """Syncs all records, then writes the mark. From then on only synced records count."""
         disk = self._log.environment.disk
         self.mark = Mark.CHANGING
         await self._sync_records()
@@ -218,7 +218,7 @@ class Durability:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Writes out what is only in memory. Returns what has to be synced for the recovery point to move."""
+        """Writes what is only in memory to files. Returns what has to be synced before the recovery point may move."""
         log = self._log
         log.check_writable()
         try:
@@ -251,12 +251,12 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Leaves these files to the next flush: the error may not be the disk's, and then the log goes on."""
+        """Leaves the goal's files to the next flush, because the log stays online if the disk is not at fault."""
         for path in goal.paths:
             self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
-        """Moves the recovery point: everything that belongs to the goal is on disk."""
+        """Moves the recovery point up to the goal, after all that the goal names was synced."""
         log = self._log
         if log.truncations != goal.truncations or log.offline:
             return
@@ -267,7 +267,7 @@ class Durability:
         self.last_flush_ms = log.environment.clock.wall_ms()
 
     async def end(self, goal: FlushGoal, *, synced: bool) -> None:
-        """Ends a flush that `begin` began. `synced`: all that was written before `begin` is on disk already."""
+        """Ends a flush that `begin` began. `synced`: the volume was synced since, so that no file is synced here."""
         if synced:
             self.finish(goal)
         else:
@@ -302,7 +302,7 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until the mark is removed, so that all records count, or until fsync is promised again."""
+        """Waits until the mark is removed and all records count. Stops waiting if the config promises fsync again."""
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 

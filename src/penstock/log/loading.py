@@ -135,7 +135,7 @@ def open_log(
     if end < log_start_offset:
         # All remaining records are lost. Their offsets were used once, so the log continues after them.
         logger.warning(
-            "%s ends at offset %d, before its start offset %d: it starts over, empty, at its start offset",
+            "%s ends at offset %d, before its start offset %d: the log starts over, empty, at its start offset",
             place.path,
             end,
             log_start_offset,
@@ -252,7 +252,7 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
         segment = segments[slot]
         if slot > first and segment.base_offset != expected:
             logger.warning(
-                "%s lost records %d to %d: a segment is missing, and those after it are removed",
+                "%s lost records %d to %d: a segment is missing, and the segments after the gap are removed",
                 place.path,
                 expected,
                 segment.base_offset - 1,
@@ -274,7 +274,7 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
 
 
 def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
-    """Removes these segments and syncs the directory: a crash could else bring one back behind newer records."""
+    """Removes the segments from `slot` on and syncs the directory, because a crash could else bring one back."""
     doomed = segments[slot:]
     for segment in reversed(doomed):
         logger.warning("removing %s: the segment before it is damaged or missing", segment.file.path)
@@ -287,7 +287,7 @@ def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
     """Verifies a segment from the recovery point on and cuts it at the first damaged batch.
 
-    Returns the offset after its last batch, and False if it was cut.
+    Returns the offset after the segment's last batch, and False if the segment was cut.
     """
     position, expected = _trusted_part(segment, recovery_point)
     size = segment.size
@@ -301,7 +301,7 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
                 raise CorruptBatchError(
                     segment.file.path,
                     batch.position,
-                    f"its offset {batch.header.base_offset} is too large for the segment",
+                    f"the batch's offset {batch.header.base_offset} is too large for the segment",
                 )
             segment.account(batch.header, batch.position)
             recovered.note(segment, batch.position, batch.header)
@@ -320,7 +320,7 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
 
 
 def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """Returns the position and offset from which the segment must be verified; cuts its indexes back to there."""
+    """Returns the position and offset from which the segment must be verified; cuts the indexes there."""
     if recovery_point > segment.base_offset and segment.size:
         try:
             segment.reset_indexes(recovery_point)
@@ -355,7 +355,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Rebuilds the epochs from `start` on, and those before the first known one, from the batches."""
+    """Rebuilds leader epochs from the batches: those from `start` on, and those before the first known epoch."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

@@ -157,7 +157,7 @@ class Log:
         self._roll_ms = self._new_roll_ms()
 
     def _new_roll_ms(self) -> int:
-        """Returns how long the active segment may take appends: segment.ms less jitter, and max.compaction.lag.ms."""
+        """Returns how long a segment may stay active: segment.ms, or a smaller max.compaction.lag.ms, less jitter."""
         config = self.config
         limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
         jitter = min(config.segment_jitter_ms, config.segment_ms)
@@ -165,7 +165,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below this offset, every transaction has ended below the high watermark; at least the log start offset."""
+        """The offset below which every transaction has ended, with its marker below the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
@@ -195,7 +195,7 @@ class Log:
         return self._storage_error(error)
 
     def failed_midway(self, error: OSError) -> KafkaError:
-        """Like `failed`, but the files no longer match the memory: the log goes offline whatever the error is."""
+        """Like `failed`, for an error after which files and memory differ: the log goes offline whatever the error."""
         refusal = self.failed(error)
         if self._failure is None and not self._closed:
             self._failure = without_frames(error)
@@ -246,7 +246,8 @@ class Log:
     ) -> AppendInfo:
         """Validates the batches, assigns offsets and appends them. Raises KafkaError if a batch is refused.
 
-        Raises UnpackFirstError for a client's batch that takes long to validate: `environment.unpacking` prepares it.
+        Raises UnpackFirstError if validating a client's batch takes long. Then the caller has `environment.unpacking`
+        prepare the batch and appends it again with the result, `prepared`.
         """
         if self._failure is not None or self._closed:
             raise self._unwritable()
@@ -313,7 +314,7 @@ class Log:
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
         """Appends batches that were fetched from the leader of `leader_epoch`, with their offsets.
 
-        Leaves out an incomplete batch at the end, and batches of a later epoch, which come from that epoch's leader.
+        Leaves out an incomplete batch at the end, and batches of a later epoch: only that epoch's leader sends those.
         Returns None if nothing was appended.
         """
         self.check_writable()
@@ -322,7 +323,7 @@ class Log:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Records that `epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
 
-        The next flush writes the file: above the recovery point, a start reads the epochs from the batches.
+        The file is written only by the next flush, because a start reads epochs above the recovery point from batches.
         """
         self.epochs.assign(epoch, start_offset)
 
@@ -441,7 +442,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """The offset below which records count as this replica's, for a leader and in a fetch; see `synced_mark`."""
+        """The offset below which records count for this replica: `synced_mark` explains what counting means."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -465,7 +466,7 @@ class Log:
     # Shortening: the steps are in `shorten.py`.
 
     def drop_segments(self, doomed: list[Segment]) -> None:
-        """Takes these segments out of the log and queues their files for removal. Another one stays or follows."""
+        """Takes out the `doomed` segments and queues their files for removal. If none is left, the caller adds one."""
         self.segments.remove(doomed)
         try:
             for segment in doomed:
@@ -475,7 +476,7 @@ class Log:
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:
-        """Removes everything at or above `offset`. False if there was nothing."""
+        """Removes everything at or above `offset`. Returns False if there was nothing to remove."""
         return shorten.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -483,7 +484,7 @@ class Log:
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Hides records below `offset` from readers; retention deletes their segments. False if they were hidden."""
+        """Hides records below `offset`; retention deletes their segments later. Returns False if they were hidden."""
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
@@ -496,13 +497,13 @@ class Log:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Deletes segments by size, time and log start offset. Returns how many."""
+        """Deletes segments by size, time and log start offset. Returns how many were deleted."""
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints before the files are cut: after a crash in between they promise no missing records.
+        """Lowers the checkpoints before the files are cut, so that they never promise records that are gone.
 
-        Records that are appended later at these offsets are neither synced nor compacted.
+        The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """
         self.truncations += 1
         durability = self.durability
@@ -525,7 +526,7 @@ class Log:
             self.environment.recovery_point_lowered(self)
 
     def restart_at(self, segment: Segment) -> None:
-        """Makes the empty `segment` the only one: the log is empty and starts at its base offset."""
+        """Adds the empty `segment` to a log without segments, which then starts at the segment's base offset."""
         offset = segment.base_offset
         self.segments.add(segment)
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset
@@ -536,7 +537,7 @@ class Log:
         self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
-        """Before the last flush: completes the indexes and takes a producer snapshot. False if that failed."""
+        """Completes the indexes and takes a producer snapshot before the last flush. Returns False if that failed."""
         if self._failure is not None:
             return False
         try:

@@ -85,7 +85,7 @@ class Maintenance:
         self._logs.expire_producers()
 
     async def timed_flush(self) -> None:
-        """Flushes logs whose last flush is flush.ms ago."""
+        """Flushes logs whose last flush is at least flush.ms ago."""
         now_ms = self._logs.clock.wall_ms()
         for log in self._logs:
             if log.durability.flush_is_overdue(now_ms) and not log.offline:
@@ -99,7 +99,7 @@ class Maintenance:
             await self.checkpoints()
 
     async def flush_queued(self) -> None:
-        """Flushes the logs that asked for it, also those that ask during the flush."""
+        """Flushes the logs that `flush_soon` has queued, including those that it queues during the flush."""
         logs = self._logs
         logs.flush_requested.clear()
         while logs.flush_queue:

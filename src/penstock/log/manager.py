@@ -116,7 +116,7 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def synced_partitions(self) -> dict[bytes, list[int]]:
-        """Returns the partitions with a synced mark, by topic id: they never counted records that were not on disk."""
+        """Returns the partitions with a synced mark, by topic id: only synced records ever counted there."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
             if log.durability.mark is Mark.PRESENT:
@@ -154,7 +154,7 @@ class LogManager:
         if is_shortage(error):
             raise DirectoryError(
                 f"{directory.path} can't be opened ({error.strerror or error}), though the disk did not fail: raise "
-                "the process's limit of open files (ulimit -n, LimitNOFILE=), or give it memory."
+                "the process's limit of open files (ulimit -n, LimitNOFILE=), or give the process more memory."
             ) from error
         self._take_offline(directory, error)
 
@@ -253,10 +253,12 @@ class LogManager:
         directory_id: bytes | None = None,
         start_offset: int = 0,
     ) -> Log:
-        """Creates a log in the directory with that id, or in the one with the fewest logs, cordoned ones last."""
+        """Creates a log in the directory that `LogDirectories.for_new_log` chooses."""
         known = self._logs.get((topic, partition))
         if known is not None:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} has a log in {known.log_dir}.")
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} already has a log in {known.log_dir}."
+            )
         directory = self.dirs.for_new_log(topic, directory_id, self._log_counts)
         path = directory.file(f"{topic}-{partition}")
         place = LogPlace(directory.path, path, topic, partition, topic_id)
@@ -282,9 +284,9 @@ class LogManager:
         return log
 
     def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
-        """Renames a log that could not be read when the node started, if it belongs to a topic that is gone.
+        """Renames the directory of a log that could not be read at the start, if it belongs to a deleted topic.
 
-        If it belongs to this very topic, raises: it may be the only copy, and an empty log in its place would lose it.
+        Raises KafkaError if the log belongs to this topic, because it may be the only copy of the records.
         """
         name = f"{key[0]}-{key[1]}"
         for directory in self.dirs:
@@ -294,7 +296,8 @@ class LogManager:
             if self._read_topic_id(path) in (topic_id, ZERO_UUID):
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"{path} can't be read ({self.corruptions[key]}): restore it, or move it away to start it empty.",
+                    f"{path} can't be read ({self.corruptions[key]}): restore it, or move it away to start "
+                    "with an empty log.",
                 )
             self.disk.rename(path, self._aside(directory, name, STRAY_SUFFIX))
         del self.corruptions[key]
@@ -381,7 +384,7 @@ class LogManager:
     # Background work.
 
     def apply_retention(self) -> int:
-        """Deletes segments that retention no longer keeps, in all logs. Returns how many."""
+        """Deletes segments that retention no longer keeps, in all logs. Returns how many were deleted."""
         now_ms = self.clock.wall_ms()
         return sum(self.retain(log, now_ms) for log in self)
 
@@ -412,7 +415,7 @@ class LogManager:
         }
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes the checkpoints of the given directories, or all, now. False if a file could not be written."""
+        """Writes the checkpoints of these directories, by default all, now. Returns False if a write failed."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -424,7 +427,7 @@ class LogManager:
         return written
 
     async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes the checkpoints of the given directories, or all, without blocking the loop. False as above."""
+        """Does the same as `write_checkpoints` without blocking the loop."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -436,7 +439,7 @@ class LogManager:
         return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
-        """Flushes these logs of one directory; many of them with one sync of its volume. False if one failed."""
+        """Flushes these logs of one directory; many logs with one sync of the volume. Returns False if one failed."""
         goals: list[tuple[Log, FlushGoal]] = []
         for count, log in enumerate(logs):
             try:

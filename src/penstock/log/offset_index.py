@@ -92,7 +92,7 @@ class OffsetIndex:
 
     @property
     def last(self) -> tuple[int, int] | None:
-        """(offset, position) of the newest entry."""
+        """Returns (offset, position) of the newest entry; None if there is no entry."""
         if self._offsets:
             return self._base + self._offsets[-1], self._positions[-1]
         if not self._file.stored:
@@ -114,7 +114,7 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Counts the leading stored entries that are in order and below the bound; a crash may damage the others."""
+        """Returns how many entries, from the first on, are in order and below `relative`. A crash may damage others."""
         if not self._file.stored:
             return 0
         last_offset, last_position, keep = (

@@ -83,7 +83,7 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """A check with the coordinator, before the first batch of a transaction is appended (KIP-890)."""
+    """A check with the coordinator that a transaction is open, made before its first batch is appended (KIP-890)."""
 
     producer_epoch: int
     lowest_sequence: int
@@ -124,7 +124,7 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Checks a client's batch. Returns None if it comes next, or the batch that it repeats; else raises."""
+        """Returns None for a client's next batch, the original for a duplicate. Raises KafkaError for all others."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -158,7 +158,7 @@ class ProducerStateManager:
         marker: EndTxn | None = None,
         transaction_version: int = -1,
     ) -> None:
-        """Raises unless this batch may come next from its producer."""
+        """Raises KafkaError unless this batch may come next from its producer."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             self._validate_unknown(header, origin, marker)
@@ -179,7 +179,7 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence of an unknown or expired producer, unless a check under way has seen a lower one."""
+        """Accepts any sequence of an unknown or expired producer. Raises if a pending check has a lower sequence."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -198,7 +198,7 @@ class ProducerStateManager:
     # After an append.
 
     def update(self, header: BatchHeader, marker: EndTxn | None = None) -> CompletedTxn | None:
-        """Takes in a batch that was appended. Returns the transaction that it ended, if any."""
+        """Updates the state with a batch that was appended. Returns the transaction that the batch ended, or None."""
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -241,7 +241,7 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The start of the oldest transaction that is open, or whose marker is not below the high watermark."""
+        """The first offset of the oldest transaction that is open or whose marker is not below the high watermark."""
         if not self._ongoing and not self._unreplicated:
             return None
         undecided = next(iter(self._ongoing), None)
@@ -255,7 +255,7 @@ class ProducerStateManager:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
-        """The last stable offset after the end of `completed`, for its entry in the transaction index."""
+        """Returns the last stable offset after the end of `completed`, for its entry in the transaction index."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -280,7 +280,7 @@ class ProducerStateManager:
     def start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """Begins a check with the coordinator. None if the transaction is already open here and needs no check."""
+        """Begins a check with the coordinator. Returns None if the transaction is open here and needs no check."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return None
         if self._verifications is None:
@@ -294,7 +294,7 @@ class ProducerStateManager:
         return known
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
-        """Forgets a check that failed: requests for producers that don't exist leave nothing in memory."""
+        """Forgets a failed check, so that requests with unknown producer ids leave nothing in memory."""
         if self._verifications and self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 
@@ -302,14 +302,14 @@ class ProducerStateManager:
         return self.is_admitted(header.producer_id, header.producer_epoch, verification)
 
     def is_admitted(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> bool:
-        """True if the producer's transaction is open here, or if this check is still valid."""
+        """True if the producer's transaction is open here, or if `verification` is still valid."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return True
         known = self._verifications.get(producer_id) if self._verifications else None
         return verification is not None and known is verification
 
     def check_open(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> None:
-        """Raises unless this producer's open transaction takes records; `validate` is for batches of clients."""
+        """Raises KafkaError unless the transaction is open or `verification` is valid. Does not check sequences."""
         entry = self._entries.get(producer_id)
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise KafkaError(
@@ -410,6 +410,6 @@ def _check_marker(
     if origin is AppendOrigin.COORDINATOR and entry.coordinator_epoch > marker.coordinator_epoch:
         raise KafkaError(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            f"A coordinator with the newer epoch {entry.coordinator_epoch} has ended a transaction of producer "
-            f"{header.producer_id} since epoch {marker.coordinator_epoch}.",
+            f"A coordinator with the newer epoch {entry.coordinator_epoch} has already ended a transaction of producer "
+            f"{header.producer_id}: epoch {marker.coordinator_epoch} is over.",
         )

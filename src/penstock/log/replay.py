@@ -37,7 +37,7 @@ MAX_KEPT = 100_000
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery has read of the batches at the end of a log, so that they are read only once."""
+    """What recovery found in the batches at the end of a log. It is kept so that the batches are read only once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.
@@ -56,7 +56,7 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields the batches with a producer id, and perhaps others, from `offset` to the end of the log."""
+        """Yields at least every batch with a producer id from `offset` to the log end; others may be among them."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -38,22 +38,24 @@ class ScannedBatch(NamedTuple):
 
 
 def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: int) -> BatchHeader:
-    """Checks offset and length of a header, which the CRC does not cover."""
+    """Returns the header. Raises CorruptBatchError for an impossible offset or length, which the CRC does not cover."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
         raise CorruptBatchError(
-            path, position, f"there is no batch: its magic would be {header.magic}, its length {header.batch_length}"
+            path, position, f"these bytes are no batch: magic {header.magic}, length {header.batch_length}"
         )
     if position + header.batch_length + LOG_OVERHEAD > end:
-        raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at {end}")
+        raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at byte {end}")
     if header.last_offset_delta < 0 or header.base_offset < lowest:
         raise CorruptBatchError(
-            path, position, f"a batch starts at offset {header.base_offset}, below {lowest}, where the one before ended"
+            path,
+            position,
+            f"a batch starts at offset {header.base_offset}, below {lowest}, where the batch before ended",
         )
     return header
 
 
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of every batch from `position`, where one must start, up to `end`."""
+    """Yields (position, header) of every batch from `position`, the start of a batch, up to `end`."""
     chunk, chunk_start, lowest = b"", position, 0
     while position < end:
         at = position - chunk_start
@@ -68,7 +70,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Iterator[ScannedBatch]:
-    """Yields every batch with its bytes. Raises CorruptBatchError at the first whose CRC fails.
+    """Yields every batch with its bytes. Raises CorruptBatchError at the first batch whose CRC fails.
 
     No batch may start below the offset `lowest`.
     """
@@ -85,7 +87,7 @@ def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Itera
         if at + size > len(chunk):
             chunk, chunk_start, at = _read_chunk(file, position, max(size, VERIFY_CHUNK), end), position, 0
             if len(chunk) < size:
-                raise CorruptBatchError(file.path, position, "the file is shorter than its size")
+                raise CorruptBatchError(file.path, position, "the file is shorter than its known size")
         if crc32c(chunk[at + CRC_START : at + size]) != header.crc:
             raise CorruptBatchError(file.path, position, "the checksum does not match")
         lowest = header.base_offset + header.last_offset_delta + 1

@@ -191,7 +191,7 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
-        """Writes the batch and accounts for it. A failed write leaves the file as it was; after that nothing fails."""
+        """Writes the batch and accounts for it. A failed write leaves the file as it was; no later step fails."""
         if self._index is None:
             self._open_indexes()
         self.file.append(head, tail)
@@ -298,7 +298,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch, from which rolling by time counts. None in an empty segment."""
+        """The largest timestamp of the first batch; None in an empty segment. Rolling by time starts from it."""
         if self._first_timestamp is None and self.size:
             for _, header in scan_headers(self.file, 0, self.size):
                 self._first_timestamp = header.max_timestamp
@@ -321,8 +321,8 @@ class Segment:
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        """Writes out index entries that are only in memory, with one for the largest timestamp so far: sealing then
-        adds nothing to files that a flush has made durable."""
+        """Writes index entries that are only in memory to the files, and adds one for the largest timestamp so far. So
+        sealing adds nothing to files that a flush has made durable."""
         if self._index is None or self._time_index is None:
             return
         if self.size:
@@ -333,7 +333,7 @@ class Segment:
         self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
-        """Returns where the log can be cut: `offset`, or the start of the batch that it falls into."""
+        """Returns the offset where the log can be cut: `offset`, or the first offset of the batch that holds it."""
         found = self.locate(offset)
         if found is None:
             return offset
@@ -341,7 +341,7 @@ class Segment:
         return min(offset, header.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes every batch that ends at or after `offset`, and syncs before it returns."""
+        """Removes every batch that ends at or after `offset`, and syncs the file before it returns."""
         position = self.position_of(offset)
         self.file.truncate(position)
         self.file.sync_now()

@@ -18,7 +18,7 @@ _last_offset = attrgetter("last_offset")
 
 
 class SegmentList(Sequence["Segment"]):
-    """Changes only through its methods, so that `bases`, `active` and `size` always match the segments."""
+    """A sequence that only its own methods change, so that `bases`, `active` and `size` always match the segments."""
 
     __slots__ = ("_sealed_size", "_segments", "active", "bases")
 
@@ -40,17 +40,17 @@ class SegmentList(Sequence["Segment"]):
 
     @property
     def size(self) -> int:
-        """Bytes of all segment files together, without their indexes."""
+        """The bytes of all segment files together, without the index files."""
         return self._sealed_size + self.active.size
 
     # Reading.
 
     def starting_at(self, offset: int) -> list[Segment]:
-        """The segment that `offset` falls into, and those after it."""
+        """Returns the segment that `offset` falls into, and the segments after it."""
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def slice_from(self, log: Log, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
-        """A slice of `log` with the batches from the one that holds `offset`; empty if there are none.
+        """Returns a slice of `log` from the batch that holds `offset` on; an empty slice if there is no such batch.
 
         No batch reaches `upper_bound`. With `min_one_batch`, the first batch is whole even beyond `max_bytes`.
         """
@@ -72,7 +72,7 @@ class SegmentList(Sequence["Segment"]):
         return LogSlice(log, None, 0, 0)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start, end)."""
+        """Returns the aborted transactions that overlap [start, end)."""
         found: list[AbortedTransaction] = []
         for segment in self.starting_at(start):
             if not segment.has_aborted:
@@ -95,7 +95,7 @@ class SegmentList(Sequence["Segment"]):
         self._changed()
 
     def remove(self, doomed: list[Segment]) -> None:
-        """Takes these segments out. If none is left, `add` has to follow before the list is used."""
+        """Takes the `doomed` segments out. If none is left, `add` has to follow before the list is used."""
         self._segments = [segment for segment in self._segments if segment not in doomed]
         self._changed()
 

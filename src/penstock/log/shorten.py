@@ -102,7 +102,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
-    """Returns the segments to delete: from the first on, as long as each is expired, in excess or below the log start.
+    """Returns the segments to delete: from the first on, while each one is expired, in excess or below the log start.
 
     Segments that reach the high watermark stay.
     """
@@ -127,6 +127,6 @@ def _doomed(log: Log, now_ms: int) -> list[Segment]:
 
 
 def _newest(segment: Segment) -> int:
-    """Returns the largest timestamp of the segment's records; if they have none, the file's modification time."""
+    """Returns the largest timestamp in the segment; the file's modification time if no record has a timestamp."""
     timestamp = segment.max_timestamp
     return timestamp if timestamp >= 0 else segment.disk.mtime_ms(segment.file.path)

@@ -40,8 +40,8 @@ class LogSlice:
         return self.segment.base_offset if self.segment is not None else -1
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Returns the aborted transactions that may have records in these bytes. It may include a few others, but not
-        all of a long log in every answer.
+        """Returns the aborted transactions that may have records in these bytes. The result may include a few other
+        transactions, but never all those of a long log.
         """
         log, segment = self._log, self.segment
         if segment is None:
@@ -92,7 +92,7 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Verifies bytes that were on disk before this process. Returns the bytes before the first damaged batch."""
+        """Verifies bytes that were on disk before this process started. Returns the bytes before a damaged batch."""
         self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
@@ -105,7 +105,7 @@ class LogSlice:
         return data if good == len(data) else memoryview(data)[:good]
 
     def _check_not_truncated(self) -> None:
-        """Raises KafkaError if the log was truncated since the slice was located: its bytes may be of other batches."""
+        """Raises KafkaError if the log was truncated since the slice was made: other batches may have its place."""
         if self._log.truncations != self._truncations:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -30,7 +30,7 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the state. Returns the file to sync, or None if this offset has one already."""
+        """Writes a snapshot of the state. Returns the file to sync; None if this offset already has a snapshot."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None
@@ -40,13 +40,13 @@ class SnapshotFiles:
         return path
 
     def take_last(self, producers: ProducerStateManager) -> str | None:
-        """Writes the last snapshot before a stop, unless the log never had a producer id."""
+        """Does the same as `take` before a stop, but writes nothing if the log never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None
 
     def load_latest(
         self, producers: ProducerStateManager, log_start: int, log_end: int, now_ms: int, expiration_ms: int
     ) -> int | None:
-        """Loads the newest valid snapshot and returns its offset. None if there is none: the state is empty."""
+        """Loads the newest valid snapshot and returns its offset. Returns None, with empty state, if none is valid."""
         while self.offsets:
             offset = self.offsets[-1]
             if log_start <= offset <= log_end:
@@ -69,7 +69,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> bool:
-        """Removes snapshots above the offset. False if there was none."""
+        """Removes snapshots above the offset. Returns False if there was none."""
         found = bool(self.offsets) and self.offsets[-1] > offset
         while self.offsets and self.offsets[-1] > offset:
             self._disk.remove(self.path(self.offsets.pop()))

@@ -47,5 +47,5 @@ def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
     (count,) = _COUNT.unpack_from(body)
     entries = body[_COUNT.size :]
     if count < 0 or len(entries) != count * _ENTRY.size:
-        raise SnapshotError(f"it announces {count} entries, which do not fit its {len(entries)} bytes")
+        raise SnapshotError(f"the count of entries is {count}, but {len(entries)} bytes of entries follow")
     return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries)]

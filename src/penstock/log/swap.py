@@ -1,10 +1,10 @@
 """Replaces segments by the compacted ones made from them, so that a crash at any point does no harm.
 
     X.log.cleaned     a compacted segment that is not in use yet: the next start removes it
-    X.log.swap        a compacted segment that counts from here on: the next start completes the replacement
+    X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
     X.log.deleted     an old segment that is being removed: the next start removes it
 
-The data file changes its name last in every step, so its name alone tells how far the step got.
+The data file changes its name last in every step, so the name of the data file alone tells how far the step got.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SWAP_SUFFIX = ".swap"
 
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
-    """Replaces each run of old, sealed segments by a new one, whose files end in `.cleaned` and are synced.
+    """Replaces each run of old, sealed segments by a new one. The new files end in `.cleaned` and are synced already.
 
-    The log may change during the syncs: segments that are truncated or deleted meanwhile are not replaced. Returns how
-    many replacements were made.
+    The log may change while this function syncs: segments that are truncated or deleted meanwhile are not replaced.
+    Returns how many replacements were made.
     """
     disk = log.environment.disk
     for _, new in replacements:

@@ -1,20 +1,22 @@
 """The synced mark of a log: a file that says "every record that ever counted for this replica is on disk".
 
-After its machine was off, a broker reports its marked logs to the controller. The mark is written when
-acknowledgements begin to promise fsync, and removed when they no longer do. While the mark may be on disk, only synced
-records may count:
+A record counts for a replica once that replica's copy may help to commit it: these are the records below
+`Log.countable_offset`. A broker whose machine was off reports its logs with a mark to the controller, because these
+logs have lost no record that counted.
 
-    state      the file on disk   records that count, see `Log.countable_offset`
-    ABSENT     is not there       all; none where fsync is promised: the mark has to be written first
-    CHANGING   may be there       none
-    PRESENT    is there           the synced ones, fsync promised or not
+The mark is written when the config begins to promise fsync before acknowledgements, and removed when the config no
+longer promises it. While the mark may be on disk, only synced records may count:
 
-    any state  --write-->   CHANGING  --all records are synced, then the file is-->  PRESENT
-    any state  --remove-->  CHANGING  --the file is gone, also after a power loss--> ABSENT
+    state      mark on disk   records that count
+    ABSENT     no             all, unless fsync is promised: then none, until the mark is written
+    CHANGING   perhaps        none
+    PRESENT    yes            the synced records, whether fsync is promised or not
 
-The log's group commit (`flush.Durability`) keeps the state and makes the changes, in one task: one change ends before
-the next one begins, whatever the config says meanwhile. A change that fails leaves CHANGING. `find` decides the state
-of a log that is opened.
+    any state  --write-->   CHANGING  --all records are synced, then the mark is written and synced-->  PRESENT
+    any state  --remove-->  CHANGING  --the mark is gone, and no power loss can bring it back-->        ABSENT
+
+`flush.Durability` keeps the state and changes it in one task: one change ends before the next one begins, even if the
+config changes meanwhile. If a change fails, the state stays CHANGING. `find` returns the state when a log is opened.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of the mark of a log whose directory has files of these `names`.
 
-    Removes the mark of a damaged log, which lacks records that counted: the next start would find no damage.
+    Removes the mark of a damaged log, because records that counted are missing and the next start finds no damage.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)
@@ -50,7 +52,7 @@ def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
 
 
 def write_file(disk: Disk, path: str) -> None:
-    """Writes the mark into the log's directory and syncs it, with the topic id that the controller knows it by."""
+    """Writes the mark, then syncs the log's directory and the file with the topic id that the report needs."""
     disk.write_new(f"{path}/{SYNCED_MARK_FILE}", b"")
     metadata = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.exists(metadata):
@@ -61,8 +63,8 @@ def write_file(disk: Disk, path: str) -> None:
 def remove_file(disk: Disk, path: str) -> None:
     """Removes the mark in two steps: renames it, syncs the directory, removes it.
 
-    A process that is killed before the sync leaves the other name, and the next start syncs. Without that name, the
-    next start would find no mark, and a power loss could still bring the mark back.
+    If the process is killed before the sync, the next start finds the file under its new name and syncs again. Removed
+    in one step, the next start would find no mark, but a power loss could still bring the mark back.
     """
     removed = f"{path}/{REMOVED_MARK_FILE}"
     if disk.exists(f"{path}/{SYNCED_MARK_FILE}"):

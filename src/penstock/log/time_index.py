@@ -1,4 +1,4 @@
-"""The time index of a segment: (largest timestamp so far, last offset of its batch), twelve bytes each on disk."""
+"""The time index of a segment: pairs of the largest timestamp so far and its batch's last offset, 12 bytes each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimeIndex:
         return self._file
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Adds an entry if its timestamp is larger than all before."""
+        """Adds an entry if `timestamp` is larger than those of all entries."""
         last = self._last_timestamp
         if last is None:
             last = self._last_timestamp = self.last[0]
@@ -49,7 +49,7 @@ class TimeIndex:
 
     @property
     def last(self) -> tuple[int, int]:
-        """(timestamp, offset) of the newest entry; (-1, base offset) if there is none."""
+        """Returns (timestamp, offset) of the newest entry; (-1, base offset) if there is none."""
         if self._timestamps:
             return self._timestamps[-1], self._base + self._offsets[-1]
         if not self._file.stored:
@@ -86,7 +86,7 @@ class TimeIndex:
         self._last_timestamp = self.last[0]
 
     def _good_entries(self, relative: int) -> int:
-        """Counts the leading stored entries that are in order and below the bound; a crash may damage the others."""
+        """Returns how many entries, from the first on, are in order and below `relative`. A crash may damage others."""
         if not self._file.stored:
             return 0
         last_timestamp, last_offset, keep = 0, -1, 0  # zeros are unwritten space

@@ -1,4 +1,4 @@
-"""Finds records by time: the time index narrows the search to a few batches, and only the last one is unpacked.
+"""Finds records by time: the time index narrows the search to a few batches, which are unpacked one by one.
 
 Unpacking may wait, and segments may be deleted meanwhile. So each step of a search starts with the present segments.
 """
@@ -25,14 +25,14 @@ class TimestampedOffset(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that may hold the record."""
+    """A batch that may hold the record in question."""
 
     header: BatchHeader
     batch: bytes
 
 
 async def first_at_or_after(log: Log, timestamp: int) -> TimestampedOffset | None:
-    """The first record of the log at or after `timestamp`."""
+    """Returns the first record of the log at or after `timestamp`; None if there is none."""
     from_offset = log.log_start_offset
     while (found := _candidate(log, next_with_time, timestamp, from_offset)) is not None:
         header, batch = found
@@ -45,7 +45,7 @@ async def first_at_or_after(log: Log, timestamp: int) -> TimestampedOffset | Non
 
 
 async def first_with_max(log: Log) -> TimestampedOffset | None:
-    """The first record that has the largest timestamp of the log."""
+    """Returns the first record that has the largest timestamp of the log; None if no record has one."""
     from_offset = log.log_start_offset
     while (found := _candidate(log, next_with_max_time, from_offset)) is not None:
         header, batch = found
@@ -66,7 +66,7 @@ def _candidate(log: Log, find: Callable[..., Candidate | None], *args: int) -> C
 
 
 def next_with_time(segments: Sequence[Segment], timestamp: int, from_offset: int) -> Candidate | None:
-    """The first batch that ends at or above `from_offset` and claims a timestamp of `timestamp` or later."""
+    """Returns the first batch that ends at or above `from_offset` and whose max timestamp is at least `timestamp`."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
@@ -78,7 +78,7 @@ def next_with_time(segments: Sequence[Segment], timestamp: int, from_offset: int
 
 
 def next_with_max_time(segments: Sequence[Segment], from_offset: int) -> Candidate | None:
-    """The first batch that ends at or above `from_offset` and claims the largest timestamp of all."""
+    """Returns the first batch that ends at or above `from_offset` and has the largest timestamp of all segments."""
     newest: Segment | None = None
     for segment in segments:
         if segment.max_timestamp >= 0 and (newest is None or segment.max_timestamp > newest.max_timestamp):

@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the aborted transactions that end in it, 34 bytes each. Most have none."""
+"""The transaction index of a segment: the aborted transactions that end in it, 34 bytes each. It is often empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] | None:
-    """Parses a transaction index. None if the bytes are none."""
+    """Parses a transaction index. Returns None if an entry is incomplete or impossible."""
     if len(data) % ENTRY_SIZE:
         return None
     found: list[AbortedTransaction] = []
@@ -34,7 +34,7 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
 
 
 def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
-    """Returns the entries before the first impossible one: after a crash, any bytes may follow the last whole entry.
+    """Returns the entries before the first impossible one, because after a crash any bytes may follow the entries.
 
     Entries are in the order of their markers, and a marker comes after the records of its transaction.
     """

@@ -5,8 +5,8 @@ A connection is in one of these conditions, and starts the next request only in 
   busy       a request is in progress (its reply is awaited)
   muted      a quota delays its next request; the answers so far still go out
   congested  more than `write_queue_max_bytes` of answers are unsent
-Frames that arrive meanwhile queue up to `pipelined_max_bytes`, then reading pauses and TCP slows the peer
-down. A free connection also queues them when this pass of the loop has started enough requests (`turns`).
+Frames that arrive in the other conditions queue up to `pipelined_max_bytes`, then reading pauses and TCP slows the peer
+down. A free connection also queues frames when this pass of the loop has started enough requests (`turns`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Close:
-    """The reply of a dispatcher that closes the connection, with the reason for the log."""
+    """A dispatcher's reply that closes the connection, with the reason for the log."""
 
     __slots__ = ("reason",)
 
@@ -99,16 +99,16 @@ class Connection(asyncio.BufferedProtocol):
         self.principal: Any = None
         self.client_id: str | None = None
         self.state: dict[str, Any] = {}
-        """For the dispatcher: client software, negotiated versions, sessions."""
+        """Values that the dispatcher keeps here: client software, negotiated versions, sessions."""
         self.requests = 0
         self.max_frame_bytes = server.limits.socket_request_max_bytes
-        """The dispatcher may lower it, as before authentication."""
+        """The dispatcher may lower this limit, for example before authentication."""
         self.active_tick = 0
         self.idle_slot = 0
         self._transport: asyncio.Transport | None = None
         self._head = b""
         self._rest = b""
-        """Bytes behind a full queue, cut into frames when it is empty. There is none without a queue."""
+        """Bytes that came when the queue was full. They are cut into frames when the queue is empty."""
         self._partial: PartialFrame | None = None
         self._partial_since = 0.0
         self._queue: deque[memoryview] | None = None
@@ -146,13 +146,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._busy
 
     def close(self, reason: str, kind: str = "closed") -> None:
-        """Closes after the answers so far are sent; drops requests that have not started. `kind` groups log lines."""
+        """Closes once the answers so far are sent; drops requests that have not started. `kind` groups log lines."""
         if not self._closing:
             self._server.log.warning(kind, f"{self!r} closed: {reason}")
             self._shut()
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for that long. Of several calls, the longest counts."""
+        """Starts no further request of this connection for that long. After several calls, the latest end counts."""
         until = self._server.loop.time() + seconds
         if self._mute_timer is not None:
             if self._muted_until >= until:
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps bytes to cut them into frames later: one read may bring thousands of tiny requests."""
+        """Keeps bytes to cut them into frames later, because one read may bring thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
-        """Closes the connection after an exception of the dispatcher, which answers expected errors itself."""
+        """Closes the connection after an unexpected exception of the dispatcher, which answers all other errors."""
         self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
 
@@ -489,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drain(1)
 
     def _wait_for_turn(self) -> None:
-        """Queues a free connection for the next pass. Other connections continue when they become free."""
+        """Queues the connection for the next pass if it is free; if not, it continues when it becomes free."""
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True
             self._server.turns.wait(self)
@@ -518,7 +518,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Pauses or resumes reading as the limits demand, and closes after the last answer to a peer that hung up."""
+        """Pauses or resumes reading as the limits demand. Closes after the last answer if the peer has hung up."""
         if self._closing or self._transport is None:
             return
         if self._eof and not self._busy and self._queue is None:
@@ -557,7 +557,7 @@ class Connection(asyncio.BufferedProtocol):
     # The end
 
     def finish(self) -> None:
-        """Reads no more, drops requests that have not started, and closes when none is in progress."""
+        """Stops reading, drops requests that have not started, and closes once no request is in progress."""
         self._drop_queue()
         self._eof = True
         self._settle()
@@ -570,7 +570,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def idle_expired(self) -> bool:
         if self._busy or self._queue is not None or self._mute_timer is not None:
-            return self._congested and self._expire("it reads no answers")
+            return self._congested and self._expire("it read no answers")
         return self._expire("idle")
 
     def _expire(self, why: str) -> bool:

@@ -14,7 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class PartialFrame:
-    """A frame that arrives in several reads, received directly into a buffer that ends up with exactly its size."""
+    """A frame that arrives in several reads. Each read goes directly into a buffer, which grows to the frame's size."""
 
     __slots__ = ("_buffer", "received", "size")
 
@@ -29,13 +29,13 @@ class PartialFrame:
         return len(self._buffer)
 
     def tail(self) -> memoryview:
-        """Returns the buffer for the next bytes."""
+        """Returns the part of the buffer for the next bytes."""
         if self.received == len(self._buffer):
             self._grow()
         return memoryview(self._buffer)[self.received :]
 
     def advance(self, count: int) -> bool:
-        """Notes that `count` bytes were written to the tail. True if the frame is complete."""
+        """Notes that `count` bytes were written to the tail. Returns True if the frame is complete."""
         self.received += count
         return self.received == self.size
 
@@ -54,7 +54,7 @@ class PartialFrame:
 
 
 def foreign_protocol(start: bytes) -> str | None:
-    """Returns the name of the protocol that the first bytes of a connection look like; None for Kafka's own."""
+    """Returns the name of the protocol, other than Kafka's, that the first bytes look like; None if there is none."""
     if start[:2] == b"\x16\x03":
         return "a TLS handshake"
     if start in _HTTP_STARTS:

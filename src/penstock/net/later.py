@@ -35,7 +35,7 @@ class Later(Generic[R_co]):
         self.make = make
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """Waits in a caller that runs in a task already. Cancelling the caller cancels the source."""
+        """Waits for the answer, in a caller that runs in a task. Cancelling the caller cancels the source."""
         source = self.source
         if not isinstance(source, asyncio.Future):
             if self.make is result_of:

@@ -1,4 +1,4 @@
-"""All limits of a server by name, and the counters that its connections share: of connections and of bytes."""
+"""All limits of a server by name, and the counters of connections and bytes that all its connections share."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,37 +13,37 @@ class Limits:
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
     descriptor_connections: int = 2_147_483_647
-    """Connections that the process's limit of open files leaves room for: counts besides `max_connections`."""
+    """Connections that the process's limit of open files leaves room for; applies in addition to `max_connections`."""
     loopback_connections: int = 16
-    """Connections from loopback that get in whatever the other limits say: an operator can undo a lock-out."""
+    """Connections from loopback that are accepted despite all other limits, so that an operator can always get in."""
     max_connections_per_ip: int = 2_147_483_647
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
-    """Negative: never."""
+    """How long a connection may be idle before it is closed. Negative: idle connections are never closed."""
     queued_max_request_bytes: int = -1
-    """Bytes of frames held by all connections together, arriving ones included. Not positive: no bound."""
+    """Bytes of frames that all connections hold together, including incomplete frames. Zero or negative: no limit."""
     socket_listen_backlog_size: int = 50
     pipelined_max_bytes: int = 64 * 1024
-    """Whole requests that wait behind the one in progress, per connection; then reading pauses."""
+    """Bytes of whole requests that may wait behind the one in progress, per connection; then reading pauses."""
     pipelined_max_requests: int = 100
     write_queue_max_bytes: int = 256 * 1024
-    """Unsent bytes per connection from which no further request is started. One answer may pass it."""
+    """Unsent bytes per connection above which no further request is started. One answer alone may exceed it."""
     receive_buffer_bytes: int = 128 * 1024
-    """One per server, lent to the connection that is reading."""
+    """Size of the receive buffer. A server has one and lends it to the connection that is reading."""
     pass_max_requests: int = 64
     """Requests that one pass of the loop starts, of all connections together; one that needs a task counts as eight."""
     pass_max_ms: int = 10
-    """Time after which a pass starts no more; the request in progress may pass it."""
+    """Time after which a pass starts no more requests. The request in progress may take longer."""
     slow_frame_timeout_ms: int = 30_000
     """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""
     queued_max_response_bytes: int = 256 * 1024 * 1024
-    """Bytes of answers that peers are slow to take, of all connections together. Not positive: no bound."""
+    """Bytes of answers that all peers together have not read yet. Zero or negative: no limit."""
     slow_reader_timeout_ms: int = 30_000
-    """How long a peer may take for an answer while more than half of `queued_max_response_bytes` is in use."""
+    """How long a peer may take to read an answer while more than half of `queued_max_response_bytes` is in use."""
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
-    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError."""
+    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError for another form."""
     overrides: dict[str, int] = {}
     for entry in entries:
         host, _, count = entry.strip().rpartition(":")
@@ -59,25 +59,25 @@ def is_loopback(host: str) -> bool:
 
 
 class ConnectionCounts:
-    """Counts connections, in all and by address. The limits may change meanwhile."""
+    """Counts connections, in total and by address. `limits` may be replaced at any time."""
 
     __slots__ = ("_by_host", "_loopback", "addresses", "limits", "total")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.addresses: dict[str, str] = {}
-        """Of the overrides that are given by host name: address to name."""
+        """Maps addresses to host names, for overrides that are given by host name."""
         self.total = 0
         self._loopback = 0
         self._by_host: dict[str, int] = {}
 
     @property
     def full(self) -> bool:
-        """True if the limit of all connections is reached."""
+        """True if the limit on the total number of connections is reached."""
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
-        """Returns why one more connection from this host is refused. A protected listener has no total limit."""
+        """Returns why one more connection from this host is refused; None if not. `protected`: no total limit."""
         if self._loopback < self.limits.loopback_connections and is_loopback(host):
             return None
         if not protected and self.full:
@@ -85,14 +85,14 @@ class ConnectionCounts:
         overrides = self.limits.max_connections_per_ip_overrides
         per_host = overrides.get(self.addresses.get(host, host), self.limits.max_connections_per_ip)
         if self._by_host.get(host, 0) >= per_host:
-            return f"max.connections.per.ip={per_host} are open from {host}: close some or raise it"
+            return f"max.connections.per.ip={per_host} connections are open from {host}: close some or raise that limit"
         return None
 
     def _refusal_in_all(self) -> str:
         if self.total >= self.limits.descriptor_connections:
             most = self.limits.descriptor_connections
-            return f"{most} are open, as many as the limit of open files allows: close some or raise it (ulimit -n)"
-        return f"max.connections={self.limits.max_connections} are open: close some or raise it"
+            return f"{most} connections are open, all that ulimit -n (open files) allows: close some or raise it"
+        return f"max.connections={self.limits.max_connections} connections are open: close some or raise that limit"
 
     def add(self, host: str) -> None:
         self.total += 1
@@ -118,9 +118,9 @@ SHARES = 4
 
 
 class ByteBudget:
-    """Counts the bytes that the server holds, of frames or of answers. Once the budget of frames is spent, connections
-    stop reading between frames and wait here. A frame that has begun may be completed, so the limit can be exceeded,
-    as that of Kafka's memory pool can."""
+    """Counts the bytes of frames, or those of answers, that the server holds. Once the budget for frames is spent,
+    connections read no new frame and wait here. A frame that has begun is still completed, so the limit can be
+    exceeded, as in Kafka's memory pool."""
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -135,22 +135,22 @@ class ByteBudget:
 
     @property
     def room(self) -> int:
-        """Bytes that may still be taken."""
+        """The bytes that may still be taken."""
         return max(0, self.limit - self.used) if self.limit > 0 else NO_BOUND
 
     @property
     def share(self) -> int:
-        """Bytes that one more answer may take: a fraction of those left, so that later answers get some, too."""
+        """The bytes that one more answer may take: a fraction of the room, so that later answers get some, too."""
         return self.room // SHARES
 
     @property
     def strained(self) -> bool:
-        """True if more than half is in use."""
+        """True if more than half of the limit is in use."""
         return 0 < self.limit < 2 * self.used
 
     @property
     def overdrawn(self) -> bool:
-        """True if twice as much is in use as should be."""
+        """True if more than twice the limit is in use."""
         return 0 < 2 * self.limit < self.used
 
     @property
@@ -175,13 +175,13 @@ class ByteBudget:
 
 
 class Idler(Protocol):
-    """A connection, or the like, that an IdleWheel watches."""
+    """A connection or a similar object that an IdleWheel watches."""
 
     active_tick: int
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Closes after a whole idle period. False if it stays open for a reason."""
+        """Called after a whole idle period: closes the connection. Returns False if it has to stay open."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Opens sockets. A node gets a `Network`: a `RealNetwork` in production, the simulator's own in a simulation."""
+"""Opens sockets. A node gets a `Network`: a `RealNetwork` in production, the simulator's network in a simulation."""
 
 import asyncio
 import errno
@@ -21,18 +21,18 @@ class Listening(Protocol):
 
     @property
     def port(self) -> int:
-        """The port in use; the chosen one if port 0 was requested."""
+        """The port in use; if port 0 was requested, the port that the system chose."""
         ...
 
     def close(self) -> None:
-        """Accepts no more connections. Those accepted stay open."""
+        """Stops accepting connections. Accepted connections stay open."""
         ...
 
 
 class Network(Protocol):
     @property
     def max_connections(self) -> int:
-        """The number of accepted connections that the process has descriptors for."""
+        """Returns how many accepted connections the process has descriptors for."""
         ...
 
     async def listen(
@@ -127,7 +127,7 @@ class RealNetwork:
         raise AssertionError
 
     def _bind_one(self, family: int, kind: int, proto: int, address: Any) -> socket.socket | None:
-        """Binds a socket. None if this machine doesn't have the address, like ::1 without IPv6."""
+        """Binds a socket. Returns None if this machine doesn't have the address, for example ::1 without IPv6."""
         try:
             sock = socket.socket(family, kind, proto)
         except OSError:

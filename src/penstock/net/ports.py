@@ -4,7 +4,7 @@ import socket
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Returns different free ports: all are bound at the same time before any is released. Raises OSError."""
+    """Returns `count` different free ports, by binding all of them before it releases any. Raises OSError."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):

@@ -25,7 +25,7 @@ CUT_OFF_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """An address to listen on. After `Server.start`, `port` is the port in use, also if 0 was requested."""
+    """An address to listen on. After `Server.start`, `port` is the port in use, even if 0 was requested."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -33,10 +33,10 @@ class Listener:
     security_protocol: str = "PLAINTEXT"
     tls: ssl.SSLContext | None = None
     protected: bool = False
-    """Brokers and controllers connect here: clients that take all connections don't keep them out."""
+    """True if brokers and controllers connect here: they are accepted even if clients have taken all connections."""
     connections: int = field(default=0, init=False)
     gone: Traffic = field(default=NONE, init=False)
-    """Of connections that were closed."""
+    """The traffic of connections that were closed."""
 
     def leave(self, traffic: Traffic) -> None:
         self.gone = Traffic(self.gone.received + traffic.received, self.gone.sent + traffic.sent)
@@ -58,7 +58,7 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`nanoseconds` is a fine clock that measures requests; without one, only their number ends a pass."""
+        """`nanoseconds` is a clock that measures requests. Without it, only their number ends a pass of the loop."""
         self.dispatch = dispatch
         self.limits = limits or Limits()
         self.network = network or RealNetwork()
@@ -71,7 +71,7 @@ class Server:
         self.wheel = IdleWheel()
         self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
         self.in_progress: dict[Connection, None] = {}
-        """Those with a request in progress, hung up or not."""
+        """Connections with a request in progress, including those whose peer hung up."""
         self.accepted = 0
         self.refused = 0
         self._requests_of_the_gone = 0
@@ -126,7 +126,7 @@ class Server:
         return listener
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Accepts no more connections, completes the requests in progress and sends their answers, then closes."""
+        """Stops accepting connections, sends the answers to requests in progress, then closes all connections."""
         self.stopping = True
         self._close_listeners()
         for connection in list(self.connections.values()):
@@ -172,7 +172,7 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """The number of requests received: a sum over all connections, so not for frequent use."""
+        """The number of requests received. It is summed up over all connections, so do not ask for it often."""
         return self._requests_of_the_gone + sum(each.requests for each in self.connections.values())
 
     # Calls of connections
@@ -180,7 +180,7 @@ class Server:
     def admit(self, connection: Connection) -> bool:
         protected = connection.listener.protected
         if self.stopping:
-            reason: str | None = "it is stopping"
+            reason: str | None = "the node is stopping"
         else:
             reason = self.counts.refusal(connection.peer_host, protected=protected)
         if reason is None and protected and self.counts.full:
@@ -199,7 +199,7 @@ class Server:
         return True
 
     def _make_room(self) -> None:
-        """Closes the client connection that was idle longest, to admit one of another node, as Kafka does."""
+        """Closes the client connection that was idle longest, to admit a connection of a node, as Kafka does."""
         clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
         idle = min(clients, key=lambda each: each.active_tick, default=None)
         if idle is not None:
@@ -234,7 +234,7 @@ class Server:
             self._slow_frames_timer = self.loop.call_later(SLOW_FRAME_CHECK_S, self.shed_slow_frames)
 
     def shed_slow_frames(self) -> None:
-        """Closes connections whose frames arrive too slowly, while other connections wait for their memory."""
+        """Closes connections whose frames arrive too slowly, if other connections wait for the budget of frames."""
         self._slow_frames_timer = None
         if not self.budget.waiting:
             return
@@ -243,7 +243,7 @@ class Server:
             since = connection.slow_frame_since()
             if since is not None and since <= oldest:
                 connection.close(
-                    "its request arrives too slowly while others wait for queued.max.request.bytes", "slow"
+                    "its request arrives too slowly while other requests wait for queued.max.request.bytes", "slow"
                 )
         self.watch_slow_frames()
 
@@ -252,7 +252,7 @@ class Server:
             self._slow_readers_timer = self.loop.call_later(SLOW_READER_CHECK_S, self.shed_slow_readers)
 
     def shed_slow_readers(self) -> None:
-        """Closes connections that do not read their answers, while unread answers take much memory."""
+        """Closes connections that do not read their answers, if unread answers take much memory."""
         self._slow_readers_timer = None
         if not self.unsent.strained:
             return
@@ -264,7 +264,7 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """Once answers take twice their limit, closes the connections with the oldest unread answers."""
+        """If answers take more than twice their limit, closes the connections with the oldest unread answers."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit
@@ -279,6 +279,6 @@ class Server:
 
     def _cut_slow_reader(self, connection: Connection) -> None:
         limit = f"penstock.queued.max.response.bytes={self.unsent.limit}"
-        reason = f"it doesn't read its answer, and unread answers take {self.unsent.used} bytes: {limit}"
+        reason = f"it doesn't read its answer, and unread answers take {self.unsent.used} bytes ({limit})"
         self.log.warning("slow reader", f"{connection!r} closed: {reason}")
         connection.abort()

@@ -1,4 +1,4 @@
-"""Bytes of a connection, as the kernel counts them: serving a request costs nothing extra.
+"""Bytes of a connection, as the kernel counts them, so that counting costs nothing per request.
 
 Linux has the counts (`TCP_INFO`, bytes_acked and bytes_received of `struct tcp_info`); other systems do not.
 """
@@ -23,7 +23,10 @@ NONE = Traffic(0, 0)
 
 
 def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
-    """Returns the bytes so far, sent and acknowledged, and received; zeros if unknown, as for simulated connections."""
+    """Returns how many bytes were received, and how many were sent and acknowledged; zeros if that is unknown.
+
+    It is unknown on other systems than Linux and for simulated connections.
+    """
     if sys.platform != "linux":
         return NONE
     sock = transport.get_extra_info("socket")

@@ -1,10 +1,10 @@
 """Bounds how many requests one pass of the event loop starts before it polls the sockets again.
 
 A read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
-requests until a number of them is reached or a time is over; from then on whole requests queue up at their connections,
-and the connections wait here. The next pass serves one request of each in turn, so that a connection with one request
-waits for one of every other connection and not for all of them. Time is measured by an injected clock: in the simulator
-it stands still within a pass, and the number alone decides.
+requests until their number or the time reaches a limit. From then on whole requests queue up at their connections, and
+the connections wait here. The next pass starts one request of each connection in turn, so that a connection with one
+request waits for at most one request of every other connection. Time is measured by an injected clock: the simulator's
+clock stands still within a pass, so there the number alone decides.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ TASK_COST = 8
 
 class Waiter(Protocol):
     def take_turn(self) -> None:
-        """Starts one queued request, and waits for the next pass if there are more."""
+        """Starts one queued request, and waits for the next pass if more requests are queued."""
 
 
 class Turns:
@@ -35,9 +35,9 @@ class Turns:
         self._left = 0
         self._waiting: deque[Waiter] = deque()
         self.open = False
-        """Whether this pass has started a request."""
+        """True once this pass has started a request."""
         self.spent = False
-        """Whether this pass starts no more."""
+        """True once this pass starts no more requests."""
 
     def begin(self) -> None:
         """Begins a pass with its first request."""
@@ -54,7 +54,7 @@ class Turns:
         return not self.spent
 
     def charge(self, cost: int) -> None:
-        """Adds the cost of a request beyond the usual one."""
+        """Counts an expensive request as `cost` more requests of this pass."""
         self._left -= cost
 
     def wait(self, waiter: Waiter) -> None:

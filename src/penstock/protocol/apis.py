@@ -139,7 +139,7 @@ APIS: dict[int, Api] = {
 
 @cache
 def request_class(key: int) -> type[Message]:
-    """Returns the request class of an API key. KeyError if APIS does not have the key."""
+    """Returns the request class of an API key. Raises KeyError if APIS does not have the key."""
     return _message_class(APIS[key], "Request")
 
 
@@ -164,5 +164,5 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Returns the header version. ApiVersions keeps 0: clients that sent too high a version must read its response."""
+    """Returns the header version. It is 0 for ApiVersions, so that clients can read it whatever version they sent."""
     return 1 if key != API_VERSIONS and is_flexible(key, version) else 0

@@ -1,7 +1,7 @@
 """Decodes bytes to messages and encodes messages to bytes.
 
-`decode` needs a buffer with exactly one message; `decode_prefix` stops after it. Record sets are decoded as views of
-the buffer and encoded as they are given: `encode_parts` never copies one.
+`decode` needs a buffer with exactly one message; `decode_prefix` stops after the first message. Record sets are decoded
+as views of the buffer and encoded as they are given: `encode_parts` never copies a record set.
 """
 
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
 
 
 def encode_parts(message: Message, version: int) -> list[Any]:
-    """Encodes to chunks. The record sets among them are the same objects as in the message."""
+    """Encodes to chunks. The record sets among the chunks are the same objects as in the message."""
     write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
     return write(message)
 

@@ -2,7 +2,7 @@
 
 Nested structs are written in line, as loops. Neighbouring fields of fixed size are taken with one `unpack_from`,
 together with the length that follows them. Bounds are checked once, at the end: slices past the end come out short,
-reads of numbers raise, and every loop is bounded by `left`, so nothing runs away before the final look at the
+reads of numbers raise, and every loop is bounded by `left`, so every loop ends before the final check of the
 position. A frame without record sets is made `bytes` first, because `bytes` slices and decodes fastest; record sets
 stay views of the frame.
 """
@@ -122,7 +122,7 @@ class _Reader:
             self.flush()
 
     def default(self, field: "Field", target: str) -> None:
-        """Like `default_expression`, but fills a struct in line: its constructor costs three times as much."""
+        """Emits code that sets the default. Fills structs in line, because constructors take three times as long."""
         if field.scalar_default() is not ... or not isinstance(field.item, type) or field.kind == "array":
             self.source.line(f"{target} = {default_expression(self.source, field)}")
             return

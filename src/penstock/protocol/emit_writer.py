@@ -233,7 +233,7 @@ class _Writer:
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
 
     def unknown_tags(self, unknown: str) -> None:
-        """Emits code for the collected group and the tagged section, in one chunk if the section is empty, as usual."""
+        """Emits code for the collected group and the tagged section. If the section is empty, both are one chunk."""
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
         else:

@@ -197,8 +197,8 @@ class KafkaError(Exception):
 
 
 def without_frames(error: E) -> E:
-    """Returns the error without its tracebacks. Their frames keep the bytes of the request in memory, and until the
-    next garbage collection if one of them refers back to the error."""
+    """Returns the error without its tracebacks, because their frames keep the bytes of the request in memory. If one
+    of the frames refers to the error, the bytes would even stay until the next garbage collection."""
     link: BaseException | None = error
     while link is not None:
         behind = link.__context__

@@ -9,11 +9,11 @@ from typing import Any
 
 MAX_STRING_BYTES = 0x7FFF
 MAX_ELEMENTS = 1_000_000
-"""Array elements and unknown tags in one message. None has more of them than bytes, so only frames over a megabyte get
-near it; it bounds what a large frame full of tiny elements can make of memory."""
+"""The most array elements and unknown tags of one message. Each takes at least a byte, so only frames over a megabyte
+can reach this limit. It bounds the memory that a large frame of tiny elements takes once it is decoded."""
 
 MAX_ERROR_MESSAGE_BYTES = 1024
-"""An error message that repeats what a client sent could be longer than a string may be: its middle is left out."""
+"""The longest error message in a response. The middle of a longer one, which may quote a client, is left out."""
 
 _UVARINT_BYTES = 5
 _UVARLONG_BYTES = 10
@@ -33,7 +33,7 @@ class TooManyElementsError(DecodeError):
 
 
 class EncodeError(Exception):
-    """The requested version of a message can't carry a value."""
+    """A field has a value that the requested version of the message can't carry."""
 
 
 class UnfitValueError(EncodeError):
@@ -54,7 +54,7 @@ def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int
 
 
 def read_uvarint(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads an unsigned 32-bit number. Returns it and the position after it. IndexError if the buffer ends inside."""
+    """Reads an unsigned 32-bit number. Returns it and the next position. Raises IndexError if `buf` is too short."""
     return _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
 
 
@@ -90,7 +90,7 @@ def write_varint(value: int) -> bytes:
 
 
 def read_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads a compact length (plus one) of more than one byte."""
+    """Reads a compact length of more than one byte. Returns the length plus one, as it is encoded, and the position."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value > _INT32_MAX:
         raise DecodeError(f"a length of {value} is larger than any frame")
@@ -98,7 +98,7 @@ def read_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads the length of a string, which may have 32,767 bytes in Kafka."""
+    """Like `read_length`, but raises DecodeError for a string of more than 32,767 bytes, which is Kafka's limit."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value - 1 > MAX_STRING_BYTES:
         raise DecodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
@@ -106,7 +106,7 @@ def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_numbers(buf: Buffer, p: int, count: int, letter: str) -> list[Any]:
-    """Reads an array of numbers that is too long for a prepared layout. StructError if the buffer ends inside."""
+    """Reads an array of numbers that is too long for a prepared layout. Raises StructError if it is incomplete."""
     return list(Layout(f">{count}{letter}").unpack_from(buf, p))
 
 
@@ -125,7 +125,7 @@ def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:
 
 
 def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes], int]:
-    """Reads the body of a tagged section in which this version knows no tag."""
+    """Reads the body of a tagged section of a struct that has no known tags in this version."""
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, p = read_uvarint(buf, p)
@@ -155,7 +155,7 @@ def null_error(name: str) -> DecodeError:
 
 
 def length_error(name: str, length: int) -> DecodeError:
-    return DecodeError(f"{name} has the length {length}")
+    return DecodeError(f"{name} has the impossible length {length}")
 
 
 def too_many_error(name: str) -> DecodeError:
@@ -191,4 +191,4 @@ def uuid_error(name: str) -> EncodeError:
 
 
 def string_error(name: str, length: int) -> EncodeError:
-    return UnfitValueError(f"{name} is {length} bytes, a string holds at most {MAX_STRING_BYTES}")
+    return UnfitValueError(f"{name} has {length} bytes, but a string may have at most {MAX_STRING_BYTES}")

@@ -5,7 +5,7 @@
         topic_id: bytes = uuid("13+", ignorable=True)
 
 A field names the versions in which it exists (default: all), those in which it may be null, its default, whether it is
-tagged, and whether it may be dropped when written to a version that lacks it. Every field is an optional keyword
+tagged, and whether its value may be dropped in a version that lacks the field. Every field is an optional keyword
 argument with Kafka's default. Creating a class costs microseconds: constructors and codecs are compiled on first use
 (`compile`).
 """
@@ -85,13 +85,13 @@ class Field:
         return self.tag is not None and (self.tagged is None or version in version_range(self.tagged))
 
     def compact_in(self, version: int, flexible: bool) -> bool:
-        """True if lengths are varints: depends on the message's version, unless the field overrides it."""
+        """True if the field's lengths are varints: if the message is `flexible`, or by the field's own versions."""
         if self.flexible is None:
             return flexible
         return version in version_range(self.flexible)
 
     def scalar_default(self) -> Any:
-        """The default of a field with immutable values; `...` for an array or a struct, which needs a new object."""
+        """Returns the default of a field; `...` for an array or a struct, whose default has to be a new object."""
         if self.default is not ...:
             return self.default
         if self.kind in ("array", "struct"):

@@ -19,10 +19,10 @@ FORMATS = {
     "boolean": "?",
     "uuid": "16s",
 }
-"""Kinds of fixed size, in `struct`'s letters."""
+"""The letter of each kind of fixed size in formats of `struct`."""
 
 SMALL_ARRAY = 16
-"""Arrays of numbers up to this length have a layout prepared."""
+"""Shorter arrays of numbers have a layout prepared for their length."""
 
 
 class Source:

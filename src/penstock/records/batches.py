@@ -38,7 +38,8 @@ _MIN_LEGACY_LENGTH = 14  # the smallest message of the formats before v2
 def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yields each batch of `buf` with its bytes, in order, without verifying the CRC.
 
-    Raises CORRUPT_MESSAGE for an incomplete batch at the end; leaves it out with `allow_partial`, as fetches need.
+    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial` it is left out, because a fetched
+    record set may end in one.
     """
     view = memoryview(buf)
     end = len(view)
@@ -64,7 +65,7 @@ def split_batches(buf: Buffer, *, allow_partial: bool = False) -> list[tuple[Bat
 
 
 def _batch_length(view: memoryview, pos: int, end: int) -> int | None:
-    """Returns the length field of the batch at `pos`; None if the buffer ends before it."""
+    """Returns the length field of the batch at `pos`; None if the buffer ends before the magic byte."""
     if pos + LOG_OVERHEAD > end:
         return None
     (length,) = _LENGTH.unpack_from(view, pos + 8)
@@ -93,7 +94,7 @@ def refuse_other_magic(magic: int) -> None:
 def claimed_attributes(records: Buffer) -> int:
     """Returns the attributes of the first batch, not validated; 0 if there is no batch.
 
-    For rules about a whole produce request: zstd needs version 7, transactional batches need a transactional id.
+    Used for rules about a whole produce request: zstd needs version 7, transactional batches need a transactional id.
     """
     view = memoryview(records)
     return view[ATTRIBUTES_POSITION] << 8 | view[ATTRIBUTES_POSITION + 1] if len(view) >= HEADER_SIZE else 0

@@ -49,7 +49,7 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Builds one batch. A `Record` keeps its offset, at least `base_offset`; plain tuples are numbered from there."""
+    """Builds one batch. A `Record` keeps its offset, not below `base_offset`; tuples get offsets from there on."""
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
@@ -59,7 +59,7 @@ def build_batch(
         if len(record) == 5:
             offset, timestamp, key, value, headers = record
             delta = offset - base_offset
-            check(delta > last_delta, "records of a batch are in the order of their offsets")
+            check(delta > last_delta, "the records of a batch must be in the order of their offsets")
         else:
             timestamp, key, value, headers = record
             delta = last_delta + 1
@@ -71,7 +71,7 @@ def build_batch(
         if timestamp > max_timestamp:
             max_timestamp = timestamp
         parts.append(encode(timestamp - base_timestamp, delta, key, value, headers))
-    check(parts, "a batch is built of at least one record")
+    check(parts, "a batch needs at least one record")
     assert base_timestamp is not None
     attributes = (
         compression

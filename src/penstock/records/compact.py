@@ -3,8 +3,8 @@
 A round has two passes over the same batches. First an `OffsetMap` learns the latest offset of each key in the dirty
 part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or not at all:
 
-- A record stays if no later one has its key. Records keep their offsets, batches their first and last offset, because
-  a producer's last sequence number is found through them.
+- A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
+  because a producer's last sequence number is computed from these.
 - A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
   is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp.
 - Records of an aborted transaction are removed. Its marker stays while the round meets batches of the transaction;
@@ -48,20 +48,20 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """The record that holds an active producer's state: its last data offset, or a marker with its epoch."""
+    """Where an active producer's state is: at its last data offset or, if that is None, in a marker with its epoch."""
 
     last_data_offset: int | None
     producer_epoch: int
 
 
 def fingerprint(key: bytes) -> bytes:
-    """Returns at most 16 bytes for a key: shorter keys themselves, so that none equals the digest of a longer one."""
+    """Returns a key of less than 16 bytes itself, else a digest of 16 bytes. So no short key equals a digest."""
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 @dataclass(slots=True)
 class TransactionScan:
-    """Follows transactions through batches in offset order, given the aborted ones of the transaction index."""
+    """Follows transactions through batches in offset order. The transaction index says which ones were aborted."""
 
     on_kept_abort: Callable[[AbortedTransaction], None] | None = None
     _pending: list[tuple[int, int, AbortedTransaction]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class TransactionScan:
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
 
     def data_is_aborted(self, header: BatchHeader) -> bool:
-        """Takes in a data batch. True if it belongs to an aborted transaction."""
+        """Takes note of a data batch. Returns True if the batch belongs to an aborted transaction."""
         self._start_up_to(header)
         if not header.is_transactional:
             return False
@@ -88,7 +88,7 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Takes in a control batch. True if it is a marker of a transaction without any batch in this round."""
+        """Takes note of a control batch. True if it is the marker of a transaction without a batch in this round."""
         self._start_up_to(header)
         if header.records_count == 0:
             return True  # emptied in an earlier round
@@ -126,7 +126,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def add_batch(self, header: BatchHeader, batch: Buffer, transactions: TransactionScan) -> bool:
-        """Adds the keys of a batch. False if the map is full: the round ends before this batch."""
+        """Adds the keys of a batch. Returns False if the map is full; then the round ends before this batch."""
         if header.is_control:
             transactions.marker_is_spent(header, batch)
         elif not transactions.data_is_aborted(header) and not self._add_records(header, batch):
@@ -161,7 +161,7 @@ class CompactionStats:
 
 @dataclass(slots=True)
 class Compactor:
-    """The second pass. `upper_bound_offset` is the first offset that this round does not compact."""
+    """Runs the second pass. `upper_bound_offset` is the first offset that this round does not compact."""
 
     offsets: OffsetMap
     transactions: TransactionScan

@@ -1,7 +1,7 @@
 """The codecs of record batches. Each is imported on first use, and no output is larger than the caller allows.
 
-Output above the limit is MESSAGE_TOO_LARGE, which makes a producer split the batch. Kafka itself has no such limit: it
-streams record by record. Bytes that do not decode are CORRUPT_MESSAGE.
+Output above the limit raises MESSAGE_TOO_LARGE, which makes a producer split the batch. Kafka itself has no such limit,
+because it reads a batch record by record. Bytes that do not decode raise CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _corrupt(codec: Codec, reason: object) -> KafkaError:
 
 
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
-    """Decompresses one or several gzip members; ignores other bytes after the last, as Java does."""
+    """Decompresses one or several gzip members. Ignores other bytes after the last member, as Java does."""
     view = memoryview(data)
     parts: list[bytes] = []
     room = max_size + 1
@@ -138,7 +138,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Writes independent 64 KiB blocks without a content size: every client can read that, Java's old reader too."""
+    """Writes independent 64 KiB blocks without a content size, which every client can read, even old Java clients."""
     import lz4.frame
 
     packed = lz4.frame.compress(
@@ -198,7 +198,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         (length,) = _INT32.unpack_from(view, pos)
         pos += 4
         if length < 0 or length > end - pos:
-            raise _corrupt(Codec.SNAPPY, f"a block claims {length} of {end - pos} bytes")
+            raise _corrupt(Codec.SNAPPY, f"a block claims {length} bytes, but {end - pos} bytes follow")
         block = _snappy_block(view[pos : pos + length], room, max_size)
         room -= len(block)
         parts.append(block)
@@ -213,7 +213,7 @@ def _snappy_block(view: memoryview, room: int, max_size: int) -> bytes:
     if claimed > room:
         raise _too_large(max_size)
     if claimed > 64 * len(view):  # three bytes unpack to at most 64: a false length must not allocate memory
-        raise _corrupt(Codec.SNAPPY, f"{len(view)} bytes claim to unpack to {claimed}")
+        raise _corrupt(Codec.SNAPPY, f"a block of {len(view)} bytes claims to unpack to {claimed} bytes")
     try:
         return bytes(snappy.decompress_raw(view))
     except DecompressionError as error:
@@ -231,7 +231,7 @@ def _snappy_length(view: memoryview) -> int:
 
 
 def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
-    """Decompresses one or several frames as a stream, because frames written by a stream do not have their size."""
+    """Decompresses one or several frames as a stream, because frames written by a stream do not state their size."""
     import zstandard
 
     view = memoryview(data)
@@ -252,7 +252,7 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _check_zstd_ends(view: memoryview) -> None:
-    """Raises if the last frame is incomplete, which the stream reader does not notice: walks the block headers."""
+    """Walks the block headers and raises if the last frame is incomplete: the stream reader does not notice that."""
     import zstandard
 
     pos, end = 0, len(view)

@@ -98,7 +98,7 @@ def parse_end_txn(record: Record) -> EndTxn | None:
 
 
 def read_end_txn(batch: Buffer) -> EndTxn | None:
-    """Returns the marker of a control batch; None if the batch is empty or holds another record."""
+    """Returns the marker of a control batch; None if the batch is empty or holds another control record."""
     if not parse_header(batch).is_control:
         return None
     records = read_records(batch)

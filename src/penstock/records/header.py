@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and markers of this batch may be removed; compaction stores it as the base timestamp."""
+        """The time when tombstones and markers of this batch may be removed, kept as base timestamp. None if unset."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """Parses the header at `pos`. Checks only that there are 61 bytes."""
+    """Parses the header at `pos`. Raises if fewer than 61 bytes follow; checks nothing else."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buf, pos))
     except struct.error:

@@ -66,7 +66,7 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """Decodes all records. One-byte numbers, nearly all, are decoded in line: a call costs more than the record."""
+    """Decodes all records. Nearly all numbers take one byte; these are decoded in line, because a call costs more."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
@@ -136,7 +136,7 @@ def _read_bytes(data: bytes, pos: int, record_end: int) -> tuple[bytes | None, i
         return None, pos
     after = pos + length
     if after > record_end:
-        raise invalid(f"A record holds a field of {length} bytes that ends behind it.")
+        raise invalid(f"A record holds a field of {length} bytes that ends behind the record.")
     return data[pos:after], after
 
 

@@ -29,7 +29,7 @@ SMALL_UNPACKED_BYTES = 64 * 1024
 
 
 def finish(work: Slices[T]) -> T:
-    """Does all slices at once, for work that is known to be short and for helper processes."""
+    """Runs all slices without a pause and returns the result: for short work and for helper processes."""
     while True:
         try:
             next(work)
@@ -39,7 +39,7 @@ def finish(work: Slices[T]) -> T:
 
 
 def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
-    """Returns the unpacked records of a batch that is examined at once; None for a larger batch."""
+    """Returns the unpacked records of a batch that is small enough to be examined at once; None for a larger one."""
     if header.size > SMALL_PACKED_BYTES or header.records_count > SLICE_RECORDS:
         return None
     try:
@@ -82,7 +82,7 @@ def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPR
                 pos += length
             length, pos = read_varint(data, pos)
             if pos + max(length, 0) >= record_end:  # at least the count of headers follows
-                raise invalid("A record holds a field that ends behind it.")
+                raise invalid("A record holds a field that ends behind the record.")
             yield RawRecord(attributes, timestamp, offset, key, length >= 0, data[start:record_end])
             pos = record_end
     except IndexError:
@@ -124,7 +124,7 @@ def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[
 
 
 def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, int]]]:
-    """Yields offset and timestamp of the unpacked records, a slice at a time."""
+    """Yields slices of the unpacked records: lists of (offset, timestamp)."""
     append_time = header.max_timestamp if header.log_append_time else None
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     end = len(data)

@@ -1,16 +1,17 @@
 """Validates a batch before a leader appends it, and assigns its offset and leader epoch.
 
 A batch is validated by its header and CRC. Its records are examined only in two cases that Kafka's semantics demand: a
-compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it. (A
-topic with a codec of its own recompresses its batches.) So the limits
-on timestamps hold for the first and the largest of a batch, which stand in its header. (Kafka looks at each record. A
-batch whose records do not fit its count is therefore stored here and refused there; its claim can't be used to skip
-offsets, because the count must agree with the offsets and with what its bytes could hold.)
+compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it. They
+are also unpacked if the topic has a codec of its own, to be compressed again. So only two timestamps of a batch are
+checked, the first and the largest, because these stand in its header.
+
+Kafka looks at each record. So Kafka refuses a batch whose records do not match the count in its header, but here it is
+stored. A false count can't be used to skip offsets, because it must match the offsets and the size of the batch.
 
 The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
 
-Looking inside takes as long as the client likes, so an append only does it for a batch that is small when unpacked; for
-a larger one it raises `UnpackFirstError`, and whoever appends has the batch prepared aside and comes back.
+Examining records takes as long as the client likes. So an append examines only batches that are small when unpacked;
+for a larger one it raises `UnpackFirstError`. Then the caller prepares the batch in slices and appends it again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _new_tuple = tuple.__new__
 
 
 class TopicSettings(Protocol):
-    """The topic configs that appends depend on; the log's config object has them."""
+    """The topic configs that appends depend on. The log's config object has these attributes."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -124,7 +125,7 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordsError(KafkaError):
-    """A refusal with the records that caused it, for the response."""
+    """A refusal of a batch. It lists the records that caused it, for the response."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -150,7 +151,7 @@ class UnpackFirstError(Exception):
     """The batch is too large to be examined during its append: prepare it and append it again."""
 
     def __init__(self, header: BatchHeader, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
-        super().__init__("The batch has to be unpacked first.")
+        super().__init__("The batch has to be unpacked before it is appended.")
         self.header = header
         self.batch = batch
         self.rules = rules
@@ -166,9 +167,9 @@ def validate_produced(
     now_ms: int,
     prepared: Prepared | None = None,
 ) -> LeaderBatch:
-    """Validates a client's batch and prepares it for `base_offset`. Raises KafkaError if it is refused.
+    """Validates a client's batch and prepares it for `base_offset`. Raises KafkaError if the batch is refused.
 
-    `prepared` is the result of examining this batch after an UnpackFirstError; it is void if the rules have changed.
+    `prepared` is the result of examining this batch after an UnpackFirstError; it is ignored if the rules have changed.
     """
     view = memoryview(records)
     size = len(view)
@@ -231,7 +232,7 @@ def validate_produced(
 def validate_own(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[LeaderBatch]:
-    """Prepares batches that this broker built (coordinators, quorum): there may be several, and control batches."""
+    """Prepares one or more batches that this broker built (coordinators, quorum). Control batches are allowed."""
     batches = []
     for header, view in iter_batches(records):
         if header.size > rules.max_message_bytes:
@@ -252,7 +253,7 @@ def validate_own(
 
 
 def _only_batch(view: memoryview) -> memoryview:
-    """Returns the only batch of a record set; ignores an incomplete one behind it, as Kafka does."""
+    """Returns the only batch of a record set. Ignores an incomplete batch behind it, as Kafka does."""
     try:
         found = list(iter_batches(view, allow_partial=True))
     except KafkaError as error:
@@ -269,7 +270,7 @@ def _only_batch(view: memoryview) -> memoryview:
 
 
 def _refuse(header: BatchHeader, view: memoryview, rules: AppendRules) -> NoReturn:
-    """Returns the reason to refuse a client's batch, checked in the same order as in Kafka."""
+    """Raises KafkaError with the reason why a client's batch is refused. The order of checks is Kafka's."""
     if header.base_offset:
         raise invalid(f"The base offset of a produced batch has to be 0, not {header.base_offset}.")
     if len(view) > rules.max_message_bytes:
@@ -298,10 +299,10 @@ def _too_large(size: int, rules: AppendRules) -> KafkaError:
 def _check_count(header: BatchHeader, view: memoryview) -> None:
     count = header.records_count
     if count <= 0 or header.last_offset_delta != count - 1:
-        raise invalid(f"The batch claims {count} records and a last offset of {header.last_offset_delta}.")
+        raise invalid(f"The batch claims {count} records, but its last offset delta is {header.last_offset_delta}.")
     room = (len(view) - HEADER_SIZE) * _MAX_EXPANSION[header.compression]
     if count * MIN_RECORD_SIZE > room:
-        raise invalid(f"The batch claims {count} records in {len(view)} bytes.")
+        raise invalid(f"The batch claims {count} records, more than its {len(view)} bytes can hold.")
 
 
 def _prepare_small(header: BatchHeader, view: memoryview, rules: AppendRules, now_ms: int) -> Prepared | None:
@@ -326,12 +327,12 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """True if the client did not set the max timestamp. Then, as in Kafka, the largest of the records is used."""
+    """True if the client did not set the max timestamp. Then, as in Kafka, the records' largest is used."""
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Returns the timestamp of the batch that is too old or too new; None if there is none."""
+    """Returns the first or the max timestamp of the batch, if that is too old or too new; else None."""
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
@@ -340,7 +341,7 @@ def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, n
 
 
 def inspecting(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
-    """Examines an unpacked batch of a client. Returns the largest timestamp; raises KafkaError if it is refused."""
+    """Examines an unpacked batch of a client. Returns the largest timestamp. Raises KafkaError for a bad batch."""
     if rules.keys_required:
         yield from _check_keys(header, data)
     return (yield from _inspecting_times(header, data, rules, now_ms))
@@ -359,7 +360,7 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """Compresses the records with the topic's codec; None if they keep the client's. May take long (zstd level 22)."""
+    """Returns the records in the topic's codec; None if they keep the client's. May take long (zstd level 22)."""
     if rules.codec is None or not _changes_codec(header, rules):
         return None
     return compress(rules.codec, data, rules.level)
@@ -410,7 +411,7 @@ def _converted(
     now_ms: int,
     prepared: Prepared | None,
 ) -> LeaderBatch:
-    """Returns the batch with the topic's timestamps and codec, for batches that can't be appended as they are."""
+    """Returns the batch with the topic's kind of timestamp and codec, if it can't be appended as it is."""
     max_timestamp = header.max_timestamp if prepared is None else prepared.max_timestamp
     attributes, max_timestamp = _assigned_time(header, rules, max_timestamp, now_ms)
     payload: Buffer = view[HEADER_SIZE:]

@@ -12,7 +12,7 @@ _MAX_INT64_SHIFT = 63
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """Reads a 32-bit number at `pos`. Returns it and the position after it. IndexError if the data ends inside."""
+    """Reads a 32-bit number at `pos`. Returns it and the next position. Raises IndexError if `data` is too short."""
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
@@ -20,7 +20,7 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_varlong(data: bytes, pos: int) -> tuple[int, int]:
-    """Reads a 64-bit number at `pos`. Returns it and the position after it. IndexError if the data ends inside."""
+    """Reads a 64-bit number at `pos`. Returns it and the next position. Raises IndexError if `data` is too short."""
     byte = data[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1
@@ -61,7 +61,7 @@ _KEPT_BELOW = 0x4000
 
 
 class _Varints(dict[int, bytes]):
-    """A table of encoded numbers: small ones, as nearly all lengths and deltas are, are encoded once."""
+    """A table of encoded numbers. Small ones are encoded only once, because nearly all lengths and deltas are small."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = varint(value)

@@ -129,7 +129,7 @@ def test_connection_counts_go_back_to_zero() -> None:
     counts = ConnectionCounts(Limits(max_connections_per_ip=2))
     counts.add("10.0.0.1")
     counts.add("10.0.0.1")
-    assert "max.connections.per.ip=2 are open from 10.0.0.1" in str(counts.refusal("10.0.0.1"))
+    assert "max.connections.per.ip=2 connections are open from 10.0.0.1" in str(counts.refusal("10.0.0.1"))
     assert counts.refusal("10.0.0.2") is None
     counts.remove("10.0.0.1")
     counts.remove("10.0.0.1")

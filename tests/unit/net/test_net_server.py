@@ -404,7 +404,7 @@ def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pyte
             assert harness.server.refused == 1
 
     run_on(loop, scenario())
-    assert "refused: max.connections=2 are open" in caplog.text
+    assert "refused: max.connections=2 connections are open" in caplog.text
 
 
 def test_a_node_displaces_the_client_that_was_idle_longest(loop: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -500,7 +500,7 @@ def test_a_dribbled_frame_is_dropped_when_others_wait_for_memory(loop: str, capl
             assert await other.ask(b"2") == b"<2>"
 
     run_on(loop, scenario())
-    assert "its request arrives too slowly while others wait for queued.max.request.bytes" in caplog.text
+    assert "its request arrives too slowly while other requests wait for queued.max.request.bytes" in caplog.text
 
 
 def test_a_half_closed_client_gets_the_answers_it_waits_for(loop: str) -> None:

@@ -1,1 +1,1 @@
-"""One module per request and response pair, named after its key; headers; what clients hide inside group requests."""
+"""One module per request and response pair, named after its key; headers; the data of clients inside group requests."""

@@ -1,4 +1,4 @@
-"""What consumers of a classic group tell their leader, and what it assigns to them: opaque bytes to the broker."""
+"""Subscriptions that consumers of a classic group send to its leader, and assignments that the leader sends back."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, string
 

@@ -1,4 +1,4 @@
-"""What stands before every request and response."""
+"""The headers before every request and response."""
 
 from penstock.protocol.schema import Message, int16, int32, string
 

@@ -1,6 +1,7 @@
-"""How a coordinator's records stand in its topic.
+"""Encodes and decodes the records of a coordinator's topic.
 
-A key is two bytes of record type and the key class at version 0; a value is two bytes of version and the value class.
+A key is the record type (two bytes) and a message of the key class, version 0. A value is a version (two bytes) and a
+message of the value class in that version.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ def encode_value(value: Message, version: int) -> bytes:
 
 
 def decode_record(lookup: Lookup, key: Buffer, value: Buffer | None) -> tuple[Message, Message | None]:
-    """The key and the value of a record; no value for a tombstone. DecodeError for a type or version unknown here."""
+    """Returns key and value; None as the value of a tombstone. Raises DecodeError for an unknown type or version."""
     number = _prefix(key)
     try:
         key_class, value_class = lookup(number)
@@ -36,5 +37,5 @@ def decode_record(lookup: Lookup, key: Buffer, value: Buffer | None) -> tuple[Me
 
 def _prefix(data: Buffer) -> int:
     if len(data) < PREFIX_BYTES:
-        raise DecodeError("a record without its type or version")
+        raise DecodeError("a record is too short for its type or version")
     return int.from_bytes(data[:PREFIX_BYTES], "big", signed=True)

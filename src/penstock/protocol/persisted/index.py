@@ -1,6 +1,7 @@
 """Finds a persisted record type by the number that stands before it in its topic.
 
-A metadata record has one class per number. A coordinator's record has two, `<Name>Key` and `<Name>Value`.
+A metadata record has one class per number. A coordinator's record has two, `<Name>Key` and `<Name>Value`. All functions
+here raise KeyError for a number that Kafka 4.3 doesn't have.
 """
 
 from functools import cache
@@ -87,7 +88,7 @@ def _load(package: str, name: str, suffix: str = "") -> type[Message]:
 
 @cache
 def metadata_record(number: int) -> type[Message]:
-    """KeyError for a number that Kafka 4.3 doesn't know; the same holds for the others here."""
+    """Returns the class of a metadata record. Raises KeyError for a number that Kafka 4.3 doesn't have."""
     return _load("metadata", METADATA_RECORDS[number])
 
 
@@ -98,7 +99,7 @@ def remote_log_record(number: int) -> type[Message]:
 
 @cache
 def group_record(number: int) -> tuple[type[Message], type[Message]]:
-    """Key and value classes."""
+    """Returns the key class and the value class of a group coordinator's record. Raises KeyError, too."""
     return _load("group", GROUP_RECORDS[number], "Key"), _load("group", GROUP_RECORDS[number], "Value")
 
 

@@ -1,1 +1,1 @@
-"""Files beside a log."""
+"""Formats of files that stand beside the segments of a log."""

@@ -1,4 +1,4 @@
-"""Control record: the last of a snapshot."""
+"""Control record: the last record of a snapshot."""
 
 from penstock.protocol.schema import Message, int16
 

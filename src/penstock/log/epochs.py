@@ -31,7 +31,7 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records the start of `epoch`, in place of entries that contradict it. Returns False if it is known already."""
+        """Records the start of `epoch`, in place of entries that contradict it. Returns False if it is known."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):

@@ -43,7 +43,7 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Returns columns by field.
+    """Returns the columns by the names of their fields.
 
     A column that `column_of` can't have named, such as `a.b`, has the name of its field.
     """

@@ -1,4 +1,4 @@
-"""Chooses the decision that an exactly-once sink records next, from the last one and open transactions. Pure.
+"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure.
 
 Two rules make every decision final:
 

@@ -24,7 +24,8 @@ from penstock.spark.options import VALUE_FORMATS, SourceOptions, ValueOptions
 from penstock.spark.schema import BAD_REASON, BAD_VALUE
 
 DEAD_LETTER_PREFIX = "topic:"
-#: Least bytes of a block that Arrow reads. A block holds a whole column: types inferred from a part may be wrong.
+#: Most bytes of a block that Arrow reads. A block holds a whole column, because types inferred from a part of it may be
+#: wrong.
 _BLOCK_BYTES = 1 << 30
 
 #: Types that a column may have in a `value.schema` in DDL, apart from nested types.
@@ -36,7 +37,7 @@ _DDL_TYPES = (
 
 Column = Any
 DecodeAll = Callable[[Column], Column]
-"""Decodes values without nulls into a column of the same length. Raises Exception with the reason if any is bad."""
+"""Decodes values without nulls into a column of the same length. Raises Exception with the reason if a value is bad."""
 
 
 def value_type(options: SourceOptions) -> DataType | str:

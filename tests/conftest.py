@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="write the answers that scenario scripts get now into their files"
     )
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Switches the collector of cycles off: a collection of the whole heap would count for a test's CPU time."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

@@ -383,6 +383,7 @@ def resources(count: int, kind: int, name: str = "{}") -> list[DescribeConfigsRe
     ]
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("version", [1, 4])
 def test_a_resource_is_described_as_often_as_it_is_named_but_computed_once(
     broker: Any, version: int, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def test_all_patterns_must_match_the_whole_value(match: str, asked: bool) -> Non
     assert instance.metrics == (("a",) if asked else ())
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_a_hostile_pattern_matches_in_time_or_not_at_all() -> None:
     """Checks patterns whose time in Python's `re` doubles with each character: years with sixty."""
     started = thread_time()

@@ -312,6 +312,7 @@ def test_members_of_a_loaded_consumer_group_get_a_full_session() -> None:
 COSTLY = "(" + "|".join(f".{{{count}}}" for count in range(1, 130)) + ")*c"
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_a_new_pattern_that_takes_too_long_is_refused() -> None:
     driver = ConsumerDriver(topics={"x" * 249: 1, "t": 2})
     started = thread_time()

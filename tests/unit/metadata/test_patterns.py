@@ -101,6 +101,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("text", ["abcdefghij" * 25, "a" * 249, "".join(map(chr, range(300, 1300)))])
 @pytest.mark.parametrize("pattern", HOSTILE, ids=lambda pattern: pattern[:20])
 def test_a_hostile_pattern_costs_no_more_than_its_steps(pattern: str, text: str) -> None:
@@ -110,7 +111,7 @@ def test_a_hostile_pattern_costs_no_more_than_its_steps(pattern: str, text: str)
     started = thread_time()
     with suppress(KafkaError):
         Pattern(pattern).matches(text)
-    assert thread_time() - started < 0.25
+    assert thread_time() - started < 0.5
 
 
 MUCH_OF_NOTHING = [
@@ -127,6 +128,7 @@ MUCH_OF_NOTHING = [
 ]
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("pattern", MUCH_OF_NOTHING, ids=lambda pattern: f"{pattern[:23]} {len(pattern)}")
 def test_parsing_and_building_take_steps_too(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
@@ -142,7 +144,7 @@ def test_parsing_and_building_take_steps_too(pattern: str, monkeypatch: pytest.M
     with suppress(KafkaError):
         assert Pattern(pattern).matches("") or pattern.startswith("(?i)")
     assert made < 20_100
-    assert thread_time() - started < 0.25
+    assert thread_time() - started < 0.5
 
 
 @pytest.mark.parametrize(

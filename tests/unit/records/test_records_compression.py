@@ -182,6 +182,7 @@ def test_the_names_in_topic_configs_are_mapped_to_codecs() -> None:
     assert [CODEC_NAMES[name] for name in ("gzip", "snappy", "lz4", "zstd")] == COMPRESSED
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_many_gzip_members_cost_no_more_than_their_bytes() -> None:
     large, members = 20 * MEGABYTE, 2_000
     data = gzip.compress(bytes(large)) + gzip.compress(b"x") * members

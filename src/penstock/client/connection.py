@@ -277,6 +277,10 @@ class BrokerConnection:
         if stream.lost is not None or stream.transport is None:
             lost = stream.lost
             raise KafkaError(lost.code if lost else ErrorCode.NETWORK_EXCEPTION, lost.message if lost else None)
+        if stream.transport.is_closing():
+            # Since Python 3.12, asyncio's `writelines` leaves the descriptor of such a transport in the selector, and
+            # the next connection that gets the descriptor is never read.
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{stream.address} closed the connection.")
         correlation_id = self._next_correlation_id
         try:
             parts = encode_parts(message, version)

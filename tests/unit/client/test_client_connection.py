@@ -184,6 +184,21 @@ def test_an_invalid_answer_fails_the_connection(answer: list[bytes], sentence: s
     run(scenario())
 
 
+def test_nothing_is_written_to_a_connection_that_is_closing() -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connected(broker) as connection:
+            transport = connection._stream.transport
+            assert transport is not None
+            transport.abort()  # as a failed read does; the protocol hears of it in the next pass of the loop
+            assert not connection.closed
+            with pytest.raises(KafkaError) as refused:
+                connection.post(DescribeClusterRequest(), 1)
+            assert refused.value.code is ErrorCode.NETWORK_EXCEPTION
+            assert connection.in_flight == 0
+
+    run(scenario())
+
+
 def test_a_refused_connection_is_a_network_exception_with_the_address() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:

@@ -9,7 +9,7 @@ class Clock(Protocol):
         ...
 
     def nanoseconds(self) -> int:
-        """Returns a monotonic time, to measure work. In the simulator it stands still, so that runs are repeatable."""
+        """Returns a monotonic time for measuring durations. The simulator keeps it constant: runs are repeatable."""
         ...
 
 

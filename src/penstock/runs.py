@@ -1,5 +1,7 @@
-"""Records of the pipelines on this machine and their queries' progress: a small file each, in the user's state
-directory. Pipelines write them; `penstock pipeline list|status|stop` and a node's console read them.
+"""Keeps a small file for each pipeline on this machine, with its state and the progress of its queries.
+
+The files are in the user's state directory. Pipelines write them; `penstock pipeline list|status|stop` and a node's
+console read them.
 
 Any program may write there: a file that is too large or does not describe a run is skipped.
 """
@@ -153,7 +155,7 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns the name. Adds a number if a running pipeline, or a pipeline with another spec, has the name."""
+    """Returns `wanted`, or `wanted` with a number if it is the name of a running pipeline or of another spec."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1

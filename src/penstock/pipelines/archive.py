@@ -1,9 +1,10 @@
-"""Archives keep records for longer than their topic; a reader sees archive and topic as one.
+"""Archives keep records for longer than the topic does; a reader sees archive and topic as one.
 
-There are two kinds of archive, at any address that Spark can write to. An archive of records has Parquet files of whole
-records by partition, which a stream writes and any tool reads. An archive of segments has the log's own bytes, each
-written once (`segment_archive`). Both hold committed records only. A reader continues in the topic right after the
-archive: it reads each record once, and raises an error if retention deleted records before they were archived.
+An archive can be at any address that Spark can write to. There are two kinds. An archive of records has a directory of
+Parquet files for each partition, which a stream writes and any tool reads. An archive of segments has the log's own
+bytes (`segment_archive`). Both hold committed records only. A reader reads the archive first, and then continues in the
+topic at the next offset. It reads each record once, and raises an error if retention deleted records before they were
+archived.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def start_archive(
 
 
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
-    """Returns a DataFrame of all archived records and of the topic's records after them.
+    """Returns a DataFrame of all archived records, and of the topic's records after the last archived record.
 
     The archive may be one of records or one of segments.
     """
@@ -52,7 +53,7 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
 
 
 def read_archive(spark: Any, name: str, path: str) -> Any:
-    """Returns a DataFrame of the archived records, without later records of the topic.
+    """Returns a DataFrame of the archived records, without the records that only the topic has.
 
     The archive may be one of records or one of segments. The rows of a partition are in the order of their offsets,
     because a single task reads the whole partition.

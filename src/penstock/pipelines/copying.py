@@ -1,4 +1,4 @@
-"""Copies a topic to another topic: with other partitions or keys, or unchanged from another cluster.
+"""Copies a topic to another topic: with other partitions or keys, or unchanged, as a mirror of another cluster's topic.
 
 One task reads a source partition in order, and the records of a key are in one partition; so a copy with the same keys
 keeps the order of each key. With new keys, the records of a batch are first grouped by key and sorted by time.
@@ -48,7 +48,7 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
 
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:
-    """Starts a query that copies each partition to the same partition, with the source offset in a header."""
+    """Starts a query that copies each partition to the same partition, and adds each source offset as a header."""
     count = partitions_of(job.source)
     create_like(job.target, count)
     there = partitions_of(job.target)

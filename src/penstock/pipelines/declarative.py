@@ -1,4 +1,4 @@
-"""Creates projects of Spark's declarative pipelines, and runs them with their events printed as they happen.
+"""Creates projects of Spark's declarative pipelines, runs them, and prints their events as they happen.
 
 A project has Spark's own format: `spark-pipeline.yml` and Python or SQL files with tables, views and flows. Penstock
 adds the session: a Java, the data source, a catalog in the project's directory, and no endless retries.
@@ -86,9 +86,9 @@ def create_project(place: Path, *, bootstrap: str, topic: str) -> list[Path]:
 
 
 def find_spec(given: str | None) -> Path:
-    """Returns the project's file: the given file, or the one in the given directory.
+    """Returns the path of the project's file. `given` is this file or its directory.
 
-    By default, the one in the nearest directory upward.
+    If `given` is None, the file is looked for in the current directory, and then in each parent directory.
     """
     place = Path(given or ".").absolute()
     if place.is_file():

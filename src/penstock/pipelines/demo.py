@@ -83,10 +83,10 @@ def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
 
 
 def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
-    """Returns the rows of the dashboard; none before the first batch.
+    """Returns the rows of the dashboard; an empty list before the first batch.
 
-    This query runs every few seconds, also on slow machines. So it counts users with exact sets: for a few hundred
-    users they cost less than Spark's approximate count, whose buffers take seconds to compile.
+    This query runs every few seconds, also on slow machines. So it counts users with exact sets. For a few hundred
+    users, exact sets cost less than Spark's approximate count, whose buffers take seconds to compile.
     """
     from pyspark.sql import functions as f
 

@@ -1,9 +1,9 @@
 """Maps field names of JSON values to column names, and back. Pure.
 
 A table has columns besides the value's fields, and a column's name has no spaces or dots. So a character that a column
-name may not have becomes `%` and its two hexadecimal digits, as in a URL (`a b` is column `a%20b`). A field with the
-name of one of the record's own columns has its underscore escaped (`_key` is `%5Fkey`); so has a field with a name like
-those that Delta adds while it merges (`_row_id_`: they begin and end with an underscore).
+name may not have becomes `%` and its two hexadecimal digits, as in a URL (`a b` is column `a%20b`). If a field
+has the name of one of the record's own columns, its underscore is escaped (`_key` is column `%5Fkey`). The same holds
+for a field whose name begins and ends with an underscore, because Delta adds such columns in a merge (`_row_id_`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Returns the columns by the names of their fields.
+    """Returns a dict from each field name to the name of its column.
 
-    A column that `column_of` can't have named, such as `a.b`, has the name of its field.
+    A column name that `column_of` can't have made, such as `a.b`, is also the name of its field.
     """
     found = {}
     for column in columns:

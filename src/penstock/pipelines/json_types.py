@@ -2,8 +2,8 @@
 
 The rules, which docs/pipelines.md states for users:
 
-- A null has no type. A field gets a column with its first value that has a type; of several types, the most frequent
-  wins.
+- A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
+  the most frequent type wins.
 - Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
 - An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE holds each exactly, else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
@@ -11,7 +11,7 @@ The rules, which docs/pipelines.md states for users:
 - A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`
   columns already, or if it is deeper than `MOST_DEPTH`.
 
-`json_rows` keeps a value that the columns do not hold completely in `_bad`.
+If the columns do not hold all of a value, `json_rows` puts the whole value into column `_bad`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Number = int | Decimal
 
 
 def is_double(value: Number) -> bool:
-    """True if the DOUBLE of this number, in its shortest notation, is the same number."""
+    """True if the nearest DOUBLE, written in its shortest notation, is exactly this number."""
     try:
         nearest = float(value)
     except OverflowError:
@@ -118,7 +118,7 @@ def as_integer(value: Number) -> int | None:
 
 @dataclass(slots=True)
 class Seen:
-    """Counts the values of each type that one field has, in all JSON values. Merging is associative and commutative."""
+    """Counts one field's values by their type, over all JSON values. Merging is associative and commutative."""
 
     booleans: int = 0
     strings: int = 0
@@ -238,8 +238,8 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
     """Returns a table's columns, grown to hold the values in `seen`. With `widens`, types of columns may be widened.
 
-    The table is partitioned by the columns in `fixed`. Those that exist keep their types; new ones do not become
-    structs or arrays.
+    The table is partitioned by the columns in `fixed`. A column in `fixed` keeps its type if it exists already; a new
+    one does not become a struct or an array.
     """
     columns = _grown_struct(known, seen, widens, 0, fixed).columns
     there = {column for column, _ in known.columns}
@@ -316,7 +316,7 @@ def _new_number(seen: Seen) -> Type:
 
 
 def widened(before: Struct, after: Struct, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Type]]:
-    """Yields the path and the new type of each column whose type differs.
+    """Yields the path and the new type of each column that has different types in `before` and `after`.
 
     In a path, `element` stands for an array's elements.
     """

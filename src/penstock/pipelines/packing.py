@@ -1,8 +1,8 @@
 """Packs an archive that brings Penstock to Spark executors on which it is not installed.
 
 There are two kinds of archive. A zip holds Penstock alone, for executors that have the packages it needs. A tar.gz is
-an environment for `--archives`: Penstock, those packages, and `bin/python3`, a script that starts the machine's own
-Python with them. PySpark and Java are not in it, because a cluster has its own.
+an environment for `--archives`: Penstock, the packages it needs, and `bin/python3`, a script that starts the machine's
+own Python with these packages on its path. PySpark and Java are left out, because a cluster has its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ exit 127
 
 
 class PackError(Exception):
-    """A package or module is missing, or the archive's name is wrong; the message says which, and the remedy."""
+    """A package or module is missing, or the archive's name is wrong; the message names the cause and the remedy."""
 
 
 def pack(target: Path, more: Sequence[str] = ()) -> int:
@@ -87,7 +87,7 @@ def _pack_environment(target: Path, more: Sequence[str]) -> int:
 
 
 def _code() -> Iterator[tuple[str, Path]]:
-    """Yields Penstock's own files, from where they are imported here, with their names in the archive."""
+    """Yields each file's name in the archive and its path, for the Penstock packages that this process imports."""
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:

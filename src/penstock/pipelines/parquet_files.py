@@ -3,10 +3,9 @@
 The log of Spark's file sink (`_spark_metadata`) lists the files of a table, and Spark reads only the files in it. Every
 tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). A merge takes the data files
 that the newest `.compact` file lists, writes larger ones, and then replaces that `.compact` file atomically. No query
-may write to the table during a merge, because it would continue from the log that it read before.
+may write to the table during a merge, because a running query would continue from the log as it was before the merge.
 
-A plan of the merge is kept beside the data meanwhile, so that after a crash either the old or the new files are
-removed.
+During a merge, a plan is kept beside the data, so that after a crash either the old or the new files are removed.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Files:
         return str(self._path(name).toUri().toString())
 
     def newest_log(self) -> str | None:
-        """Returns the newest `.compact` file of the log, which lists all entries up to it; None if there is none."""
+        """Returns the log's newest `.compact` file, which lists all earlier entries too; None if the log has none."""
         if not self._system.exists(self._path(LOG)):
             return None
         names = [str(each.getPath().getName()) for each in self._system.listStatus(self._path(LOG))]

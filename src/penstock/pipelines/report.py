@@ -60,7 +60,7 @@ class TopicReport:
 
     @property
     def skew(self) -> float:
-        """Returns the records of the largest partition divided by the mean of all partitions; 1 is even."""
+        """Returns the record count of the largest partition divided by the mean count; 1 if all counts are equal."""
         if not self.records:
             return 1.0
         return max(each.records for each in self.partitions) * len(self.partitions) / self.records

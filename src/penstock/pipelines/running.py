@@ -74,8 +74,8 @@ def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
 def reason(problem: BaseException) -> str:
     """Returns the reason of a failure in one sentence, from Spark's error text.
 
-    That is the message of a SourceError in the text. Without one, it is the exception of the last Python traceback, or
-    else the first line that names a reason.
+    Returns the message of the SourceError in the text. If the text has no SourceError, returns the exception of the
+    last Python traceback in the text. Without a traceback, returns the first line that names a reason.
     """
     from penstock.spark.progress import sentence_in
 
@@ -102,7 +102,7 @@ def _raised(text: str) -> str:
 
 
 def line(state: QueryState) -> str:
-    """Returns a line with a query's progress, and with its remaining time at the rate of the last batch."""
+    """Returns a line of text: a query's progress, and its remaining time if it keeps the rate of the last batch."""
     if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
         return str(state)
     return f"{state}, {duration(state.lag / state.rows_per_second)} to go"

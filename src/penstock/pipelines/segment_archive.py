@@ -2,8 +2,9 @@
 
 The archive consists of pieces, each written once. If a task can read the partition's directory, a piece is a segment
 file, byte for byte; otherwise its bytes are fetched from the broker and cut at the size of a segment. Only committed
-records are archived, and only sealed segments, or records so old that retention might delete them before their segment
-is sealed. A reader of archive and topic (`archive.read_with_archive`) continues in the topic after the archive.
+records are archived. Records wait until their segment is sealed, unless they are so old that retention might delete
+them before that. A reader of archive and topic (`archive.read_with_archive`) reads the archive first, and then
+continues in the topic.
 """
 
 from __future__ import annotations

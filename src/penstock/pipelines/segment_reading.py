@@ -39,7 +39,7 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 
 
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
-    """Returns the archive's parts by partition.
+    """Returns a dict from each partition to its parts in the archive.
 
     Raises SourceError if offsets between two parts are missing, unless `lossy`.
     """
@@ -124,7 +124,7 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Yields portions of whole batches, and at last the bytes after the last whole batch, if there are any."""
+    """Yields portions of whole batches. If bytes are left after the last whole batch, yields them last."""
     rest = b""
     wanted = READ_BYTES
     while data := file.read(wanted):

@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The offsets of a piece that no earlier piece has."""
+    """A piece to read from offset `start` on, because earlier parts have the piece's offsets before `start`."""
 
     piece: Piece
     start: int

@@ -73,7 +73,7 @@ class Place:
 
 
 def place_for(spark: Any, uri: str) -> Place:
-    """Returns the address with the session's Hadoop settings.
+    """Returns a Place: the address, and the session's Hadoop settings to access it.
 
     A path is made absolute, because tasks run in other directories.
     """
@@ -115,7 +115,7 @@ class Store:
         return bool(self._system.type_name == "local")
 
     def names(self, directory: str) -> dict[str, int]:
-        """Returns the sizes of a directory's files by name; empty if the directory does not exist."""
+        """Returns a dict from file name to size for a directory; empty if the directory does not exist."""
         from pyarrow.fs import FileSelector
 
         with self._problems(directory, "listed"):
@@ -139,7 +139,7 @@ class Store:
     def writing(self, name: str) -> Iterator[Any]:
         """Opens a new file for writing.
 
-        If the block fails, a directory has no such file, because the file gets its name at the end.
+        On a local disk, the file gets its name when the block ends; if the block fails, no file with this name exists.
         """
         path = f"{self._root}/{name}"
         if not self._is_local:

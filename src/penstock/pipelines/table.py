@@ -1,7 +1,7 @@
 """Keeps a table up to date with a topic.
 
 `append` writes a row for each record. `upsert` keeps the newest row for each key; a record with a null value deletes
-the row. Rows have the value's fields as columns, `_key`, and the origin of the record: `_topic`, `_partition`,
+the row. The columns are the value's fields, `_key`, and the origin of the record: `_topic`, `_partition`,
 `_offset`, `_timestamp`. A batch that Spark repeats after a crash is written once: Delta stores the last batch of each
 query, and Parquet files are valid once Spark's own log lists them.
 """
@@ -102,7 +102,7 @@ def start_table(spark: Any, job: TableJob) -> Any:
 
 
 def _found_columns(spark: Any, job: TableJob) -> Struct:
-    """Returns the columns that a Parquet table has, and new columns for its topic's first and newest values."""
+    """Returns a Parquet table's columns, grown to hold the first and the newest values of its topic."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
@@ -155,7 +155,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Starts a job's query, and counts its batches since then."""
+    """Starts a job's query, and counts the batches of the query since its start."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -182,7 +182,7 @@ class _Count:
 def _understood(schema: str, value_format: str) -> str:
     """Returns the schema unchanged. Raises SourceError if it is invalid.
 
-    It is checked here because Spark's own message would quote a longer schema, which the user did not write.
+    It is checked here because Spark would put the schema into a longer one, and its message would quote that one.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType

@@ -62,7 +62,7 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
     """Returns a DataFrame of about `count` of the first records and about `count` of the newest records.
 
-    They are selected by offset: a LIMIT would end the reading tasks with an error in the log.
+    The records are selected by offset, because a LIMIT would end the reading tasks with an error in the log.
     """
     there = bounds(topic)
     each = -(-count // len(there))

@@ -3,7 +3,7 @@
 A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
 null value deletes the row of its key; if fields are the key, it deletes every row of earlier records with the same
 record key. A record without a key, or whose value has none of the fields, is a row of its own that no record replaces.
-So is a record whose value is in `_bad` and may have a key that its columns do not hold.
+The same holds for a record with a value in `_bad`, if the columns may not hold all of the value's key fields.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
-    """Returns the columns, and those that a new table is partitioned by, even if no value has them yet."""
+    """Returns the columns, with a STRING column added for each column in `fixed` that is missing."""
     there = {folded(name) for name, _ in columns.columns}
     missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
@@ -64,7 +64,7 @@ def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
 
 
 def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
-    """Returns the records with each JSON value converted to a struct of `columns` and `_bad`. Also for streams."""
+    """Converts each JSON value of the records to a struct of `columns` and `_bad`. Works for streams too."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])

@@ -1,8 +1,8 @@
 """Compares replicas in Spark tasks, for clusters that are too large for one process.
 
 The comparison is the client's own (`penstock.client.comparison`): a first job outlines every partition, a second one
-compares the ranges of all partitions, several in a task, and this module combines the results. They are the same as
-those of `penstock cluster verify` without Spark, including the digests.
+compares the ranges of all partitions, several in a task, and this module combines the results. The results, including
+the digests, are the same as those of `penstock cluster verify` without Spark.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """Runs in a task: compares the ranges of a share. Returns the result, or the reason why they can't be compared."""
+    """Runs in a task: compares the ranges of a share. Returns the result, or the reason why the comparison failed."""
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))

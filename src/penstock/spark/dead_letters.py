@@ -1,4 +1,4 @@
-"""Writes bad records to a topic of their own, with headers that name the origin of the record and the error.
+"""Writes bad records to a topic of their own. Added headers hold the error and the record's origin.
 
 Key, value, timestamp and the record's own headers are unchanged. Delivery is at least once: a task that is tried again
 sends its bad records again.

@@ -62,8 +62,8 @@ def decode_batches(
 ) -> Iterator[Decoded]:
     """Yields columns of the records at offsets from `start` to before `end`, some megabytes at a time.
 
-    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, a batch in which all records are
-    older is skipped and not decoded; from other batches, older records are returned too.
+    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, a batch is skipped
+    if all its records are older than this time; records of other batches are returned even if they are older.
     """
     chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
     size = 0

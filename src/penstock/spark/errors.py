@@ -43,7 +43,7 @@ def not_importable(error: ImportError) -> SourceError:
 def in_one_sentence(failure: str) -> Iterator[None]:
     """Turns a KafkaError in the block into a SourceError.
 
-    Its message is `failure`, which names the failed action, and then the broker's reason.
+    The SourceError's message is `failure`, which names the failed action, followed by the broker's reason.
     """
     try:
         yield

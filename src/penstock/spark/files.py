@@ -4,8 +4,8 @@ This is safe because a task's range ends at or below a high watermark (or last s
 the log does not change below that offset: appends, rolls and truncations happen above it. Segments appear and disappear
 as a whole: retention renames and removes them, compaction swaps new ones in. So a reader lists the directory, opens the
 files that it needs, and lists again: if names and inodes are the same, the open files are one state of the log, and
-they stay readable however long the task runs. Transaction indexes are read before the data: the indexes of an older
-state name at least the transactions that newer data still holds.
+they stay readable however long the task runs. Transaction indexes are read before the data: indexes that are older
+than the data name every aborted transaction that the data still holds.
 
 Anything unexpected ends the iteration early: the caller fetches the rest from the broker.
 """
@@ -80,7 +80,7 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Yields lists of data batches with offsets from `start` to before `end`, each with the next offset to read."""
+    """Yields pairs: a list of data batches from `start` to before `end`, and the offset to read after this list."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:

@@ -47,7 +47,7 @@ class Narrowed:
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
     """Returns the limits, and the filters that Spark still has to apply.
 
-    A filter on `timestamp` is in both, because its limit skips whole batches only.
+    A filter on `timestamp` sets a limit, but Spark has to apply it too, because the limit skips only whole batches.
     """
     found = Narrowed()
     rest: list[Any] = []
@@ -132,7 +132,7 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 def _since(each: Any) -> int | None:
     """Returns a filter's lower bound in ms, None without one.
 
-    An upper bound is not used, because later records may be older.
+    An upper bound is not used, because a record at a higher offset may have an earlier timestamp.
     """
     if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual) or not isinstance(
         each.value, datetime.datetime

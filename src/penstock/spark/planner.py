@@ -130,7 +130,10 @@ class Planner:
         return self._listed(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Returns the high watermarks, or the last stable offsets with read_committed. No record is read past them."""
+        """Returns the offsets at which reading ends.
+
+        These are the high watermarks; with read_committed, the last stable offsets.
+        """
         return self._listed(dict.fromkeys(partitions, LATEST))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -203,7 +206,7 @@ class Planner:
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """Returns the ranges that a batch reads.
 
-        If offsets do not exist, raises SourceError, or skips them with failOnDataLoss=false.
+        Raises SourceError if offsets do not exist. With failOnDataLoss=false, missing offsets are skipped instead.
         """
         first, last = self.earliest(start), self.latest(start)
         found = []

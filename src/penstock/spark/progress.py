@@ -87,7 +87,7 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
 def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
     """Returns a query's progress with `metrics` and `description` added to each source that reads topics.
 
-    Their names are those of Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
+    The names of the metrics are those of Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
     `query.recentProgress`, or its parsed JSON. Other sources stay unchanged.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
@@ -110,7 +110,7 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _behind(end: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
-    """Returns the number of offsets not read yet, by partition."""
+    """Returns a dict from each partition to the number of its offsets that are not read yet."""
     return {each: max(0, offset - end.offsets.get(each, 0)) for each, offset in latest.offsets.items()}
 
 

@@ -49,7 +49,7 @@ def from_json(offsets: Mapping[str, Mapping[str, int]] | None) -> Offsets:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cuts long ranges, so that there are at least about `min_partitions`, each of at most `max_records` offsets."""
+    """Cuts long ranges into at least about `min_partitions` ranges, each of at most `max_records` offsets."""
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
         wanted = [piece for each in wanted for piece in _cut(each, -(-each.size // max_records))]

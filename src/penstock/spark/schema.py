@@ -1,4 +1,4 @@
-"""The source's columns: those of Spark's own Kafka source; `value` is a struct if value.format is set."""
+"""The source's columns. They are those of Spark's own Kafka source, but `value` is a struct if value.format is set."""
 
 from __future__ import annotations
 

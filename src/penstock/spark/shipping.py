@@ -1,4 +1,4 @@
-"""Pickles the source, readers and writers for executors, so that a task reports a module missing there.
+"""Pickles the source, readers and writers so that a task reports a module that is missing on its executor.
 
 Spark pickles an object with the name of its class. On an executor without Penstock this ends with a ModuleNotFoundError
 inside of Spark's own unpickling, which names no remedy. So these objects are pickled as a small function, by value,

@@ -123,7 +123,8 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
         """Commits the batch, even if it has no rows.
 
-        An earlier attempt may have prepared transactions, or decided the batch.
+        A batch without rows is committed too, because an earlier attempt of it may have left prepared transactions, or
+        may have decided the batch.
         """
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)

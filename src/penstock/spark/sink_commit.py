@@ -55,7 +55,7 @@ _OWNER_CHANGED = frozenset(
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
     """Decides the batch and commits its transactions. Raises SourceError, KafkaError.
 
-    `replayed` is True if a task found that the batch was decided before, and wrote nothing.
+    `replayed` is True if a task wrote nothing, because it found that the batch was already decided.
     """
     reached("driver-begins")
     log = DecisionLog(client, query)
@@ -87,9 +87,9 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
 
 
 def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared]) -> None:
-    """Aborts the transactions that this attempt prepared, because a task failed.
+    """Aborts the transactions that this attempt prepared. Called after a task failed.
 
-    Keeps them if the batch was decided.
+    Aborts nothing if the batch was decided.
     """
     log = DecisionLog(client, query)
     log.own(TIMEOUT_MS).close()
@@ -99,11 +99,12 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
 
 
 def give_up_slot(client: Client, query: str, slot: int) -> None:
-    """Aborts the open transactions of a task's earlier attempts, except decided ones. Raises KafkaError.
+    """Aborts the open transactions of a task's earlier attempts. Raises KafkaError.
 
-    A task calls this when it finds no free transactional id. The task takes over the driver's transactional id for a
-    moment, so that no driver can decide to commit these transactions meanwhile. Several tasks and a driver that do so
-    at the same time fence each other and try again.
+    A transaction that the last decision commits is not aborted. A task calls this function when it finds no free
+    transactional id. The task takes over the driver's transactional id for a moment, so that meanwhile no driver can
+    decide to commit the transactions that the task aborts. If several tasks and a driver take over this id at the same
+    time, they fence each other and try again.
     """
     log = DecisionLog(client, query)
     for failures in range(1, FENCINGS + 1):
@@ -160,9 +161,9 @@ def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
 async def _still_open(
     client: AsyncClient, last: Decision, prepared: Collection[Prepared], opened: Collection[Prepared]
 ) -> list[Prepared]:
-    """Returns the transactions of a decision that are not completed.
+    """Returns the transactions of decision `last` that are not completed.
 
-    If `prepared` has a new transaction with the same transactional id, the earlier transaction has ended.
+    If `prepared` has a transaction with the same transactional id, the transaction of the decision has ended.
     """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)
@@ -248,9 +249,10 @@ async def end_transaction(
 ) -> None:
     """Ends exactly this transaction, even if its transactional id has a new owner. No-op if it has ended.
 
-    Without `insist`, both cases raise KafkaError. `held` is True if the task took the transaction over once to prepare
-    it. Then the owner's epoch is one higher than the transaction's, and no other transaction gets that epoch. So the
-    first try uses this epoch, which mostly saves a request; if it is wrong, the coordinator is asked for the owner.
+    Without `insist`, raises KafkaError if the transactional id has a new owner or the transaction has ended. `held` is
+    True if the task took the transaction over once to prepare it. Then the owner's epoch is the transaction's epoch
+    plus one, and no other transaction gets that epoch. So the first try uses the owner's epoch, which mostly saves a
+    request; if that epoch is wrong, the coordinator is asked for the owner.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

@@ -100,7 +100,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """Returns the length of each element as a record has it: -1 for null."""
+    """Returns the length of each element, as the length field of a record encodes it: null has length -1."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1

@@ -4,8 +4,8 @@ Two rules make every decision final:
 
 - A decision is recorded only when all transactions of the decision before it are completed. So a decided batch is
   written, even if its replay has no rows.
-- A transaction is aborted only when a recorded decision lists it as aborted, and no later decision commits it. So a
-  driver that was replaced while it aborts does not abort a transaction that the new driver commits.
+- A transaction is aborted only when a recorded decision lists it as aborted. No decision after that one commits the
+  transaction. So if a driver is replaced while it aborts transactions, the new driver commits none of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def next_decision(
 ) -> Decision | None:
     """Returns the decision about a batch; returns `last` if there is nothing new to decide. Raises SourceError.
 
-    `prepared` are the transactions that the batch's tasks wrote, `opened` are all open transactions of the query.
+    `prepared` has the transactions that the batch's tasks wrote, `opened` has all open transactions of the query.
     `replayed` is True if a task found that the batch was decided before.
     """
     if last is not None and last.batch > batch:

@@ -1,7 +1,7 @@
 """Turns Arrow batches with the sink's columns into records by topic and partition. Pure.
 
-Column `value` is required; `key`, `headers`, `topic` and `partition`, as in Spark's Kafka sink, and `timestamp` are
-optional. Option topic wins over column `topic`.
+Column `value` is required. Columns `key`, `headers`, `topic`, `partition` and `timestamp` are optional; Spark's Kafka
+sink has all of these columns except `timestamp`. Option topic wins over column `topic`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
-    """Checks the columns; returns those that are left out because of extraColumns=ignore. Raises SourceError.
+    """Checks the columns; returns the columns that extraColumns=ignore leaves out. Raises SourceError.
 
     `types` has Spark's type name of each column.
     """
@@ -62,7 +62,7 @@ def places_of(options: SinkOptions) -> list[str]:
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the rows in larger batches; empty batches are dropped."""
+    """Combines small batches into batches of at least CHUNK_BYTES; the last one may be smaller. Drops empty batches."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:

@@ -138,7 +138,7 @@ def _first_free_id(
 def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
     """Prepares a transaction, so that it no longer times out.
 
-    If the task dies before this, the transaction times out.
+    If the task dies before the transaction is prepared, the transaction times out.
     """
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))
@@ -177,9 +177,10 @@ def _send_rows(client: Client, producer: SyncProducer, options: SinkOptions, slo
 
 
 class partition_counts:
-    """A function that returns a topic's number of partitions; asks the brokers once per topic. Raises SourceError.
+    """A callable that returns the number of partitions of a topic. It asks the brokers once per topic.
 
-    With `create`, a missing topic is requested as producers do: a broker with auto.create.topics.enable creates it.
+    Raises SourceError. With `create`, a missing topic is requested as producers do, so that a broker with
+    auto.create.topics.enable creates the topic.
     """
 
     def __init__(self, client: Client, *, create: bool) -> None:

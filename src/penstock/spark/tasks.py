@@ -54,7 +54,7 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
 
 
 def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
-    """Returns the decoded columns, and the columns that have the same value for all records of a task."""
+    """Returns a dict from column name to Arrow column, for the decoded columns and for `topic` and `partition`."""
     count = len(decoded)
     columns = {
         "key": decoded.key,
@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields lists of batches, each list with the first offset to read from it.
+    """Yields pairs: an offset, and a list of batches of which records are read from this offset on.
 
     Batches come from segment files as far as possible, and then from the broker.
     """

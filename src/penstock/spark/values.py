@@ -43,7 +43,7 @@ DecodeAll = Callable[[Column], Column]
 def value_type(options: SourceOptions) -> DataType | str:
     """Returns the type of the value column, as Spark's type or in DDL.
 
-    It is the given type, or one inferred from the first records.
+    This is the type that the user gave, or else a type inferred from the first records.
     """
     value = options.value
     _check(value)
@@ -157,7 +157,10 @@ class ValueDecoder:
         return found
 
     def _decoded(self, values: Column) -> tuple[Column, dict[int, str]]:
-        """Returns the decoded column, with null for each bad value, and the reasons by the rows of the bad values."""
+        """Returns the decoded column, and a dict from the row of each bad value to the reason why it is bad.
+
+        The decoded column has null in the rows of bad values.
+        """
         reasons: dict[int, str] = {}
         if not len(values):
             return pa.nulls(0, self._type), reasons

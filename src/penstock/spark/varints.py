@@ -15,8 +15,8 @@ _MAX_BYTES = 10
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
     """Returns the value of the zigzag varint at each position, and the position after each varint.
 
-    A position past the end of the data reads the last byte. The caller finds a field that runs past its record, because
-    positions only grow, and it compares the ends of fields with the ends of records.
+    A position past the end of the data reads the last byte. The caller compares the ends of fields with the ends
+    of records, so it finds a field that runs past its record: positions only grow.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1

@@ -1,4 +1,4 @@
-"""Fetches a range of a partition from its leader; the next fetch is in flight while the last one is decoded."""
+"""Fetches a range of a partition from its leader. One fetch is in flight while the fetch before it is decoded."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:
-    """Fetches a range. `next` returns the fetches in order, then None.
+    """Fetches a range. Each call of `next` returns one fetch, in the order of offsets, and None after the last one.
 
-    One more fetch is in flight meanwhile, so a task holds the data of two fetches.
+    While the caller uses a fetch, the next one is in flight, so a task holds the data of two fetches.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class WireReader:
         *,
         topic_id: bytes | None = None,
     ) -> None:
-        """`topic_id` identifies the topic to read, even if a new topic has its name by now."""
+        """`topic_id` identifies the topic to read, even if a new topic was created with the same name."""
         self._client = client
         self._key = (topic, partition)
         self._next = start

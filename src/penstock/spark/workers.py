@@ -84,7 +84,8 @@ def keep_memory() -> bool:
 def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:
     """Sets the Python that executors run.
 
-    Local executors run this environment's Python, started by the script of `launcher`. Others may not have that script.
+    Local executors run this environment's Python, started by the script of `launcher`. Executors on other machines may
+    not have that script.
     """
     python = sys.executable
     if local and os.name == "posix":

@@ -66,7 +66,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def _offset_version(value: OffsetCommitValue) -> int:
-    """Returns the version to write. A commit with its own retention needs version 1: only that has an expiry time."""
+    """Returns the version to write. A commit with its own retention needs the expiry time of version 1."""
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 

@@ -139,7 +139,7 @@ class Offsets:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
-        """Returns every partition that deleting the group has to erase, pending commits included."""
+        """Returns every partition whose offset a deletion of the group has to erase, pending commits included."""
         found: Set[TopicPartition] = self.committed.get(group_id, {}).keys()
         for groups in self.pending.values():
             found = found | groups.get(group_id, {}).keys()

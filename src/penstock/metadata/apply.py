@@ -2,7 +2,8 @@
 
 An image is copied once per call and map by map: a map that no record changes is shared with the previous image. Records
 of a metadata transaction are held back until its end record and dropped by its abort record, even across batches.
-Dispatch is by the record's class name, so that the class of a record type is imported only when a record of it appears.
+Dispatch is by the record's class name, so that the class of a record type is imported only when a record of that type
+appears.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class PartitionImage:
     leader_recovery_state: int = 0
 
     def directory(self, broker_id: int) -> bytes:
-        """Returns the id of the log directory with the broker's replica; a reserved id until the broker reports it."""
+        """Returns the id of the directory that has the broker's replica; a reserved id until the broker reports it."""
         if broker_id in self.replicas:
             index = self.replicas.index(broker_id)
             if index < len(self.directories):

@@ -1,7 +1,7 @@
 """Plans moves of replicas: to drain a broker, to fill a new one, to balance a cluster. Pure; the first replica of a
 partition is its preferred leader.
 
-Goals, in this order: a partition keeps its number of replicas in as many racks as possible; as little data moves as
+Goals, in this order: a partition keeps its number of replicas, in as many racks as possible; as little data moves as
 possible; the numbers of replicas per broker differ by at most one; leaderships are as even as the replicas allow.
 Leaders are balanced last, at no cost: that takes only another order of the same replicas.
 """
@@ -46,8 +46,8 @@ class Move:
 def drain(
     placement: Placement, racks: Racks, leaving: Collection[int], sizes: Mapping[TopicPartition, int]
 ) -> list[Move]:
-    """Returns the moves of all replicas off the brokers in `leaving`, each to the best of the other brokers. Only these
-    partitions change, and their leaderships are evened out.
+    """Returns the moves of all replicas off the brokers in `leaving`, each to the best of the other brokers. Only
+    partitions with a replica on these brokers change, and only their leaderships are evened out.
     """
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)
@@ -169,8 +169,8 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Passes leaderships from a broker to one with at least two fewer, if necessary through a chain of other
-        brokers.
+        """Passes leaderships from a broker to another that has at least two leaderships fewer, if necessary through a
+        chain of other brokers.
 
         When no such chain is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
         names the partitions whose leader may change; None is all partitions.
@@ -203,8 +203,8 @@ class _Board:
         count: Mapping[int, int],
         only: Collection[TopicPartition] | None,
     ) -> list[tuple[TopicPartition, int, int]]:
-        """Returns the shortest chain of brokers from `start` to one with at least two fewer leaderships, by
-        breadth-first search.
+        """Returns the shortest chain of brokers from `start` to a broker that has at least two leaderships fewer than
+        `start` (breadth-first search).
         """
         came: dict[int, tuple[TopicPartition, int]] = {}
         queue = deque([start])

@@ -1,10 +1,10 @@
 """Patterns in RE2's syntax, matched in time linear in the text and within a fixed number of steps.
 
-Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` cannot be
-used: a hostile pattern would block the loop for minutes. A pattern becomes a nondeterministic automaton of bounded
-size; matching steps through sets of its states, which are cached as the states of a deterministic one. A new set costs
-as many steps as it has states: a pattern of seventy characters may have thousands in each set. Parsing and building
-cost steps as well, and `Work` counts all of them. A pattern matches a text as a whole.
+Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` cannot be used:
+a hostile pattern would block the loop for minutes. A pattern becomes a nondeterministic automaton of bounded size;
+matching steps through sets of its states, which are cached as the states of a deterministic automaton. A new set costs
+as many steps as it has states: with a pattern of seventy characters a set may have thousands of states. Parsing and
+building cost steps as well, and `Work` counts all of them. A pattern matches a text as a whole.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """The advertised `host:port` of the first client listener; a mere controller's is that of its own listener."""
+        """The advertised `host:port` of the first client listener; of the controller listener if there is no other."""
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
 
     @property

@@ -88,7 +88,7 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
     """Follows the former leader again, because the other voters may still hear from it. Becomes unattached if there was
-    none.
+    no leader.
     """
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
@@ -155,8 +155,8 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
-    """Handles a leader's resignation. The first listed successor stands for election at once, each later one after a
-    longer pause.
+    """Handles a leader's resignation. The first successor in the list stands for election at once. Each of the others
+    waits longer than the one before it in the list.
     """
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:

@@ -313,7 +313,7 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Returns the effects without each save that another save follows with only role changes in between."""
+    """Returns the effects without needless saves: those followed by another save, with only role changes in between."""
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

@@ -3,8 +3,8 @@ carries out.
 
 Logs diverge where a leader wrote records that no follower fetched before the next election, or after an unclean
 election. The leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's
-log (KIP-101). A follower that lacks this epoch truncates to the end of its own largest epoch below it and asks again
-(KIP-279), until both logs agree.
+log (KIP-101). A follower that lacks this epoch truncates its log to the end of its largest epoch below this one and
+asks again (KIP-279), until both logs agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """The follower's reaction to a leader's answer for one partition without an error."""
+    """The follower's reaction to a leader's answer in which its partition has no error."""
 
     APPEND = "append"
     TRUNCATE = "truncate"

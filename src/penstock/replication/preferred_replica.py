@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def preferred_replica(leading: Leading, brokers: Brokers, rack: str, offset: int) -> int:
-    """Returns the in-sync follower in the consumer's rack with the longest log; NO_REPLICA if the consumer should read
-    from the leader.
+    """Returns the follower with the longest log of all in-sync followers in the consumer's rack; NO_REPLICA if the
+    consumer should read from the leader.
 
     The consumer should read from the leader if the leader is in that rack itself, or if no living follower there has
     the offset.

@@ -148,8 +148,8 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the owner as the fields of a transaction that name its next producer. Epoch 0, the first one of a new
-    producer id, is left out.
+    """Returns the fields `next_producer_id` and `next_epoch` of a transaction whose next producer is `owner`. Epoch 0,
+    the first epoch of a new producer id, is not recorded.
     """
     return {
         "next_producer_id": owner.producer_id,
@@ -177,10 +177,10 @@ def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms:
 
 
 def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
-    """Aborts an open transaction without its producer, with a newer epoch that fences the producer.
+    """Aborts an open transaction without a request of its producer, and fences that producer with a newer epoch.
 
-    No producer gets that epoch; the next producer of the id gets a later one. Raises if a producer id is needed and
-    none is available.
+    No producer gets the newer epoch; the next producer of the id gets a later one. Raises if a producer id is needed
+    and none is available.
     """
     fenced = txn.to(State.PREPARE_EPOCH_FENCE, turn.wall_ms)
     bumps = shard.server_version >= EPOCH_PER_TRANSACTION
@@ -201,8 +201,8 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
 
 
 def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
-    """Completes the transaction once every partition has its marker; no-op if the transaction's state has changed
-    since.
+    """Completes the transaction once every partition has its marker; no-op if the transaction of these markers is no
+    longer the one that waits for completion.
     """
     txn = shard.transactions.get(markers.transactional_id)
     if txn is None or txn.state not in DECIDED:

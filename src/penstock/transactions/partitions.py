@@ -1,8 +1,8 @@
 """AddPartitionsToTxn: adds partitions to a transaction, and verifies that a partition belongs to a transaction.
 
-A partition's leader asks before it accepts the first batch of a transaction. With transaction version 0 or 1 the client
-has added the partition, and the leader only verifies this. From version 2 on the leader adds the partition for the
-producer.
+A partition's leader asks the coordinator before it accepts the first batch of a transaction. With transaction version 0
+or 1 the client has added the partition, and the leader only verifies this. From version 2 on the leader adds the
+partition for the producer.
 """
 
 from __future__ import annotations

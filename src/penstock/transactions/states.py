@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """States, with the numbers of Kafka's records."""
+    """States, numbered as in Kafka's records."""
 
     EMPTY = 0
     ONGOING = 1

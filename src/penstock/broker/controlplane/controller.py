@@ -1,9 +1,9 @@
 """The active controller: registers brokers, tracks their heartbeats, fences dead brokers and elects leaders.
 
-A dead broker is detected in two ways. A process that ends closes its connections: when the connection with the
+A dead broker is detected in two ways. A process that ends closes its connections: when the connection that carries the
 broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A machine
-that falls silent is fenced when its session times out. A new active controller probes every broker's listener and
-gives each broker a whole session.
+that falls silent is fenced when its session times out. A new active controller probes every broker's listener and gives
+each broker a whole session.
 
 Every decision is a pure function in `penstock.metadata.controller`; this module adds times, connections and timers.
 """
@@ -78,7 +78,7 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the rules in the settings, which apply to topics that don't override these configs."""
+    """Returns the rules from the settings: the defaults for topics that have no such configs of their own."""
     return Rules(
         settings.int("min.insync.replicas"),
         settings.bool("unclean.leader.election.enable"),
@@ -235,7 +235,7 @@ class Controller:
     # --- failure detection ------------------------------------------------------------------------------
 
     def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
-        """Suspects the broker as soon as the connection with its heartbeats closes."""
+        """Suspects the broker as soon as the connection that carries its heartbeats closes."""
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
             return
@@ -363,7 +363,7 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Lists failovers. Holds unclean elections at once if a changed config may allow them."""
+        """Adds new failovers to the list. Holds unclean elections at once if a changed config may allow them."""
         self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return

@@ -52,7 +52,7 @@ class ControllerChannel:
         self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Closes the connections to all nodes but the new controller: a deposed one may hang and never answer."""
+        """Closes the connections to all nodes but the new controller: a deposed controller may hang."""
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:

@@ -272,9 +272,9 @@ class Lifecycle:
             await asyncio.sleep(1.0)
 
     def _membership(self) -> tuple[str | None, Any]:
-        """Returns why this controller is no voter, and the next request that it needs to become one.
+        """Returns why this controller is no voter, and the next request to send to make it a voter.
 
-        Returns (None, None) if it is a voter.
+        Returns (None, None) if this controller is a voter.
         """
         me, view = self._metadata.voter, self._metadata.quorum()
         listed = next((voter for voter in view.voters if voter.node_id == me.node_id), None)

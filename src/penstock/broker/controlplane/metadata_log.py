@@ -68,7 +68,8 @@ class SnapshotPolicy:
     """When to write a snapshot and truncate the log below it: after a number of bytes, or after an interval.
 
     Kafka writes a snapshot after `bytes_between`. Here the next snapshot is already due when the log has grown by the
-    size of the last one, but not before `bytes_at_least`. So a start reads at most about twice the bytes of a snapshot.
+    size of the last snapshot, and by at least `bytes_at_least`. So a start reads at most about twice the bytes of a
+    snapshot.
     """
 
     bytes_between: int = 20 * 1024 * 1024

@@ -262,7 +262,7 @@ class Quorum:
                 self._fail(error)  # the listener could not use a committed record: this node must not go on without it
 
     def _set_timer(self) -> None:
-        """Sets the timer to the deadline, unless the timer fires before it anyway.
+        """Sets the timer to the deadline, unless the timer already fires at an earlier time.
 
         Most steps only postpone the deadline: a timer that fires early is set again.
         """

@@ -1,6 +1,7 @@
 """Sends requests to the other replicas of the quorum and learns their addresses.
 
-A peer has two lanes, each with its own connection: a fetch may be parked at the leader while a vote must not wait.
+A peer has two lanes, each with its own connection: a fetch may be parked at the leader, and a vote must not wait for a
+parked fetch.
 """
 
 from __future__ import annotations

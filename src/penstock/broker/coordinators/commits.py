@@ -145,7 +145,7 @@ class Commits:
         self._watch_overdue()
 
     def _answer_early(self, until: float) -> None:
-        """Answers clients whose wait expired before `until` with an error; their decisions are not undone."""
+        """Sends an error to the clients whose wait expired before `until`; their decisions are not undone."""
         for commit in self._waiting:
             if commit.expires == math.inf:
                 continue  # already answered early

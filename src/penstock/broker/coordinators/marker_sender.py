@@ -1,9 +1,10 @@
 """Sends the markers of decided transactions to the leaders of their partitions, and retries until all are committed.
 
-Partitions that this node leads are written at once. Another leader gets one request at a time, with all markers that
-were queued for it meanwhile. A partition is done when its marker is committed there: a marker that a new leader lacks
-is sent to that leader again. The sender gives a transaction up if a partition knows a newer coordinator, or if the
-transaction's coordinator on this node has closed: the next coordinator reads the unfinished transactions from its log.
+Markers for partitions that this node leads are written at once. Another leader gets one request at a time, with all
+markers that were queued for it meanwhile. A partition is done when its marker is committed there: a marker that a new
+leader lacks is sent to that leader again. The sender gives a transaction up if a partition knows a newer coordinator,
+or if the transaction's coordinator on this node has closed: the next coordinator reads the unfinished transactions from
+its log.
 """
 
 from __future__ import annotations
@@ -135,8 +136,8 @@ class MarkerSender:
     def _handle_result(self, ending: Ending, partition: TopicPartition, code: ErrorCode) -> None:
         """Handles the result of one partition's marker.
 
-        INVALID_PRODUCER_EPOCH counts as done: the partition knows a newer producer epoch, so the transaction has ended
-        there before.
+        INVALID_PRODUCER_EPOCH counts as done: the partition knows a newer producer epoch, so the transaction has
+        already ended there.
         """
         if code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
             ending.left.discard(partition)

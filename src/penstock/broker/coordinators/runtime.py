@@ -189,7 +189,8 @@ class Coordinator(Generic[M]):
     def _check_replicas(self) -> None:
         """Raises KafkaError if too few replicas are in sync. Called before records are applied.
 
-        If only the later append failed, the applied records would make it necessary to load the whole state again.
+        Without this check the append would fail after the records were applied, and the whole state would have to be
+        loaded again.
         """
         partition = self.partition
         have = len(partition.isr)

@@ -1,4 +1,4 @@
-"""Decides whether a Fetch reads a replica as a follower, which the leader may throttle, or as a consumer.
+"""Decides whether a Fetch is a follower's or a consumer's. The leader may throttle followers.
 
 A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
 may be sent to a replica in its own rack.
@@ -54,7 +54,7 @@ class FetchPolicy:
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
         """Returns why the fetch is not accepted as a follower's; None if it is accepted.
 
-        Records below a follower's fetch offset count as replicated, so only that broker itself may fetch with its id.
+        Records below a follower's fetch offset count as replicated, so no other process may fetch with a broker's id.
         Kafka asks its authorizer instead and accepts any epoch that is not older than the registered one. A fetch
         before v15 has no epoch; Penstock's brokers send newer versions.
         """

@@ -38,7 +38,7 @@ Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
 
 
 class Wanted:
-    """One partition that a client fetches, with the offsets of the last answer."""
+    """One partition that a client fetches, and the offsets that the last answer gave for this partition."""
 
     __slots__ = (
         "current_leader_epoch",

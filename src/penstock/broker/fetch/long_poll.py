@@ -79,7 +79,7 @@ class PartitionRead:
     def unknown(self) -> bool:
         """True if the partition does not exist.
 
-        Other errors are answered at once. This one waits for the other partitions, so that the client does not fetch
+        Other errors are answered at once. This error waits for the other partitions, so that the client does not fetch
         in a tight loop.
         """
         return self.partition is None and self.error in UNKNOWN

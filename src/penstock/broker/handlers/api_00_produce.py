@@ -144,7 +144,7 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields the partitions that this node leads, with their records, which may be part of a transaction.
+        """Yields (partition, records) for each partition that this node leads; a transaction may contain the records.
 
         Errors of the other partitions are kept for their answers.
         """

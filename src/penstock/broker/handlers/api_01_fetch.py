@@ -126,7 +126,7 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
 
 
 def _free(request: FetchRequest) -> None:
-    """Frees the request, which the session replaces, in slices: freeing all of it at once would block the loop."""
+    """Frees the request in slices: freeing all of it at once would block the loop. The session has its partitions."""
     for topics in (request.topics, request.forgotten_topics_data):
         while topics:
             partitions = topics.pop().partitions

@@ -30,7 +30,7 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
-    """Returns a function that describes a topic's configs, with a cache: most topics of a request share them."""
+    """Returns a function that describes a topic's configs. It has a cache: most topics of a request are alike."""
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     def describe(overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:

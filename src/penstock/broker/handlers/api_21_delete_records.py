@@ -1,7 +1,7 @@
 """DeleteRecords v0-2: advances the log start offset of a partition; -1 means to the high watermark.
 
-A partition is answered with its new offset when all live replicas have advanced theirs. It gets REQUEST_TIMED_OUT if
-they have not done so within the request's timeout.
+A partition is answered with its new log start offset when the logs of all live replicas start there. It gets
+REQUEST_TIMED_OUT if the request's timeout ends first.
 """
 
 from __future__ import annotations

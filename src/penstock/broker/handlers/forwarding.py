@@ -1,4 +1,4 @@
-"""Requests that only the active controller can handle: any broker accepts them and forwards them to it."""
+"""Requests that only the active controller can handle: any broker accepts them and forwards them to the controller."""
 
 from __future__ import annotations
 

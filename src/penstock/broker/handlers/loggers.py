@@ -24,7 +24,7 @@ LEVELS = {
 
 
 def logger_levels() -> dict[str, str]:
-    """Returns every existing logger of Penstock, and the root logger, with its effective level."""
+    """Returns the effective level of the root logger and of every existing logger of Penstock."""
     names = [name for name in logging.root.manager.loggerDict if name == "penstock" or name.startswith("penstock.")]
     found = {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in sorted(names)}
     found[ROOT] = _level_name(logging.root.level)

@@ -2,9 +2,9 @@
 
 The transaction's coordinator is asked. Without this verification, a delayed batch could start a transaction that never
 ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
-invalidates the verification. So the verification has to start again if the producer's previous transaction is still
-ending, because the marker at its end invalidates the verification. The same holds if that marker arrives while the
-coordinator is asked.
+invalidates the verification. So the verification has to start again in two cases: the coordinator answers that the
+producer's previous transaction is still ending, so its marker is yet to come; or that marker was written while the
+coordinator was asked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Enforces client quotas: on produced and fetched bytes, handler time, metadata changes and new connections.
 
-Each kind of quota finds the limit of a (user, client id) in Kafka's order of entities, and counts against the rate of
-that entity: a user's quota is shared by all of its clients. A response contains the throttle time, and the connection
-is muted for that time. A kind without any quota costs one lookup in an empty dict.
+For each kind of quota, the first entity with a quota in Kafka's order of entities limits a (user, client id) pair.
+Requests count against the rate of that entity: all clients of a user share the user's quota. A response contains the
+throttle time, and the connection is muted for that time. A kind without any quota costs one lookup in an empty dict.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Quotas:
     def record_request(self, ctx: RequestContext, nanoseconds: int) -> int:
         """Counts handler time; returns the throttle time in milliseconds.
 
-        It is at most one sample of the window, so that slow requests do not lock a client out.
+        The throttle time is at most one sample of the window, so that slow requests do not lock a client out.
         """
         if not self.request.limits:
             return 0

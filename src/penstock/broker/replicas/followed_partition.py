@@ -119,8 +119,9 @@ class FollowedPartition:
     def truncate(self, epoch: int, end_offset: int) -> bool:
         """Truncates the log where it diverges from the leader's log.
 
-        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch; `end_offset` is its
-        end in the leader's log. Returns False if this log did not change: the same request would get the same answer.
+        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch; `end_offset` is where
+        that epoch ends in the leader's log. Returns False if this log did not change: the same request would get the
+        same answer.
         """
         log = self.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

@@ -143,7 +143,7 @@ class Partition:
     # The role of this replica.
 
     def follow_image(self, image: PartitionImage) -> None:
-        """Applies a change of the partition's leader, replicas or in-sync set by the controller."""
+        """Applies the controller's change of the partition's leader, replicas or in-sync set."""
         old, self.image = self.image, image
         log = self._log
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
@@ -326,7 +326,7 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Records that a follower, with its registered broker epoch, has all records below `offset`.
+        """Notes that the follower in its registered incarnation (`broker_epoch`) has all records below `offset`.
 
         Call this before the records are read: the answer then has the new high watermark.
         """
@@ -416,7 +416,7 @@ class Partition:
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
         """Moves the log start to `offset`.
 
-        Returns a future that is done when all living replicas have moved theirs; None if they already have.
+        Returns a future that is done when all living replicas have moved their log start; None if they already have.
         """
         log = self.leader_log()
         log.advance_log_start_offset(offset)

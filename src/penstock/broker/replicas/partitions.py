@@ -116,7 +116,8 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Applies the changed partitions of a topic.
 
-        `started` is False for the image at the node's registration: only later partitions are new on this node.
+        `started` is False for the image at the node's registration: only partitions in later images are new on this
+        node.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:

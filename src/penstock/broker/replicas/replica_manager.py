@@ -1,4 +1,4 @@
-"""Runs replication on this node: fetchers for partitions with another leader, lag checks for its own."""
+"""Runs replication on this node: fetchers for partitions that other nodes lead, lag checks for those that it leads."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class ReplicaManager:
                 self._unfollow((topic.topic_id, index))
 
     def _follow(self, partition: Partition) -> None:
-        """Moves the partition to a fetcher of its leader; removes it from its fetcher if there is no other leader."""
+        """Moves the partition to a fetcher of its leader; removes it from its fetcher if no other node leads it."""
         key, leader = (partition.topic_id, partition.index), partition.image.leader
         wanted = None
         if leader not in (self._node_id, NO_LEADER):

@@ -4,10 +4,10 @@ A pass of the event loop has one slice, however many large requests there are: t
 number of elements, not a time, so that the simulator repeats it exactly.
 
 Python's garbage collector visits every object now and then and stops the process meanwhile: for 50 ms if a request has
-a hundred thousand elements, although none of them is in a reference cycle. So it is disabled during every step of a
-large request, during the request's work in threads, and until its next slice, but not while the request waits for other
-events. Garbage must not pile up while large requests follow each other without a gap, so the collector is enabled again
-at `PAUSE_MAX_OBJECTS` objects.
+a hundred thousand elements, although none of them is in a reference cycle. So the collector is disabled during every
+step of a large request, during the request's work in threads, and until its next slice, but not while the request waits
+for other events. Garbage must not pile up while large requests follow each other without a gap, so the collector is
+enabled again at `PAUSE_MAX_OBJECTS` objects.
 """
 
 from __future__ import annotations

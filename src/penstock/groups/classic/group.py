@@ -217,7 +217,7 @@ class ClassicGroup:
         return member
 
     def park_join(self, member: Member, token: Token) -> Token | None:
-        """Parks the member's request until the join phase ends. Returns the request that it replaces, if any."""
+        """Parks the member's request until the join phase ends. Returns the request that was parked before, if any."""
         replaced, member.awaiting_join = member.awaiting_join, token
         if replaced is None:
             self.waiting_joins += 1

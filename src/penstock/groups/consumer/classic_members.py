@@ -1,8 +1,8 @@
 """Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-For these members a member epoch is a generation, and the coordinator acts as the leader. A join is a step of the
-reconciliation with the partitions that the member reports; a sync returns the partitions of that step; a heartbeat
-makes the member join again whenever another step is due.
+For these members a member epoch is a generation, and the coordinator acts as the leader. Each join reports the
+partitions that the member owns and takes the reconciliation one step further. A sync returns the partitions of that
+step. A heartbeat makes the member join again whenever another step is due.
 """
 
 from __future__ import annotations

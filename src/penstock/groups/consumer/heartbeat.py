@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat v0-1: the only request of a member, which joins, stays, changes its subscription or leaves.
+"""ConsumerGroupHeartbeat v0-1: a member's only request, with which it joins, stays, changes its subscription or leaves.
 
 A member joins with epoch 0 and leaves with -1; a static member leaves temporarily with -2. Other requests report the
 owned partitions, and the response contains the next assignment when it changes.

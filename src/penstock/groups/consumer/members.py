@@ -41,8 +41,8 @@ def find_member(
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """Raises for a wrong epoch. The previous epoch is accepted from a member that missed a response and owns nothing
-    new.
+    """Raises for a wrong epoch. The previous epoch is accepted from a member that missed a response, if the member
+    reports only partitions that are assigned to it.
     """
     if epoch in (JOIN_EPOCH, member.epoch):
         return

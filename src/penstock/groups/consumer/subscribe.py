@@ -35,7 +35,7 @@ def refresh_regexes(
     """Returns the group's patterns, resolved against the current topics; records changed and unused patterns.
 
     A new pattern may take MAX_STEPS steps. If it takes more, the member's request is refused. The patterns that were
-    resolved before share MAX_STEPS steps; one that does not finish keeps its topics.
+    resolved before share MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

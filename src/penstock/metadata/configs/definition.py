@@ -25,7 +25,7 @@ class ConfigError(ValueError):
 
 
 class ConfigType(IntEnum):
-    """Types of configs, with the numbers of DescribeConfigs."""
+    """Types of configs, numbered as in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2

@@ -36,7 +36,7 @@ _Bool: TypeAlias = bool
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, with the numbers of DescribeConfigs."""
+    """The source of a value. Sources are numbered as in DescribeConfigs."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -173,8 +173,8 @@ class Settings:
     # --- where values come from -----------------------------------------------------------------------
 
     def raw(self, name: _Str) -> _Str | None:
-        """Returns the string in effect for exactly this name; for a listener's setting that is not set, the general
-        setting.
+        """Returns the string in effect for this name, without a lookup of its synonyms. Only for a listener's setting
+        (`listener.name.…`) that is not set, returns the general setting.
         """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):

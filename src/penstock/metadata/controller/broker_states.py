@@ -144,8 +144,8 @@ def after_unclean_shutdown(
     lost records.
 
     The broker stays eligible only for replicas that survive a power loss. Three conditions must hold: the topic
-    acknowledges records only once they are on disk; it has done so ever since a time at which all of the replica's
-    records were on disk (`synced`); the replica's directory is still there.
+    acknowledges records only once they are on disk; this rule has applied ever since a time at which all of the
+    replica's records were on disk (`synced`); the replica's directory is still there.
     """
     keeps: dict[str, bool] = {}
     kept: list[tuple[TopicImage, int]] = []

@@ -77,8 +77,8 @@ def register_broker(
 ) -> Decision[int]:
     """Registers the broker, fenced until it reports that it is ready. The reply is its epoch: the offset of its record.
 
-    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one. With `is_live`
-    it is refused, because the registered incarnation may still be running.
+    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one, unless
+    `is_live` is True: then the other incarnation is refused, because the registered one may still be running.
     """
     known = image.brokers.get(registration.broker_id)
     same = known is not None and known.incarnation_id == registration.incarnation_id
@@ -123,8 +123,8 @@ def epoch_to_name(image: MetadataImage, registration: Registration) -> int | Non
     A request may arrive late: after its process ended, a later incarnation may have registered, joined ISRs with
     records in its page cache, and been killed. The late request would remove that incarnation from the eligible
     leaders. A request that names the epoch was sent by a process that ran after the epoch was assigned. The incarnation
-    with that epoch had ended before, because a directory has one process at a time. A late request names an earlier
-    epoch or none, over whichever connection and at whichever controller it arrives.
+    with that epoch had ended before that process started, because a directory has one process at a time. A late request
+    names an earlier epoch or none, over whichever connection and at whichever controller it arrives.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:

@@ -1,7 +1,7 @@
 """Sessions of brokers: keeps the time of each broker's last heartbeat. Only the active controller keeps sessions.
 
-A broker's session starts with its registration, or for all brokers when the controller takes over. It ends when no
-heartbeat arrives within the session timeout. The image, not this module, records which brokers are fenced.
+A broker's session starts when the broker registers, and starts again when another controller takes over. The session
+ends when no heartbeat arrives within the session timeout. The image, not this module, records which brokers are fenced.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica after a last known leader that lost its directory; None while the controller still waits
-        for that leader.
+        """Returns the replica that takes the place of a last known leader that lost its directory; None while the
+        controller still waits for that leader.
 
         The broker itself reports the loss: it assigns its replica to another directory, and its registration lacks the
         old directory.

@@ -1,7 +1,7 @@
 """Decodes the files of a log directory into a stream of plain dictionaries: one per batch, record or entry.
 
 The file name decides the file's kind, as in Kafka; the directory name decides how internal topics are decoded.
-Every dictionary has `kind` first. A batch that fails its checks ends its file with an item of kind `corrupt`.
+Every dictionary has `kind` first. If a batch fails its checks, an item of kind `corrupt` is the last of its file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Parses kcat's -o, which tells `penstock consume` where to start and stop.
 
-`beginning`, `end`, `stored`, an offset, `-N` for the last N of every partition, `s@TIME` and `e@TIME` for a start and
-a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it names its offset).
+`beginning`, `end`, `stored`, an offset, `-N` for the last N records of every partition, `s@TIME` and `e@TIME` for a
+start and a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it names its
+offset).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The future result of sending one record: await it for the offset. Not required, because `flush` waits for all."""
+    """The future result of sending one record: await it for the offset, or let `flush` wait for all records."""
 
     batch: PendingBatch
     index: int

@@ -185,7 +185,7 @@ class AsyncClient:
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
         """Returns the first connection that opens.
 
-        Tries one address after the other; a refusal starts the next at once.
+        Tries one address after the other; after a refusal the next attempt starts at once.
         """
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
@@ -223,7 +223,7 @@ class AsyncClient:
     async def retrying(self, attempt: Callable[[], Awaitable[T]], refresh: Iterable[str] = ()) -> T:
         """Repeats `attempt` while it raises a retriable KafkaError.
 
-        Refreshes the metadata of topics `refresh` in between.
+        Refreshes the metadata of the topics in `refresh` before each repetition.
         """
         topics = list(refresh)
         for failures in range(1, self.retry.attempts + 1):

@@ -84,7 +84,7 @@ class Cluster:
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
         """Updates a topic.
 
-        Keeps partitions for which the answer, from a node that lags behind, has an older leader epoch.
+        Keeps a partition if its leader epoch in the answer is older than the known one: the answering node lags behind.
         """
         before = self.topics.get(name)
         self.forget(name)

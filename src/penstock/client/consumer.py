@@ -2,7 +2,7 @@
 
 There is no group: the caller assigns partitions and stores offsets. Each partition has a position; data fetched for
 another position than the current one (after a seek) is dropped. A fetch also carries the leader epoch of the last
-record read: a leader whose log doesn't have that record answers where the logs diverge.
+record read: a leader whose log doesn't have that record answers with the offset where the logs diverge.
 """
 
 import asyncio

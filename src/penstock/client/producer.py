@@ -251,7 +251,7 @@ class Producer:
     async def prepare(self) -> PreparedTxnState:
         """Delivers all records and prepares the transaction.
 
-        Returns the prepared state, by which `complete` ends it.
+        Returns the prepared state; `complete` commits the transaction if it is called with this state.
         """
         with suppress(KafkaError):
             await self.flush()
@@ -468,7 +468,7 @@ class Producer:
         return False
 
     def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
-        """Schedules a retry, unless the error is final or the delivery timeout is over. Returns True if it did."""
+        """Schedules a retry and returns True; returns False if the error is final or the delivery timeout is over."""
         now = asyncio.get_running_loop().time()
         batch.failures += 1
         new_id = self._identity.can_be_replaced and error.code in _NEEDS_NEW_ID and batch.failures == 1

@@ -8,7 +8,7 @@ from random import Random
 class Retry:
     """Pauses double up to a maximum.
 
-    Each is varied at random by a fifth, so that clients don't retry at the same time.
+    Each pause is varied at random by a fifth, so that clients don't retry at the same time.
     """
 
     attempts: int = 40

@@ -1,4 +1,4 @@
-"""A producer's transactions: its states, and the requests to the transaction coordinator.
+"""A producer's transactions: their states, and the requests to the transaction coordinator.
 
     fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
                                        │ a record failed
@@ -6,10 +6,10 @@
                                      failed ──abort──▶ ready          another producer took the id: fenced, for good
 
     open ──prepare──▶ prepared ──commit/abort/complete──▶ ready       two-phase commit (KIP-939): `start` may also find
-                                                                      a transaction prepared by the producer before
+                                                                      a transaction that an earlier producer prepared
 
 With transaction.version 2 (Kafka 4) the broker enlists a partition by itself when its first batch comes, and every end
-of a transaction gives the producer a new epoch; before that, partitions are enlisted by the client and an epoch stays.
+of a transaction gives the producer a new epoch; with older versions, the client enlists partitions and the epoch stays.
 """
 
 import asyncio

@@ -101,7 +101,7 @@ class Disk(Protocol):
         """Creates a directory and its parents; no error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Renames `old` to `new` and replaces a file `new`. The owner of handles of `old` must close them."""
+        """Renames `old` to `new`; a file named `new` is replaced. The owner of handles of `old` must close them."""
 
     def remove(self, path: str) -> None:
         """Removes a file; no error if it does not exist."""

@@ -12,7 +12,7 @@ OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0
 
 
 class Pooled(Protocol):
-    """A file that opens its descriptor on first use and can do without it in between."""
+    """A file whose descriptor is opened when it is needed and may be closed between two calls."""
 
     path: str
     recently_used: bool

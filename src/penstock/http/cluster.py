@@ -1,8 +1,8 @@
 """Facts about the whole cluster, collected by one node: from its own image and logs, and from the other nodes.
 
 Leaders, in-sync replicas and fenced brokers are in the metadata that every node has. Only log sizes and end offsets are
-requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: with
-more, requests for every partition cost too much for a page that refreshes itself.
+requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: in a
+larger cluster, requests for every partition cost too much for a page that refreshes itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics of the partitions that a node holds and leads, with a bound on the number of series.
 
-Sums per node are always present. Partitions that this node leads have series of their own up to PARTITIONS_MAX of them;
-above that only topics have, and above TOPICS_MAX topics only the node. `penstock_series_left_out` counts the missing
-series.
+Sums per node are always present. Each partition that this node leads has its own series if there are at most
+PARTITIONS_MAX of them; else each topic has, if there are at most TOPICS_MAX. `penstock_series_left_out` counts the
+missing series.
 """
 
 from __future__ import annotations

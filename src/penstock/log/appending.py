@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the answer to a duplicate of `batch`. As in Kafka, its append time is the timestamp of `batch`."""
+    """Returns the answer to a duplicate of `batch`. As in Kafka, it has the timestamp of `batch` as append time."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )

@@ -116,7 +116,7 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """Returns the incarnation recorded in `data`; an empty one if another boot wrote it or the data is damaged."""
+    """Returns the incarnation recorded in `data`; an empty one if the data is damaged or of another boot."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:

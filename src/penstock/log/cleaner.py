@@ -218,7 +218,7 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Stops compacting the log until the node restarts; for lack of descriptors or memory, until the next run."""
+        """Stops compacting the log until the node restarts, or until the next run if descriptors or memory ran out."""
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return

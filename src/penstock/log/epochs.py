@@ -31,7 +31,7 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records the start of `epoch`, in place of entries that contradict it. Returns False if it is known."""
+        """Records the start of `epoch` and removes contradicting entries. Returns False if `epoch` is the latest."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
@@ -63,7 +63,7 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Removes epochs that end at or before `start_offset`; the epoch that spans it starts there now."""
+        """Removes epochs that end at or before `start_offset`; the epoch that spans this offset now starts at it."""
         slot = bisect_right(self.starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self.starts[0] == start_offset):
             return

@@ -251,7 +251,7 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Leaves the goal's files to the next flush, because the log stays online if the disk is not at fault."""
+        """Makes the next flush sync the goal's files: the log stays online if the error is not a fault of the disk."""
         for path in goal.paths:
             self.note_unsynced(path)
 
@@ -267,7 +267,7 @@ class Durability:
         self.last_flush_ms = log.environment.clock.wall_ms()
 
     async def end(self, goal: FlushGoal, *, synced: bool) -> None:
-        """Ends a flush that `begin` began. `synced`: the volume was synced since, so that no file is synced here."""
+        """Ends a flush that `begin` began. Syncs its files, unless the whole volume was `synced` since then."""
         if synced:
             self.finish(goal)
         else:

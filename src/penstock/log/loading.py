@@ -355,7 +355,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Rebuilds leader epochs from the batches: those from `start` on, and those before the first known epoch."""
+    """Rebuilds leader epochs from the batches from `start` on and from the batches before the first known epoch."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

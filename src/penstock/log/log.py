@@ -165,7 +165,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction has ended, with its marker below the high watermark."""
+        """The offset below which every transaction has ended by a marker that is below the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
@@ -312,16 +312,16 @@ class Log:
             self.environment.flush_wanted(self)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
-        """Appends batches that were fetched from the leader of `leader_epoch`, with their offsets.
+        """Appends batches that were fetched from the leader of `leader_epoch`. They keep their offsets.
 
-        Leaves out an incomplete batch at the end, and batches of a later epoch: only that epoch's leader sends those.
-        Returns None if nothing was appended.
+        Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of
+        that epoch sends them. Returns None if nothing was appended.
         """
         self.check_writable()
         return appending.append_fetched(self, records, leader_epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Records that `epoch` starts at `start_offset`: on becoming leader, and with the first batch of an epoch.
+        """Records the start of `epoch`: when this replica becomes leader, and at the first batch of an epoch.
 
         The file is written only by the next flush, because a start reads epochs above the recovery point from batches.
         """
@@ -484,7 +484,7 @@ class Log:
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Hides records below `offset`; retention deletes their segments later. Returns False if they were hidden."""
+        """Hides records below `offset`; retention deletes their segments. Returns False if all were hidden already."""
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
@@ -501,7 +501,7 @@ class Log:
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints before the files are cut, so that they never promise records that are gone.
+        """Lowers the checkpoints before the files are cut, so that no checkpoint promises records that are gone.
 
         The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """

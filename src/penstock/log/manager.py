@@ -439,7 +439,7 @@ class LogManager:
         return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
-        """Flushes these logs of one directory; many logs with one sync of the volume. Returns False if one failed."""
+        """Flushes these logs of one directory; syncs the volume once if they are many. Returns False if one failed."""
         goals: list[tuple[Log, FlushGoal]] = []
         for count, log in enumerate(logs):
             try:

@@ -73,7 +73,7 @@ class OffsetIndex:
         return positions[slot] if slot >= 0 else 0
 
     def first_past(self, position: int) -> int | None:
-        """Returns the offset of the first entry whose position is this one or later; None if there is none."""
+        """Returns the offset of the first entry whose position is at least `position`; None if there is none."""
         low, high = 0, self._file.stored
         while low < high:
             middle = (low + high) // 2
@@ -114,7 +114,7 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Returns how many entries, from the first on, are in order and below `relative`. A crash may damage others."""
+        """Returns how many leading entries are in order and below `relative`. A crash may damage the rest."""
         if not self._file.stored:
             return 0
         last_offset, last_position, keep = (

@@ -124,7 +124,7 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Returns None for a client's next batch, the original for a duplicate. Raises KafkaError for all others."""
+        """Returns None for a producer's next batch, and the original of a duplicate. Raises KafkaError for others."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -179,7 +179,7 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence of an unknown or expired producer. Raises if a pending check has a lower sequence."""
+        """Accepts any sequence of an unknown or expired producer, unless a pending check expects a lower sequence."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 

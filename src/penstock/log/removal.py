@@ -32,7 +32,7 @@ class Removal:
         self._directories.append((self._clock.wall_ms() + delay_ms, path))
 
     async def run(self, *, all_of_them: bool = False) -> None:
-        """Removes the files whose delay is over, or all files."""
+        """Removes the files whose delay is over; with `all_of_them`, all files."""
         now_ms = self._clock.wall_ms()
         segments: list[Segment] = []
         paths: list[str] = []

@@ -56,7 +56,7 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields at least every batch with a producer id from `offset` to the log end; others may be among them."""
+        """Yields every batch from `offset` to the log end that has a producer id, and perhaps other batches."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -375,8 +375,8 @@ class Segment:
     def change_suffix(self, suffix: str) -> None:
         """Renames the segment's files; open handles follow.
 
-        A segment exists if its data file does. The data file gets its new name last and loses its old one first, so
-        after a crash at any point a data file has all its index files.
+        A segment exists if its data file does. The data file is renamed last, except that it is renamed first
+        to `.deleted`. So after a crash at any point, a segment that exists has all its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

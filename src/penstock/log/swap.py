@@ -4,7 +4,7 @@
     X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
     X.log.deleted     an old segment that is being removed: the next start removes it
 
-The data file changes its name last in every step, so the name of the data file alone tells how far the step got.
+The name of the data file alone tells how far a step got: it changes last, or first in the step to `.deleted`.
 """
 
 from __future__ import annotations

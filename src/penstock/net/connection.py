@@ -1,6 +1,6 @@
 """One accepted connection: cuts bytes into frames, gives frames to the dispatcher, and sends replies in order.
 
-A connection is in one of these conditions, and starts the next request only in the first:
+A connection is in one of these conditions, and starts the next request only if it is free:
   free       no request in progress, not muted, the peer reads its answers
   busy       a request is in progress (its reply is awaited)
   muted      a quota delays its next request; the answers so far still go out
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.watch_slow_readers()
 
     def _sent(self) -> None:
-        """Returns the unsent bytes to the budget: the peer has read its answers, or is gone."""
+        """Ends congestion and gives bytes back to the budget, because the peer has read its answers or is gone."""
         self._congested = False
         sent, self._unsent_bytes = self._unsent_bytes, 0
         self._server.unsent.give_back(sent)
@@ -489,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drain(1)
 
     def _wait_for_turn(self) -> None:
-        """Queues the connection for the next pass if it is free; if not, it continues when it becomes free."""
+        """Queues a free connection for the next pass. Any other connection continues when it becomes free."""
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True
             self._server.turns.wait(self)

@@ -43,7 +43,7 @@ class Limits:
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
-    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError for another form."""
+    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError for other entries."""
     overrides: dict[str, int] = {}
     for entry in entries:
         host, _, count = entry.strip().rpartition(":")
@@ -77,7 +77,7 @@ class ConnectionCounts:
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
-        """Returns why one more connection from this host is refused; None if not. `protected`: no total limit."""
+        """Returns why a new connection from this host is refused; None if accepted. `protected`: no total limit."""
         if self._loopback < self.limits.loopback_connections and is_loopback(host):
             return None
         if not protected and self.full:

@@ -58,7 +58,7 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`nanoseconds` is a clock that measures requests. Without it, only their number ends a pass of the loop."""
+        """`nanoseconds` is a clock that measures requests. Without it, only the count of requests ends a pass."""
         self.dispatch = dispatch
         self.limits = limits or Limits()
         self.network = network or RealNetwork()

@@ -30,8 +30,8 @@ M = TypeVar("M", bound=Message)
 def reader(cls: type[Message], version: int) -> Reader:
     """Returns the function `read(buffer, position, limit) -> (message, position after it)`.
 
-    Raises DecodeError if the message has no such version. `read` raises TooManyElementsError for more array elements
-    and tags than `limit`.
+    Raises DecodeError if the message has no such version. `read` raises TooManyElementsError if a message has
+    more array elements and tags than `limit`.
     """
     readers = cls.CODECS[0]
     try:

@@ -22,5 +22,5 @@ def uuid_from_str(text: str) -> bytes:
     except (Base64Error, ValueError) as error:
         raise ValueError(f"{text!r} is not a base64 id") from error
     if len(value) != UUID_BYTES:
-        raise ValueError(f"an id has {UUID_BYTES} bytes, {text!r} has {len(value)}")
+        raise ValueError(f"an id must have {UUID_BYTES} bytes, but {text!r} has {len(value)}")
     return value

@@ -38,8 +38,8 @@ _MIN_LEGACY_LENGTH = 14  # the smallest message of the formats before v2
 def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yields each batch of `buf` with its bytes, in order, without verifying the CRC.
 
-    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial` it is left out, because a fetched
-    record set may end in one.
+    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial` such a batch is left out,
+    because a fetched record set may end in one.
     """
     view = memoryview(buf)
     end = len(view)

@@ -49,7 +49,7 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Builds one batch. A `Record` keeps its offset, not below `base_offset`; tuples get offsets from there on."""
+    """Builds one batch. A `Record` keeps its offset; a tuple gets the next free offset from `base_offset` on."""
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP

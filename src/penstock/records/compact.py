@@ -48,7 +48,7 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Where an active producer's state is: at its last data offset or, if that is None, in a marker with its epoch."""
+    """Where a producer's state is: at `last_data_offset` or, if that is None, in a marker of `producer_epoch`."""
 
     last_data_offset: int | None
     producer_epoch: int
@@ -88,7 +88,7 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Takes note of a control batch. True if it is the marker of a transaction without a batch in this round."""
+        """Takes note of a control batch. Returns True for a marker if this round met no batch of its transaction."""
         self._start_up_to(header)
         if header.records_count == 0:
             return True  # emptied in an earlier round

@@ -90,7 +90,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time when tombstones and markers of this batch may be removed, kept as base timestamp. None if unset."""
+        """The time when tombstones and markers of this batch may be removed (the base timestamp); None if unset."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property

@@ -1,12 +1,12 @@
 """Validates a batch before a leader appends it, and assigns its offset and leader epoch.
 
 A batch is validated by its header and CRC. Its records are examined only in two cases that Kafka's semantics demand: a
-compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it. They
-are also unpacked if the topic has a codec of its own, to be compressed again. So only two timestamps of a batch are
-checked, the first and the largest, because these stand in its header.
+compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it.
+Records are also unpacked if the topic has a codec of its own, to be compressed again. So only two timestamps of a batch
+are checked, the first and the largest, because these stand in its header.
 
-Kafka looks at each record. So Kafka refuses a batch whose records do not match the count in its header, but here it is
-stored. A false count can't be used to skip offsets, because it must match the offsets and the size of the batch.
+Kafka looks at each record. So Kafka refuses a batch whose records do not match the count in its header, but this broker
+stores it. A false count can't be used to skip offsets, because it must match the offsets and the size of the batch.
 
 The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
 
@@ -327,7 +327,7 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """True if the client did not set the max timestamp. Then, as in Kafka, the records' largest is used."""
+    """True if the client did not set the max timestamp. As in Kafka, the records' largest time is used then."""
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
@@ -360,7 +360,7 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """Returns the records in the topic's codec; None if they keep the client's. May take long (zstd level 22)."""
+    """Returns the records in the topic's codec; None to keep the client's codec. May take long (zstd level 22)."""
     if rules.codec is None or not _changes_codec(header, rules):
         return None
     return compress(rules.codec, data, rules.level)
@@ -411,7 +411,7 @@ def _converted(
     now_ms: int,
     prepared: Prepared | None,
 ) -> LeaderBatch:
-    """Returns the batch with the topic's kind of timestamp and codec, if it can't be appended as it is."""
+    """Converts a batch that can't be appended as it is: it gets the topic's kind of timestamp and the topic's codec."""
     max_timestamp = header.max_timestamp if prepared is None else prepared.max_timestamp
     attributes, max_timestamp = _assigned_time(header, rules, max_timestamp, now_ms)
     payload: Buffer = view[HEADER_SIZE:]

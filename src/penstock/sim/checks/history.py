@@ -130,7 +130,7 @@ class History:
     """Partitions whose files a fault has damaged."""
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Returns the offset below which clients have requested deletion of records, with or without an answer."""
+        """Returns the offset below which clients have requested deletion of records, whether answered or not."""
         return max((each.offset for each in self.deletions if each.partition == partition), default=0)
 
     def power_lost_within(self, begin: float, end: float) -> bool:

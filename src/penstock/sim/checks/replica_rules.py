@@ -1,7 +1,7 @@
 """Compares the replicas of each partition at the end of a run, batch by batch, and each replica with its indexes.
 
 Log matching: two replicas have the same bytes at the same offset. Each replica compacts for itself, so in a compacted
-topic records are compared, where both replicas still have them.
+topic only those records are compared that both replicas still have.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def replicas_agree(machines: Sequence[Machine], compacted: set[str], damaged: se
 
 
 def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Yields each index entry that does not point to the start of the batch with its offset."""
+    """Yields each segment whose offset index or time index has an entry that matches no batch."""
     for machine, partition in _sound(machines, damaged):
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
@@ -190,7 +190,7 @@ def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[T
 def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransaction]) -> Iterator[str]:
     """Yields each difference between the index entries and the aborted transactions found in the batches.
 
-    An entry may begin before the transaction found in the batches: compaction may have removed its first batches.
+    An entry may begin before the transaction found in the batches: compaction may have removed the first batches.
     """
     producers = ProducerStateManager()
     rebuilt: dict[int, CompletedTxn] = {}
@@ -216,7 +216,10 @@ def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransacti
 
 
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Yields each transaction marker that was written twice and ended a later transaction."""
+    """Yields each marker of a producer epoch that an earlier marker has ended already.
+
+    A marker may be written twice: that is allowed if both are the same and no records are in between.
+    """
     for machine, partition in _sound(machines, damaged):
         try:
             copy = read_copy(machine.name, partition.log)

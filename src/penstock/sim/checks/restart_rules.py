@@ -15,9 +15,10 @@ def changes_by_restart(
 
     One change is allowed. Replicas in sync can have different start offsets: a deletion moves the start of each replica
     separately, and a replica that was down, or was killed before it wrote its new start down, comes back with an older
-    start. As a leader it shows deleted records again, as Kafka does, until the next leader is elected. So the start may
-    move forward to the start that another replica had before the restart, but not above the offset of a requested
-    deletion. It never moves back: a follower in sync has at least its leader's start. Records above the start stay.
+    start. As a leader it shows deleted records again, as Kafka does, until the next leader is elected. So a partition's
+    start may move forward to the start that another replica had before the restart, but not above the offset of a
+    requested deletion. It never moves back: a follower in sync has at least its leader's start. Records above the
+    start stay.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

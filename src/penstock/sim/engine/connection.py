@@ -223,7 +223,7 @@ class Endpoint(asyncio.Transport):
             self.loop.call_soon(self._lost, TimeoutError("the connection timed out"))
 
     def killed(self) -> None:
-        """Closes the end because its process died or dropped it; the kernel notifies the peer."""
+        """Closes the end because its process died or dropped the connection; the kernel notifies the peer."""
         self._forget()
         self.out.end(RESET if self._received else END)
 
@@ -270,7 +270,7 @@ class Endpoint(asyncio.Transport):
             self.close()
 
     def _joined(self, first: bytes) -> bytes:
-        """Returns `first`, at random joined with all pieces received after it."""
+        """Returns `first` alone or, at random, joined with all pieces received after it."""
         received = self._received
         if isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
             return first

@@ -119,7 +119,7 @@ class AimedFaults:
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
     ) -> CaughtRequest | None:
-        """Holds back the next request of this API between two machines for which `wanted` returns True.
+        """Holds back the next request that is of this API, goes from one machine to another, and satisfies `wanted`.
 
         Returns None if no such request is sent within `within_s` seconds.
         """
@@ -284,7 +284,7 @@ class AimedFaults:
             caught.release()
 
     def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
-        """Switches a machine off; only kills its process if acknowledged records would not survive a power loss."""
+        """Switches a machine off. If acknowledged records would not survive that, kills its process instead."""
         target = self._target
         if target.losses.covered(machine, POWER):
             target.lose_power(machine, fault.params["severity"], BACK_S)

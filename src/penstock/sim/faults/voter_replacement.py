@@ -3,7 +3,7 @@
 The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do.
 
 Only dynamic voters (KIP-853) can be replaced: their directory ids distinguish the new disk from the old one. One voter
-is replaced at a time, while a majority of the others has its disk: more is not promised.
+is replaced at a time, while most other voters have their disks: more is not promised.
 """
 
 from __future__ import annotations

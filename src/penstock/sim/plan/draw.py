@@ -1,7 +1,7 @@
 """Draws the plan of a seed: the cluster's settings, the actors, and the faults with their times.
 
 Swarm testing: each seed draws which kinds of faults and actors take part at all, and how the cluster is set up, so that
-kinds that would hide each other get runs without each other. Each actor and each fault is drawn from a random stream of
+kinds that would hide each other also occur separately. Each actor and each fault is drawn from a random stream of
 its own: leaving one out changes nothing about the others, so a failing run can be shrunk.
 """
 
@@ -170,7 +170,7 @@ def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
 
 
 def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
-    """Returns the actor with pauses `pace` times as long, because runs of clusters last longer."""
+    """Returns the actor with pauses `pace` times as long, because clusters have longer runs than single nodes."""
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 

@@ -1,7 +1,7 @@
 """Shrinks a failing run: fewer nodes, faults and actors, and less time, as long as the run breaks the same rule.
 
-Fewer nodes come first, because all further attempts are faster then. A smaller cluster has its own faults and actors of
-the same seed.
+Fewer nodes come first, because all further attempts are faster then. The same seed may draw other
+faults and actors for a smaller cluster.
 """
 
 from __future__ import annotations

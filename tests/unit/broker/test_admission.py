@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_calls_during_a_request_share_the_next_request_with_each_transaction_once() -> None:
+def test_calls_during_a_request_are_sent_together_but_no_request_names_a_transaction_twice() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()

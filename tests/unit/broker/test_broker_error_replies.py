@@ -90,21 +90,21 @@ def test_session_errors_are_at_the_top_of_a_fetch_response() -> None:
     assert (response.error_code, response.responses) == (70, [])
 
 
-def test_targets_are_the_partitions_of_a_request() -> None:
+def test_targets_returns_the_topics_and_partitions_that_a_request_names() -> None:
     named = targets(produce(("t", [0, 2]), ("u", [])), 9)
     assert named == [Target("t", None, 0), Target("t", None, 2), Target("u", None, None)]
     assert targets(DeleteTopicsRequest(topic_names=["a", "b"]), 5) == [Target("a", None, None), Target("b", None, None)]
     assert targets(MetadataRequest(topics=None), 9) == []
 
 
-def test_a_request_is_split_into_matching_and_other_partitions() -> None:
+def test_splitting_a_request_separates_matching_partitions_from_others() -> None:
     kept, hit = split(produce(("t", [0, 1]), ("u", [0])), 9, is_t0)
     assert targets(kept, 9) == [Target("t", None, 1), Target("u", None, 0)]
     assert targets(hit, 9) == [Target("t", None, 0)]
     assert kept.topic_data[0].partition_data[0].records == b"r"
 
 
-def test_a_fully_matching_request_leaves_no_other_part() -> None:
+def test_splitting_a_fully_matching_request_keeps_nothing_for_the_other_part() -> None:
     kept, hit = split(produce(("t", [0])), 9, is_t0)
     assert kept is None
     assert hit is not None

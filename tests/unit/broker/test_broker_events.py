@@ -62,7 +62,7 @@ def test_an_observer_receives_every_role_change_that_the_follower_receives() -> 
     assert QuorumRoleChanged(1, "leader", 1, 1) in events
 
 
-def test_the_log_line_is_an_observer_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_reaches_the_log_and_the_other_observers(caplog: pytest.LogCaptureFixture) -> None:
     events: list[NodeEvent] = []
     with caplog.at_level(logging.INFO, "penstock.broker.events"):
         notify_all((events.append, log_event))(QuorumRoleChanged(2, "follower", 7, 3))

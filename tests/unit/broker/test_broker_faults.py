@@ -213,7 +213,7 @@ def test_the_error_can_be_set_in_a_cached_encoded_response() -> None:
     assert [topic.error_code for topic in response.topics] == [5]
 
 
-def test_rules_are_removed_one_by_one_by_context_and_all_at_once() -> None:
+def test_a_rule_is_removed_by_remove_by_clear_or_at_the_end_of_its_context() -> None:
     faults = Faults()
     faults.add(close=True).remove()
     assert not faults.rules
@@ -226,7 +226,7 @@ def test_rules_are_removed_one_by_one_by_context_and_all_at_once() -> None:
     assert not faults.rules
 
 
-def test_used_up_rules_are_dropped_when_the_next_is_added() -> None:
+def test_used_up_rules_are_dropped_when_the_next_rule_is_added() -> None:
     faults = Faults()
     faults.add(close=True, times=1).hits = 1
     kept = faults.add(close=True)

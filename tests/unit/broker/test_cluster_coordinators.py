@@ -124,7 +124,7 @@ def test_a_group_keeps_its_offsets_when_its_coordinators_node_dies(cluster: Clus
     run(scenario)
 
 
-def test_transactions_over_partitions_of_all_nodes_survive_their_coordinator(cluster: Cluster) -> None:
+def test_transactions_over_partitions_of_all_nodes_survive_the_death_of_their_coordinator(cluster: Cluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as client:
             settings = ProducerSettings(transactional_id="tx", linger_s=0)
@@ -150,7 +150,7 @@ def test_transactions_over_partitions_of_all_nodes_survive_their_coordinator(clu
     run(scenario)
 
 
-def test_the_next_coordinator_completes_transactions_that_a_dead_one_decided(cluster: Cluster) -> None:
+def test_the_next_coordinator_completes_transactions_that_a_dead_coordinator_decided(cluster: Cluster) -> None:
     async def scenario() -> None:
         async with client_of(cluster) as client:
             settings = ProducerSettings(transactional_id="tx", linger_s=0)

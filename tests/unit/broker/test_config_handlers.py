@@ -150,7 +150,7 @@ def test_invalid_resources_are_refused(broker: Any, kind: int, name: str, code: 
 
 
 @pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (BROKER, ""), (LOGGER, "1"), (METRICS, "s"), (GROUP, "g")])
-def test_every_other_resource_can_be_described(broker: Any, kind: int, name: str) -> None:
+def test_brokers_loggers_client_metrics_and_groups_can_be_described(broker: Any, kind: int, name: str) -> None:
     result = describe(broker, kind, name, include_synonyms=True, include_documentation=True)
     assert result.error_code == 0
     assert bool(result.configs) is (name != "")
@@ -176,7 +176,9 @@ def answered(broker: Any, version: int, request: DescribeConfigsRequest) -> Desc
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("extras", [False, True])
-def test_many_topics_are_encoded_in_the_same_bytes_as_few(broker: Any, version: int, extras: bool) -> None:
+def test_describing_many_topics_returns_the_same_results_as_describing_each_alone(
+    broker: Any, version: int, extras: bool
+) -> None:
     names = [f"t{number}" for number in range(200)]
     broker.metadata.image = MetadataImage(
         topics={name: TopicImage(name, bytes(16), {}) for name in names},

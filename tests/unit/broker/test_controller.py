@@ -292,7 +292,7 @@ def test_a_broker_that_reconnects_is_not_fenced() -> None:
     play(script)
 
 
-def test_losing_an_old_connection_does_not_affect_a_broker_with_a_new_one() -> None:
+def test_losing_an_old_connection_does_not_affect_a_broker_that_has_a_new_connection() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         old = stage.connections.pop(1)

@@ -56,7 +56,9 @@ async def opened(network: Any, host: str, port: int, settings: Any = None) -> Fa
     return FakeConnection(port)
 
 
-def test_requests_to_a_paused_controller_end_when_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_a_paused_controller_go_to_the_next_controller_once_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(BrokerConnection, "open", opened)
 
     async def scenario() -> None:

@@ -132,7 +132,7 @@ def test_a_compacted_transaction_journal_keeps_the_last_state_of_each_id() -> No
 
 
 @pytest.mark.slow
-def test_an_expired_id_leaves_no_record() -> None:
+def test_an_expired_transactional_id_leaves_no_record() -> None:
     with Broker(config=EAGER_TRANSACTIONS) as broker:
         old_id, _ = asyncio.run(start_often(broker, "gone", 1))
         wait_until(lambda: None in states_in_the_journal(broker))

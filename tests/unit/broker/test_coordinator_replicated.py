@@ -84,7 +84,7 @@ def test_losing_leadership_answers_all_waiting_requests(step: str) -> None:
     run(scenario)
 
 
-def test_a_coordinator_of_an_older_epoch_writes_no_record() -> None:
+def test_a_coordinator_writes_no_record_after_the_leader_epoch_changed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         zombie = coordinate(partition)
@@ -102,7 +102,7 @@ def test_a_coordinator_of_an_older_epoch_writes_no_record() -> None:
     run(scenario)
 
 
-def test_a_marker_of_an_older_epoch_is_not_written() -> None:
+def test_a_coordinator_writes_no_marker_after_the_leader_epoch_changed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         zombie = coordinate(partition)

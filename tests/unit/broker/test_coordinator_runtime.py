@@ -176,7 +176,7 @@ async def passes(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_decisions_of_one_pass_of_the_loop_are_one_batch() -> None:
+def test_decisions_of_one_pass_of_the_loop_are_written_as_one_batch() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)

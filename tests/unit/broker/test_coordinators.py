@@ -78,7 +78,7 @@ def test_parked_requests_get_not_coordinator_when_the_partition_moves() -> None:
 
 
 @pytest.mark.parametrize("seen_elsewhere", [True, False])
-def test_a_later_leader_epoch_gets_a_new_coordinator_that_loads_the_log(seen_elsewhere: bool) -> None:
+def test_a_new_leader_epoch_gets_a_new_coordinator_that_loads_the_log(seen_elsewhere: bool) -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.lead(p0=(HERE, 1))

@@ -54,7 +54,7 @@ def test_a_replica_in_its_recorded_directory_is_not_reported() -> None:
     assert told((partition(0, OTHER, NEW), NEW), channel=Channel()) == []
 
 
-def test_all_moved_replicas_are_reported_in_one_request_by_directory() -> None:
+def test_all_moved_replicas_are_reported_in_one_request_grouped_by_directory() -> None:
     asked = told((partition(0, OTHER, OLD), NEW), (partition(1, OTHER, OLD), NEW), channel=Channel())
     assert len(asked) == 1
     assert (asked[0].broker_id, asked[0].broker_epoch) == (2, 7)

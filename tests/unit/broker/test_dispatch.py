@@ -125,7 +125,7 @@ def test_a_failing_handler_gets_the_error_response_of_its_api(
 
 
 @pytest.mark.parametrize(("api_key", "role"), [*((key, "BROKER") for key in sorted(HANDLERS)), (1, "CONTROLLER")])
-def test_a_handler_answers_at_once_or_with_a_later_and_in_no_other_way(api_key: int, role: Role) -> None:
+def test_a_handlers_return_type_is_a_response_or_later_and_no_awaitable(api_key: int, role: Role) -> None:
     name = ON_CONTROLLERS[api_key] if role == "CONTROLLER" else HANDLERS[api_key]
     function = import_module(f"penstock.broker.handlers.{name}").handle
     told = inspect.signature(function).return_annotation

@@ -143,7 +143,7 @@ def test_a_session_that_grows_beyond_the_limit_is_dropped() -> None:
     assert (len(cache), cache.partitions) == (0, 0)
 
 
-def test_idle_sessions_are_evicted_for_the_partitions_of_a_new_one() -> None:
+def test_idle_sessions_are_evicted_to_make_room_for_the_partitions_of_a_new_session() -> None:
     cache = bounded(5)
     opened(cache, {"a": [0, 1]})
     opened(cache, {"b": [0, 1]})

@@ -85,7 +85,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_many_partitions_are_fetched_in_slices_with_the_response_of_one_pass(
+def test_a_fetch_in_slices_returns_the_same_response_as_a_fetch_in_one_pass(
     large: bool, passed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -223,7 +223,7 @@ def changes(session_id: int) -> FetchRequest:
     return request
 
 
-def test_updating_a_session_in_slices_gives_the_same_session_as_at_once() -> None:
+def test_updating_a_session_in_slices_gives_the_same_session_as_updating_it_at_once() -> None:
     async def scenario() -> None:
         states = []
         for in_slices in (False, True):
@@ -265,7 +265,7 @@ def test_a_session_closed_during_its_update_keeps_no_partitions() -> None:
 # --- turns
 
 
-def test_a_pass_of_the_loop_runs_one_slice_over_all_requests() -> None:
+def test_a_pass_of_the_loop_runs_at_most_one_slice_however_many_requests_wait() -> None:
     async def scenario() -> None:
         slices = Slices()
         done: list[str] = []

@@ -107,7 +107,9 @@ def scalar(kind: str, number: int) -> Any:
 
 @pytest.mark.parametrize("counts", [[7, 5], [1, 23], [20, 1], [3, 0], [2, 3, 4], [1, 2, 30]])
 @pytest.mark.parametrize("key", sorted(IN_PIECES))
-def test_the_joined_responses_to_the_pieces_equal_the_response_to_the_whole(key: int, counts: list[int]) -> None:
+def test_joining_the_responses_to_all_pieces_gives_the_response_to_the_whole_request(
+    key: int, counts: list[int]
+) -> None:
     for version in served_versions(key):
         request = filled(request_class(key), version, counts, [0])
         if isinstance(request, ProduceRequest):

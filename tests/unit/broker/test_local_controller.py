@@ -15,6 +15,6 @@ ASKED_BY_NODES = (56, 62, 63, 67, 70, 73)
 
 
 @pytest.mark.parametrize("api_key", sorted((CONTROLLER_APIS & HANDLERS.keys()) | set(ASKED_BY_NODES)))
-def test_a_controller_handler_needs_only_the_controllers_parts(api_key: int) -> None:
+def test_a_controller_handler_takes_controller_parts_as_its_first_parameter(api_key: int) -> None:
     first, *_ = inspect.signature(load_handler(api_key)).parameters.values()
     assert first.annotation == "ControllerParts"

@@ -162,7 +162,7 @@ def test_a_marker_is_done_when_it_is_committed() -> None:
     run(scenario)
 
 
-def test_another_leader_gets_one_request_with_all_waiting_markers() -> None:
+def test_all_waiting_markers_for_a_remote_leader_are_sent_in_one_request() -> None:
     async def scenario() -> None:
         gate = asyncio.Event()
         world = World({("t", 0): 2, ("t", 1): 2, ("u", 0): 3}, scripts={2: [gate]})
@@ -241,7 +241,7 @@ def test_a_partition_that_knows_a_newer_coordinator_ends_the_attempt() -> None:
     run(scenario)
 
 
-def test_a_partition_that_already_ended_the_transaction_is_done() -> None:
+def test_a_partition_that_already_ended_the_transaction_gets_no_further_marker() -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2}, scripts={2: [{0: ErrorCode.INVALID_PRODUCER_EPOCH}]})
         world.send(("t", 0))
@@ -285,7 +285,7 @@ def test_markers_for_many_local_partitions_are_written_in_slices() -> None:
     run(scenario)
 
 
-def test_markers_that_are_not_replicated_in_time_are_answered() -> None:
+def test_a_marker_that_is_not_replicated_in_time_is_answered_with_request_timed_out() -> None:
     """A partition after one without replication progress gets its own result, and no request waits forever."""
 
     class Committing:

@@ -134,7 +134,7 @@ def named(*names: str, **fields: Any) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_names_brokers_and_all_topics(version: int) -> None:
+def test_every_metadata_version_returns_the_brokers_and_all_topics(version: int) -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one(2)), topic("__consumer_offsets", 2, *on_one())))
     reply = metadata(broker, MetadataRequest(topics=None if version else []), version)
     assert [(one.node_id, one.host, one.port) for one in reply.brokers] == [(1, "one", 9092)]
@@ -171,7 +171,7 @@ def test_topics_are_found_by_id_and_each_answered_once() -> None:
     }
 
 
-def test_ids_are_refused_before_version_12() -> None:
+def test_topic_ids_are_refused_before_version_12() -> None:
     broker = broker_with(image_with())
     asked = MetadataRequest(topics=[MetadataRequestTopic(name="a", topic_id=bytes([9] * 16))])
     with pytest.raises(KafkaError) as refusal:
@@ -179,7 +179,7 @@ def test_ids_are_refused_before_version_12() -> None:
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_unknown_and_illegal_names_get_their_errors() -> None:
+def test_unknown_and_illegal_topic_names_are_refused_with_different_errors() -> None:
     broker = broker_with(image_with())
     reply = metadata(broker, named("missing", "bad name", "", "__transaction_state"))
     assert [(one.name, one.error_code, one.is_internal) for one in reply.topics] == [
@@ -220,7 +220,7 @@ def test_a_topic_is_created_only_if_client_and_broker_allow_it(allowed: bool, pr
     assert broker.metadata.image.topics == {}
 
 
-def test_a_topic_that_can_not_be_created_is_unknown() -> None:
+def test_a_topic_that_can_not_be_created_is_reported_as_unknown() -> None:
     broker = broker_with(image_with(), default_replication_factor="3")
     reply = metadata(broker, named("new", allow_auto_topic_creation=True))
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -262,7 +262,7 @@ def test_partitions_that_a_client_cannot_reach_get_an_error() -> None:
 # --- topics ---------------------------------------------------------------------------------------
 
 
-def test_create_topics_answers_with_configs_from_version_5() -> None:
+def test_create_topics_returns_configs_since_version_5() -> None:
     broker = broker_with(image_with())
     for version, name in [(4, "old"), (5, "new")]:
         request = CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)])
@@ -281,7 +281,7 @@ def test_delete_topics_takes_names_until_version_5_and_topic_states_from_version
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (6, ErrorCode.TOPIC_DELETION_DISABLED)])
-def test_deletion_can_be_disabled(version: int, code: ErrorCode) -> None:
+def test_deletion_of_topics_can_be_disabled(version: int, code: ErrorCode) -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())), delete_topic_enable="false")
     with pytest.raises(KafkaError) as refusal:
         ask(api_20_delete_topics, broker, DeleteTopicsRequest(topic_names=["a"]), version, 20)

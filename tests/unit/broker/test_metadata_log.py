@@ -251,7 +251,7 @@ def test_an_unfinished_transaction_is_aborted_by_the_next_leader() -> None:
     run(scenario())
 
 
-def test_a_replayed_log_contains_the_times_of_fencings() -> None:
+def test_replaying_the_log_restores_the_times_of_fencings() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -331,7 +331,7 @@ def test_snapshots_are_taken_after_enough_records() -> None:
     run(scenario())
 
 
-def test_a_torn_snapshot_is_skipped_for_the_previous_one() -> None:
+def test_the_previous_snapshot_is_loaded_if_the_last_one_is_torn() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)

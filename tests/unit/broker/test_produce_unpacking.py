@@ -83,7 +83,7 @@ def told(answer: ProduceResponse) -> list[PartitionProduceResponse]:
     return answer.responses[0].partition_responses
 
 
-def test_a_batch_with_many_records_is_answered_later_at_its_place() -> None:
+def test_a_batch_that_is_unpacked_later_keeps_its_place_in_the_response() -> None:
     node = Node()
     small = build_batch([(NOW, b"k", None, ())])
     answer = node.produce((COMPACTED, many()), (PLAIN, many()), (COMPACTED, small))

@@ -281,7 +281,7 @@ def test_an_address_that_only_a_peer_named_is_not_trusted() -> None:
     with_three(run)
 
 
-def test_a_fetch_returns_at_most_the_requested_bytes_and_at_least_a_batch() -> None:
+def test_a_fetch_returns_one_batch_even_if_it_exceeds_the_requested_bytes() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         for value in "abc":

@@ -135,7 +135,7 @@ def test_only_the_leader_describes_the_progress_of_the_voters() -> None:
     with_controllers(run)
 
 
-def test_inactive_controllers_refuse_and_name_the_active_one() -> None:
+def test_inactive_controllers_refuse_changes_and_name_the_active_controller() -> None:
     async def run(controllers: Controllers) -> None:
         node_id, log = await controllers.active()
         await controllers.agree(log)

@@ -39,7 +39,7 @@ def test_a_burst_of_a_whole_window_passes_and_the_next_byte_waits() -> None:
     assert rate.record(100, START) == 1000
 
 
-def test_the_wait_is_the_excess_over_the_time_that_was_averaged() -> None:
+def test_the_wait_is_the_relative_excess_times_the_time_in_the_window() -> None:
     rate = Rate(500, Window(11, 1000))
     assert not any(rate.record(400, START + second * 1000) for second in range(10))
     assert rate.record(2300, START + 10_500) == 2100
@@ -50,7 +50,7 @@ def test_a_steady_rate_below_the_limit_never_waits() -> None:
     assert not any(rate.record(90, START + second * 1000) for second in range(60))
 
 
-def test_a_steady_rate_of_twice_the_limit_waits_soon() -> None:
+def test_a_steady_rate_of_twice_the_limit_is_throttled_within_a_window() -> None:
     rate = Rate(100, Window(11, 1000))
     waits = [rate.record(200, START + second * 1000) for second in range(12)]
     assert waits[0] == 0
@@ -86,7 +86,7 @@ def test_a_token_bucket_does_not_change_while_the_clock_goes_back() -> None:
     assert bucket.take(0, START - 3_600_000 + 1000) == 0
 
 
-def test_a_forgotten_amount_does_not_count() -> None:
+def test_forget_takes_a_recorded_amount_out_of_the_rate() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(2000, START)
     rate.forget(2000, START)
@@ -126,7 +126,7 @@ ORDER: list[QuotaEntity] = [
 
 
 @pytest.mark.parametrize("first", range(len(ORDER)))
-def test_the_most_specific_entity_counts(first: int) -> None:
+def test_the_quota_of_the_most_specific_entity_applies(first: int) -> None:
     limits = {entity: {"producer_byte_rate": float(place + 1)} for place, entity in enumerate(ORDER) if place >= first}
     meter = quotas(limits).produce.meter("User:u", "c")
     assert meter is not None
@@ -202,7 +202,7 @@ def test_a_batch_larger_than_the_windows_quota_passes_alone() -> None:
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
 
 
-def test_handler_time_is_a_percentage_and_waits_at_most_a_sample() -> None:
+def test_the_wait_for_exceeded_handler_time_is_at_most_one_sample() -> None:
     enforced = quotas({((USER, "u"),): {"request_percentage": 10.0}})
     assert enforced.record_request(request(), 900_000_000) == 0
     assert enforced.record_request(request(), 200_000_000) == 1000

@@ -104,7 +104,7 @@ def test_a_partition_that_fails_to_start_does_not_stop_others(
     run(scenario())
 
 
-def test_without_sessions_partitions_with_new_records_are_fetched_last() -> None:
+def test_partitions_with_new_records_move_to_the_end_of_a_fetch_without_session() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []
@@ -128,7 +128,7 @@ def test_without_sessions_partitions_with_new_records_are_fetched_last() -> None
     run(scenario())
 
 
-def test_the_logs_of_many_new_partitions_are_opened_a_few_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_round_opens_the_logs_of_only_a_few_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.replicas.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
     monkeypatch.setattr("penstock.broker.replicas.partitions.Partitions._open_one", lambda self, partition: None)
     resume, opened = ReplicaFetcher._resume, []

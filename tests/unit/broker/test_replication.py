@@ -181,7 +181,7 @@ def test_a_failover_does_not_wait_for_a_parked_fetch() -> None:
     run(scenario())
 
 
-def test_an_abandoned_fetch_may_fail() -> None:
+def test_a_follower_continues_after_its_abandoned_fetch_failed() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -244,7 +244,7 @@ def test_delete_records_completes_when_every_live_replica_has_deleted_them() -> 
     run(scenario())
 
 
-def test_only_the_registered_incarnation_joins_the_in_sync_set() -> None:
+def test_only_the_registered_incarnation_joins_the_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         cluster[2].epoch = 7  # not the one in the image
@@ -310,7 +310,7 @@ def test_a_newer_image_settles_a_pending_isr_change() -> None:
     run(scenario())
 
 
-def test_replicas_are_added_moved_and_removed_with_their_logs() -> None:
+def test_adding_a_replica_copies_its_log_and_removing_a_replica_deletes_it() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1))
@@ -373,7 +373,7 @@ def test_consumers_read_from_a_follower_in_their_rack_up_to_its_high_watermark()
 
 
 @pytest.mark.parametrize("configs", [{}, {"flush_messages": "1"}])
-def test_a_stopping_leader_acknowledges_nothing_alone(configs: dict[str, str]) -> None:
+def test_a_stopping_leader_acknowledges_no_record_that_its_follower_lacks(configs: dict[str, str]) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), **configs)

@@ -121,7 +121,7 @@ def test_subscriptions_are_merged_and_the_shortest_interval_counts() -> None:
     assert (instance.metrics, instance.interval_ms) == (("*",), 300_000)
 
 
-def test_the_subscription_id_depends_only_on_the_metrics_interval_and_client() -> None:
+def test_the_subscription_id_depends_only_on_metrics_and_interval_and_client_instance() -> None:
     same = {"s": {"metrics": "a,b", "interval.ms": "1000"}}
     one = telemetry(**same).subscribe(request(), ID)[1].subscription_id
     assert telemetry(**same).subscribe(request(client_id="x"), ID)[1].subscription_id == one
@@ -142,7 +142,7 @@ def test_an_early_second_subscription_request_is_refused_unless_the_subscription
     assert found.subscribe(request(START + 1001), ID)[1].metrics == ("b",)
 
 
-def test_pushes_come_at_the_interval_and_the_first_one_may_be_early() -> None:
+def test_a_push_before_the_interval_ends_is_refused_unless_it_is_the_first() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number, now_ms=START + 1) == "NONE"
@@ -152,7 +152,7 @@ def test_pushes_come_at_the_interval_and_the_first_one_may_be_early() -> None:
     assert found.instances[ID].last_payload_bytes == 4
 
 
-def test_a_push_after_the_last_push_is_refused() -> None:
+def test_a_push_after_the_terminating_push_is_refused() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number) == "NONE"

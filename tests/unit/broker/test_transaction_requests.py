@@ -129,7 +129,9 @@ def test_a_late_batch_of_an_earlier_transaction_is_refused_and_opens_no_transact
     assert [record.value for record in broker.records(topic)] == [b"in time", b"next"]
 
 
-def test_a_late_end_gets_the_first_answer_or_is_fenced(topic: str, producer: RawProducer) -> None:
+def test_a_repeated_end_of_transaction_succeeds_until_the_next_transaction_begins(
+    topic: str, producer: RawProducer
+) -> None:
     producer.init()
     producer.produce(topic)
     first = producer.epoch
@@ -166,7 +168,7 @@ def test_a_late_offset_commit_of_an_earlier_transaction_does_not_count(
     assert producer.committed_offset(group, topic) == 5
 
 
-def test_offset_commits_of_clients_that_send_add_offsets_to_txn(topic: str, producer: RawProducer) -> None:
+def test_before_version_5_an_offset_commit_needs_add_offsets_to_txn(topic: str, producer: RawProducer) -> None:
     group = producer.id
     assert producer.committed_offset(group, topic) == -1
     producer.init()
@@ -205,7 +207,7 @@ def test_an_offset_commit_of_a_removed_member_or_for_a_missing_topic_is_refused(
 # --- errors by version
 
 
-def test_a_fenced_producer_gets_an_error_that_its_version_knows(
+def test_a_fenced_producer_gets_an_error_that_its_request_version_knows(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     group = producer.id

@@ -72,7 +72,7 @@ def test_a_prepared_transaction_is_shown_without_a_timeout(topic: str, producer:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_another_producer_ends_the_prepared_transaction(
+def test_a_second_producer_with_the_same_id_ends_the_prepared_transaction(
     broker: Broker, topic: str, producer: RawProducer, commit: bool
 ) -> None:
     assert producer.init(6, two_phase=True) is NONE
@@ -110,7 +110,7 @@ def test_a_prepared_transaction_survives_a_restart_of_the_broker(broker: Broker,
     assert committed_values(broker, topic) == [b"kept"]
 
 
-def test_a_producer_that_starts_without_keeping_aborts_the_prepared_transaction(
+def test_a_producer_that_starts_without_keep_prepared_aborts_the_prepared_transaction(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     assert producer.init(6, two_phase=True) is NONE

@@ -239,13 +239,15 @@ def test_a_json_object_without_payload_is_refused_and_stores_nothing(shell: Shel
     assert shell.run("consume", "-t", name, "-e", "-q") == ""
 
 
-def test_format_strings_and_delimiters(shell: Shell, name: str) -> None:
+def test_produce_and_consume_follow_format_strings_and_delimiters(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-k", "key", "-D", ";", stdin=b"a;b")
     assert shell.run("consume", "-t", name, "-e", "-f", "%t %p %o %k %s\\n") == f"{name} 0 0 key a\n{name} 0 1 key b\n"
     assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
 
 
-def test_each_file_is_a_record_and_with_l_each_line(shell: Shell, name: str, tmp_path: Path) -> None:
+def test_produce_sends_each_file_as_a_record_or_with_option_l_each_line(
+    shell: Shell, name: str, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(b"1\n2\n")
     second.write_bytes(bytes(range(256)))
@@ -275,7 +277,7 @@ def shell_records(shell: Shell, name: str) -> list[Record]:
         (["s@9999"], ""),
     ],
 )
-def test_consume_starts_and_stops_at_the_positions_of_o(
+def test_consume_starts_and_stops_at_the_positions_given_with_option_o(
     shell: Shell, name: str, where: list[str], expected: str
 ) -> None:
     lines = "".join(json.dumps({"payload": str(n), "ts": 1000 + n}) + "\n" for n in range(5))

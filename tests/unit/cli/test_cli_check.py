@@ -56,9 +56,7 @@ def test_ignored_properties_are_listed_and_refused_ones_set_the_exit_code(
     assert said.endswith("1 refused\n")
 
 
-def test_unsupported_security_settings_are_refused_as_by_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_refuses_the_same_security_settings_as_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "server.properties"
     code, verdicts, said = check(path, COMBINED + "authorizer.class.name=StandardAuthorizer\n", capsys)
     assert code == Exit.USAGE

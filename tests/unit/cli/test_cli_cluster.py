@@ -76,7 +76,7 @@ def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pyt
     assert name not in said(capsys, "cluster", "status", "--problems", *where)
 
 
-def test_one_node_has_nothing_to_move(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_of_one_node_moves_no_partition(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     penstock_session.create_topic(f"t-{secrets.token_hex(4)}")
     where = ("--bootstrap", penstock_session.bootstrap)
     assert asked(capsys, "cluster", "rebalance", "--dry-run", *where) == []

@@ -30,7 +30,7 @@ def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
     assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
-def test_nulls_have_length_minus_one_and_print_as_null_with_z() -> None:
+def test_nulls_have_length_minus_one_and_are_printed_as_null_with_option_z() -> None:
     assert compile_format("%k|%s|%K|%S")(PLACE, [NULLS]) == b"||-1|-1"
     assert compile_format("%k|%s", null=b"NULL")(PLACE, [NULLS]) == b"NULL|NULL"
     assert compile_format("%R")(PLACE, [NULLS]) == b"\xff\xff\xff\xff"
@@ -98,6 +98,6 @@ def test_a_wrong_offset_is_refused(texts: list[str]) -> None:
         parse_span(texts, Beginning())
 
 
-def test_times_may_be_dates() -> None:
+def test_a_time_may_be_given_as_a_date() -> None:
     assert parse_time("1970-01-01T00:00:01") == 1000
     assert parse_time("1970-01-01T01:00:00+01:00") == 0

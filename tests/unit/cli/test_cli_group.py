@@ -95,7 +95,7 @@ def test_a_dry_run_shows_the_reset_without_changing_offsets(run: Run, group: str
     assert offsets(run, group) == {0: 4}
 
 
-def test_a_reset_names_topics_and_partitions(run: Run, group: str, topic: str) -> None:
+def test_a_reset_takes_topics_and_partitions_and_refuses_missing_ones(run: Run, group: str, topic: str) -> None:
     run("reset-offsets", group, "-t", topic, "--to-earliest")
     assert offsets(run, group) == {0: 0, 1: 0}
     assert "no partition 9" in run("reset-offsets", group, "-t", f"{topic}:9", "--to-latest", code=Exit.NOT_FOUND)

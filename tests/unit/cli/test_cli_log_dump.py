@@ -40,7 +40,9 @@ def two_batches() -> bytes:
     return first + build_end_txn(EndTxn(True, 3), producer_id=9, producer_epoch=0, timestamp=1002, base_offset=102)
 
 
-def test_batches_are_shown_with_records_only_if_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_a_batch_are_shown_only_with_the_deep_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "t-0", f"{SEGMENT}.log", two_batches())
     batches = dump(capsys, path)
     assert [(b["kind"], b["base_offset"], b["count"], b["control"]) for b in batches] == [

@@ -63,7 +63,7 @@ def raising(problem: BaseException) -> object:
     return action
 
 
-def test_a_failure_is_one_line_on_stderr_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_prints_one_line_to_stderr_and_sets_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(raising(Failure("no such topic: create it", Exit.NOT_FOUND))) == 4
     said = capsys.readouterr()
     assert said.err == "penstock: no such topic: create it\n"

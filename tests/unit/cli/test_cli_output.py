@@ -30,7 +30,7 @@ def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_an_empty_listing_is_a_remark_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_listing_prints_a_remark_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")
@@ -44,7 +44,7 @@ def test_a_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monke
     assert "longer" in capsys.readouterr().out
 
 
-def test_one_record_is_lines_or_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_record_is_printed_as_lines_or_as_a_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     output.record("table", {"id": 1, "names": ["a", "b"], "ok": True})
     assert capsys.readouterr().out == "id     1\nnames  a,b\nok     yes\n"
     output.record("json", {"id": 1})

@@ -65,7 +65,7 @@ def test_the_ready_line_names_address_directory_and_process_id(begin: Begin, tmp
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_the_ready_line_as_json_and_a_clean_stop_on_ctrl_c(begin: Begin) -> None:
+def test_the_ready_line_can_be_json_and_ctrl_c_stops_the_node_cleanly(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     assert json.loads(line)["directory"] == "memory"
     assert end(process, signal.SIGINT) == Exit.OK
@@ -191,7 +191,7 @@ def properties(tmp_path: Path) -> Path:
     return path
 
 
-def test_storage_is_formatted_inspected_and_then_serves(
+def test_a_node_starts_only_after_its_storage_is_formatted(
     begin: Begin, properties: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["-c", str(properties)]
@@ -234,7 +234,7 @@ def test_random_uuids_have_kafkas_format(capsys: pytest.CaptureFixture[str]) -> 
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}\n", capsys.readouterr().out)
 
 
-def test_the_default_data_directory_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_data_directory_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cli.up import default_data
 
     monkeypatch.delenv("PENSTOCK_DATA", raising=False)

@@ -97,7 +97,7 @@ def test_a_local_cluster_restarts_killed_nodes_and_keeps_its_data(begin: Begin, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_data_is_served_on_other_ports_and_nodes_end_with_their_parent(begin: Begin, tmp_path: Path) -> None:
+def test_nodes_serve_old_data_on_new_ports_and_end_with_their_parent_process(begin: Begin, tmp_path: Path) -> None:
     data = tmp_path / "data"
     process, said = begin("--data", str(data))
     with Client(said["bootstrap"]) as client:
@@ -120,7 +120,7 @@ def _is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_cluster_of_another_size_is_refused_before_anything_is_written(
+def test_a_number_of_nodes_that_differs_from_the_data_is_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for node in "123":

@@ -118,7 +118,7 @@ def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
 @pytest.mark.parametrize(
     ("position", "first"), [(EARLIEST, 0), (LATEST, 20), (7, 7), (Since(1012), 12), (Since(9999), 20)]
 )
-def test_a_position_is_an_offset_an_end_or_a_time(position: int | Since, first: int) -> None:
+def test_a_consumer_can_be_assigned_at_an_offset_an_end_or_a_time(position: int | Since, first: int) -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: position})
@@ -186,7 +186,7 @@ def test_a_fatal_fetch_error_is_raised() -> None:
     run(scenario())
 
 
-def test_a_batch_with_a_wrong_length_is_raised_and_not_fetched_again() -> None:
+def test_a_batch_with_a_wrong_length_raises_an_error_and_is_not_fetched_again() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, _, broker):
             rotten = bytearray(build_batch([(1000, None, b"0", ())], base_offset=0))

@@ -115,7 +115,7 @@ def test_a_refused_batch_is_resent_unchanged_to_the_leader_in_the_metadata() -> 
     run(scenario())
 
 
-def test_a_node_missing_from_fresh_metadata_is_retried() -> None:
+def test_a_send_to_a_node_missing_from_metadata_is_retried_at_the_new_leader() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)

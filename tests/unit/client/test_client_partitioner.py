@@ -23,7 +23,7 @@ def test_the_hash_equals_kafkas(key: bytes, signed: int) -> None:
     assert partition_for_key(key, 7) == (signed & 0x7FFFFFFF) % 7
 
 
-def test_batches_without_a_key_move_to_another_partition() -> None:
+def test_each_batch_without_a_key_goes_to_another_partition_than_the_last() -> None:
     random = Random(1)
     last = None
     for _ in range(100):

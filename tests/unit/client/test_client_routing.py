@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRe
 from penstock.protocol.vocabulary import LATEST, MAX_TIMESTAMP, ResourceType
 
 
-def test_bootstrap_addresses_are_hosts_and_ports() -> None:
+def test_bootstrap_addresses_are_parsed_into_hosts_and_ports() -> None:
     assert parse_bootstrap("a:1, b:2") == [("a", 1), ("b", 2)]
     assert parse_bootstrap(["[::1]:9093", "host", "[::1]"]) == [("::1", 9093), ("host", 9092), ("::1", 9092)]
     for wrong, reason in (
@@ -37,7 +37,7 @@ def test_bootstrap_addresses_are_hosts_and_ports() -> None:
             parse_bootstrap(wrong)
 
 
-def test_retry_pauses_double_up_to_the_longest_with_jitter() -> None:
+def test_retry_pauses_have_jitter_and_double_up_to_a_maximum() -> None:
     retry = Retry(first_pause_s=0.1, longest_pause_s=1.0)
     random = Random(3)
     for failures, expected in [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.8), (5, 1.0), (1000, 1.0)]:
@@ -220,7 +220,7 @@ def test_an_error_code_of_a_newer_broker_is_an_error() -> None:
     run(scenario())
 
 
-def test_a_leader_hint_is_used_only_if_it_is_newer() -> None:
+def test_a_leader_hint_is_used_only_if_its_epoch_is_newer_than_the_known_one() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             await client.topic("t")

@@ -118,7 +118,9 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_a_commit_continues_the_sequence_or_the_epoch(generation: int, expected: list[tuple[int, int]]) -> None:
+def test_after_a_commit_the_sequence_continues_or_a_new_epoch_begins(
+    generation: int, expected: list[tuple[int, int]]
+) -> None:
     async def scenario() -> None:
         async with producing(generation) as (producer, _, broker):
             for _ in range(2):
@@ -222,7 +224,7 @@ def test_a_fenced_producer_stays_fenced() -> None:
     run(scenario())
 
 
-def test_records_need_an_open_transaction_and_transactions_an_id() -> None:
+def test_sending_needs_an_open_transaction_and_begin_needs_a_transactional_id() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, _):
             with pytest.raises(KafkaError, match="without an open transaction"):
@@ -237,7 +239,7 @@ def test_records_need_an_open_transaction_and_transactions_an_id() -> None:
     run(scenario())
 
 
-def test_a_coordinator_is_looked_up_once_with_old_brokers_too() -> None:
+def test_a_coordinator_is_looked_up_only_once_even_at_an_old_broker() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[10] = (0, 3)

@@ -72,7 +72,9 @@ def test_reads_and_syncs_may_be_awaited(disk: Disk, root: str) -> None:
     assert asyncio.run(work()) == b"cde"
 
 
-def test_truncation_and_overwriting_change_the_size_where_appends_continue(disk: Disk, root: str) -> None:
+def test_appends_continue_at_the_new_end_after_a_truncation_and_overwriting_keeps_the_size(
+    disk: Disk, root: str
+) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"0123456789")
     file.truncate(4)
@@ -147,7 +149,7 @@ def test_a_directory_has_one_holder_at_a_time(disk: Disk, root: str) -> None:
     disk.lock(root).release()
 
 
-def test_a_directory_is_made_with_its_parents_and_synced_into_them(
+def test_making_a_directory_also_makes_and_syncs_its_parents(
     disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []

@@ -21,7 +21,7 @@ def crashable() -> MemoryDisk:
     return disk
 
 
-def test_synced_bytes_survive_and_later_ones_are_lost_from_any_point() -> None:
+def test_a_crash_keeps_synced_bytes_and_cuts_unsynced_bytes_at_any_point() -> None:
     disk = crashable()
     file = disk.create("/d/a")
     file.append(b"kept")
@@ -49,7 +49,7 @@ def test_a_rename_happens_whole_or_not_at_all() -> None:
     assert seen == {(b"old", True), (b"new", False)}
 
 
-def test_an_atomic_write_with_sync_survives_and_one_without_may_be_torn() -> None:
+def test_an_atomic_write_survives_a_crash_with_sync_and_may_be_torn_without_it() -> None:
     disk = crashable()
     disk.write_atomic("/d/a", b"synced")
     assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"synced"}

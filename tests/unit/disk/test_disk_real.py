@@ -137,7 +137,7 @@ def test_a_directory_held_by_another_process_is_refused(tmp_path: Path) -> None:
     RealDisk().lock(str(tmp_path)).release()
 
 
-def test_a_file_deleted_behind_a_handle_is_an_error_not_a_new_file(tmp_path: Path) -> None:
+def test_reading_a_file_that_was_deleted_after_open_fails_and_creates_no_file(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.create(f"{tmp_path}/a").append(b"1")
     handle = disk.open(f"{tmp_path}/a", size=1)
@@ -148,7 +148,7 @@ def test_a_file_deleted_behind_a_handle_is_an_error_not_a_new_file(tmp_path: Pat
     disk.close()
 
 
-def test_without_nowait_reads_the_newest_bytes_are_taken_to_be_cached(tmp_path: Path) -> None:
+def test_if_nowait_reads_are_unsupported_the_newest_bytes_are_assumed_to_be_cached(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.nowait_reads = False
     file = disk.create(f"{tmp_path}/a")

@@ -99,7 +99,7 @@ def test_the_protocol_with_most_first_votes_among_the_common_ones_wins() -> None
     assert {each.metadata for each in first.joined.members} == {b"1", b"2", b"3", b"4"}
 
 
-def test_the_first_rebalance_waits_for_more_members_and_again_after_each_new_member() -> None:
+def test_each_new_member_prolongs_the_wait_of_the_first_rebalance() -> None:
     driver = Driver(DELAY)
     first = driver.join()
     driver.advance(2999)

@@ -8,7 +8,7 @@ def codes(response: LeaveGroupResponse) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in response.members]
 
 
-def test_the_last_member_leaves_an_empty_group_in_the_next_generation() -> None:
+def test_after_the_last_member_leaves_the_group_is_empty_in_the_next_generation() -> None:
     driver = Driver()
     [member] = driver.stable()
     assert codes(driver.leave(member)) == [ErrorCode.NONE]
@@ -24,7 +24,7 @@ def test_a_leaving_member_starts_a_rebalance_at_once() -> None:
     assert driver.join(follower).joined.leader == follower
 
 
-def test_a_leave_in_the_join_phase_may_complete_it() -> None:
+def test_a_leave_in_the_join_phase_may_complete_that_phase() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     rejoined = driver.join(leader)
@@ -40,7 +40,7 @@ def test_the_parked_join_of_a_leaving_member_gets_unknown_member_id() -> None:
     assert waiting.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_members_leave_in_batches_with_one_result_each() -> None:
+def test_a_batch_of_leaving_members_gets_one_result_for_each_member() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     assert codes(driver.leave(leader, "ghost", follower)) == [
@@ -73,7 +73,7 @@ def test_a_replaced_static_member_cannot_remove_its_successor() -> None:
     assert codes(driver.leave((old, "i"))) == [ErrorCode.FENCED_INSTANCE_ID]
 
 
-def test_leaving_an_unknown_group_or_no_group_is_refused() -> None:
+def test_leaving_an_unknown_group_or_one_with_an_empty_id_is_refused() -> None:
     driver = Driver()
     assert codes(driver.leave("m")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.leave("m", group="").error_code == ErrorCode.INVALID_GROUP_ID

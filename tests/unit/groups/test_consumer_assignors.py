@@ -70,7 +70,7 @@ def test_every_subscribed_partition_has_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_equal_subscriptions_give_counts_that_differ_by_at_most_one_with_few_moves(
+def test_equal_subscriptions_give_balanced_counts_and_cause_no_needless_moves(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))

@@ -147,7 +147,7 @@ def test_an_invalid_pattern_is_refused_and_writes_no_record() -> None:
     assert error(driver.beat("a", 1)) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_changes_close_together_are_assigned_together() -> None:
+def test_changes_within_one_assignment_interval_share_one_assignment() -> None:
     driver = ConsumerDriver(GroupConfig(consumer_assignment_interval_ms=1000))
     first = driver.enter("a")
     second = driver.enter("b")
@@ -250,7 +250,7 @@ def test_only_members_with_the_current_epoch_commit_and_fetch() -> None:
     assert driver.fetch() == {("t", 0): 7}
 
 
-def test_a_member_one_epoch_behind_commits_for_partitions_it_has_held_since() -> None:
+def test_a_member_one_epoch_behind_may_commit_only_for_partitions_it_still_holds() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a").member_epoch
     epoch = settled_pair(driver)

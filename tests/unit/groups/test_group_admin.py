@@ -16,7 +16,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignments() -> None:
     assert {(each.client_id, each.client_host) for each in group.members} == {("client", "/127.0.0.1")}
 
 
-def test_a_rebalancing_group_is_described_by_its_last_assignment_and_without_metadata() -> None:
+def test_describing_a_rebalancing_group_shows_its_last_assignment_but_no_metadata() -> None:
     driver = Driver()
     [member] = driver.stable()
     driver.join()

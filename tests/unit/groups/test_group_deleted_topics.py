@@ -65,7 +65,7 @@ def taken_over(driver: Driver, image: MetadataImage) -> Driver:
     return other
 
 
-def test_a_deletion_erases_offsets_by_a_timer() -> None:
+def test_deleting_a_topic_erases_its_offsets_when_a_timer_fires() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -87,7 +87,7 @@ def test_a_deletion_before_the_log_is_loaded_erases_the_loaded_offsets() -> None
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_topic_created_again_while_no_broker_coordinated_has_no_offsets(transactional: bool) -> None:
+def test_a_topic_that_was_created_again_while_the_group_had_no_coordinator_has_no_offsets(transactional: bool) -> None:
     driver = seeing(OLD)
     if transactional:
         commit_transactionally(driver, 5)
@@ -102,7 +102,7 @@ def test_a_topic_created_again_while_no_broker_coordinated_has_no_offsets(transa
 
 
 @pytest.mark.parametrize("image", [GONE, NEW])
-def test_offsets_of_a_topic_deleted_while_no_broker_coordinated_are_erased(image: MetadataImage) -> None:
+def test_offsets_of_a_topic_deleted_while_the_group_had_no_coordinator_are_erased(image: MetadataImage) -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     other = taken_over(driver, image)

@@ -112,7 +112,7 @@ def test_a_topic_created_again_under_its_name_starts_without_commits() -> None:
     assert driver.fetch(T0) == {T0: 5}
 
 
-def test_offsets_of_an_empty_group_expire_and_the_group_is_deleted_with_the_last() -> None:
+def test_offsets_of_an_empty_group_expire_and_the_group_is_deleted_with_its_last_offset() -> None:
     driver = Driver()
     [member] = driver.stable()
     driver.commit({T0: 1}, member_id=member, generation=1)

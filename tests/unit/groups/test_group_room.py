@@ -42,7 +42,7 @@ def test_without_memory_new_groups_are_refused_and_known_members_rejoin() -> Non
     assert driver.join(group="g0").error is ErrorCode.NONE
 
 
-def test_pending_member_ids_count() -> None:
+def test_pending_member_ids_count_towards_the_memory_limit() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 10_000)
     codes = []
@@ -54,7 +54,7 @@ def test_pending_member_ids_count() -> None:
     assert driver.shard.held_bytes() <= allowance.limit
 
 
-def test_large_metadata_of_members_counts() -> None:
+def test_metadata_of_members_counts_towards_the_memory_limit() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     assert driver.join(group="a", protocols=(("range", bytes(600_000)),)).error is ErrorCode.NONE
@@ -66,7 +66,7 @@ def test_large_metadata_of_members_counts() -> None:
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_members_of_the_consumer_protocol_are_refused_with_a_message() -> None:
+def test_without_memory_new_consumer_protocol_members_are_refused_with_a_message() -> None:
     driver = ConsumerDriver()
     bound(driver, 7_000)
     answers = [driver.enter(f"m{number}") for number in range(10)]
@@ -113,7 +113,7 @@ def recounted(driver: Driver, group: str = "g") -> bool:
     return found.members_bytes == sum(member.held_bytes for member in found.members.values())
 
 
-def test_names_of_protocols_count() -> None:
+def test_names_of_protocols_count_towards_the_memory_limit() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 1_000_000)
     names = tuple((f"{number}" + "x" * 30_000, b"") for number in range(10))
@@ -123,13 +123,13 @@ def test_names_of_protocols_count() -> None:
     assert recounted(driver, "g0")
 
 
-def test_many_small_protocols_count_for_the_memory_that_each_takes() -> None:
+def test_each_small_protocol_counts_with_the_memory_of_all_its_objects() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.join(protocols=tuple((f"{number}", b"") for number in range(1_000)))
     assert driver.shard.held_bytes() > 1_000 * (getsizeof("9") + 130)  # a name, its bytes object, a tuple and a counter
 
 
-def test_assignments_count_for_as_long_as_they_are_kept() -> None:
+def test_assignments_count_towards_the_memory_limit_as_long_as_they_are_kept() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     before = []
@@ -158,13 +158,13 @@ def test_the_memory_of_assignments_that_were_not_stored_is_released() -> None:
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_ids_of_groups_and_instances_count() -> None:
+def test_ids_of_groups_and_instances_count_towards_the_memory_limit() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     assert driver.join(group="g" * 30_000, instance="i" * 20_000).error is ErrorCode.NONE
     assert driver.shard.held_bytes() > 30_000 + 2 * 20_000  # the member id starts with the instance id
 
 
-def test_subscribed_topics_of_classic_consumers_count() -> None:
+def test_subscribed_topics_of_classic_consumers_count_towards_the_memory_limit() -> None:
     from penstock.protocol.codec import encode
     from penstock.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
@@ -207,7 +207,7 @@ def test_a_join_that_only_gets_a_member_id_needs_no_memory_for_its_protocols() -
     assert driver.join(member_id, protocols=protocols, version=9).error is ErrorCode.NONE
 
 
-def test_topic_names_of_consumer_protocol_members_count() -> None:
+def test_topic_names_of_consumer_protocol_members_count_towards_the_memory_limit() -> None:
     driver = ConsumerDriver()
     bound(driver, 1_000_000)
     long = [f"{number}" + "x" * 30_000 for number in range(10)]

@@ -15,7 +15,7 @@ def test_timers_fire_in_order_of_their_deadlines() -> None:
     assert timers.next_deadline() is None
 
 
-def test_a_later_deadline_adds_no_heap_entry_and_fires_at_its_new_time() -> None:
+def test_a_timer_moved_to_a_later_deadline_adds_no_heap_entry_and_fires_at_that_deadline() -> None:
     timers = Timers()
     member = timer("member")
     timers.set(member, 10)
@@ -27,7 +27,7 @@ def test_a_later_deadline_adds_no_heap_entry_and_fires_at_its_new_time() -> None
     assert timers.due(40) == [member]
 
 
-def test_an_earlier_deadline_fires_once_at_the_earlier_time() -> None:
+def test_a_timer_moved_to_an_earlier_deadline_fires_once_at_that_deadline() -> None:
     timers = Timers()
     member = timer("member")
     timers.set(member, 30)

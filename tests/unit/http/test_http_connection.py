@@ -60,7 +60,7 @@ def test_methods_other_than_get_and_head_are_refused(method: str) -> None:
 
 
 @pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
-def test_a_body_is_refused_at_its_headers(more: str) -> None:
+def test_a_request_whose_headers_announce_a_body_is_refused(more: str) -> None:
     assert status(answer_to(get(more=more))) == 413
 
 

@@ -102,7 +102,7 @@ def test_the_page_shows_the_clusters_nodes_topics_and_totals() -> None:
     assert "No problems found." in html
 
 
-def test_topics_with_problems_come_first_worst_first() -> None:
+def test_topics_that_need_attention_show_their_worst_problem() -> None:
     html = shown(facts(isr=(1,)))
     assert Tables(html).rows["Needs attention"]["topic0000"] == {
         "topic": "topic0000",
@@ -201,7 +201,7 @@ def test_the_page_of_a_large_cluster_is_bounded() -> None:
     assert len(html) < 200_000
 
 
-def test_a_topic_has_its_partitions_and_an_unknown_topic_is_none() -> None:
+def test_one_topic_returns_the_partitions_of_a_topic_or_none_for_an_unknown_topic() -> None:
     found = one_topic(facts(), "topic0000")
     assert found is not None
     assert [row["partition"] for row in found["partition_states"]] == [0, 1]

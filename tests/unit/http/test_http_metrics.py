@@ -201,6 +201,6 @@ def test_an_unknown_path_is_answered_with_the_known_ones(broker: Broker) -> None
         assert b"/metrics" in answer.read()
 
 
-def test_without_the_property_http_is_not_opened() -> None:
+def test_http_is_not_opened_without_its_property() -> None:
     with Broker() as broker:
         assert broker.node.http.url is None

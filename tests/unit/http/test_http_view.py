@@ -30,7 +30,7 @@ def test_concurrent_requests_share_a_value_until_it_expires() -> None:
     asyncio.run(scenario())
 
 
-def test_a_cancelled_request_does_not_affect_others_and_all_get_a_failure() -> None:
+def test_a_failure_of_the_shared_lookup_reaches_the_requests_that_were_not_cancelled() -> None:
     async def scenario() -> None:
         go_on = asyncio.Event()
 
@@ -52,7 +52,7 @@ def test_a_cancelled_request_does_not_affect_others_and_all_get_a_failure() -> N
     asyncio.run(scenario())
 
 
-def test_values_over_more_partitions_are_cached_longer() -> None:
+def test_the_cache_time_of_a_value_grows_with_its_number_of_partitions() -> None:
     assert cached_s(0) == 1.0
     assert cached_s(3000) == 3.0
     assert cached_s(10**6) == LONGEST_S

@@ -119,7 +119,7 @@ def test_sequences_wrap_after_the_largest() -> None:
     assert info.duplicate
 
 
-def test_a_new_producer_epoch_starts_at_sequence_zero_and_ends_the_old_one() -> None:
+def test_a_new_producer_epoch_starts_at_sequence_zero_and_ends_the_old_epoch() -> None:
     log = new_log()
     append(log, idempotent(0, 5))
     refused(log, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, idempotent(5, epoch=1))
@@ -185,7 +185,7 @@ def test_a_marker_of_an_old_epoch_or_an_old_coordinator_is_refused() -> None:
     assert error.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_with_an_epoch_per_transaction_a_marker_needs_a_newer_epoch() -> None:
+def test_with_an_epoch_per_transaction_a_marker_must_raise_the_producer_epoch() -> None:
     log = new_log()
     append(log, idempotent(0, epoch=3, transactional=True))
     with pytest.raises(KafkaError) as error:
@@ -242,7 +242,7 @@ def test_a_follower_appends_batches_unchanged_and_leaves_out_an_incomplete_one()
     assert follower.epochs.entries == leader.epochs.entries == [(2, 0), (3, 2), (4, 5)]
 
 
-def test_a_follower_leaves_out_batches_of_a_later_leader_epoch() -> None:
+def test_a_follower_leaves_out_batches_with_an_epoch_above_its_leaders() -> None:
     leader, follower = new_log(), new_log()
     for epoch in (1, 2, 3):
         produce(leader, epoch=epoch)

@@ -12,7 +12,7 @@ from penstock.log.snapshots import SnapshotEntry, SnapshotError, parse_snapshot,
 from penstock.records.batches import crc32c
 
 
-def test_offsets_are_one_line_a_partition() -> None:
+def test_an_offset_checkpoint_has_one_line_per_partition() -> None:
     offsets = {("a", 0): 5, ("b-c", 12): 2**40}
     data = checkpoints.render_offsets(offsets)
     assert data == b"0\n2\na 0 5\nb-c 12 1099511627776\n"
@@ -27,7 +27,7 @@ def test_a_torn_checkpoint_is_refused_at_every_length() -> None:
             checkpoints.parse_offsets(data[:length])
 
 
-def test_the_topic_id_of_a_partition_is_read_back_and_a_torn_one_is_unknown() -> None:
+def test_a_topic_id_is_read_back_from_a_whole_file_and_not_from_a_torn_one() -> None:
     topic_id = bytes(range(16))
     data = checkpoints.render_partition_metadata(topic_id)
     assert data == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
@@ -49,7 +49,7 @@ def test_the_mark_of_a_clean_stop_carries_the_broker_epoch() -> None:
     assert checkpoints.parse_clean_shutdown(b"[]") == -1
 
 
-def test_a_producer_snapshot_is_version_crc_and_entries_of_46_bytes() -> None:
+def test_a_producer_snapshot_consists_of_version_crc_and_entries_of_46_bytes() -> None:
     entry = SnapshotEntry(7, 1, 41, 900, 3, 1_700_000_000_000, 5, -1)
     data = render_snapshot([entry])
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", *entry)

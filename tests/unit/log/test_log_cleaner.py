@@ -89,7 +89,7 @@ def test_a_reader_in_the_compacted_part_gets_the_records_after_its_offset() -> N
         )
 
 
-def test_a_tombstone_stays_for_delete_retention_ms_and_then_goes() -> None:
+def test_a_tombstone_is_kept_for_delete_retention_ms_and_then_removed() -> None:
     logs, log, clock = new()
     put(log, "gone", "value")
     put(log, "gone", None)

@@ -119,7 +119,7 @@ def test_a_transaction_aborted_after_an_open_one_stays_aborted() -> None:
     table.check()
 
 
-def test_a_transaction_aborted_in_a_later_segment_is_removed_from_an_earlier_one() -> None:
+def test_records_whose_transaction_aborts_after_a_compaction_are_removed_by_the_next_compaction() -> None:
     table = Table()
     table.put("k", "committed")
     table.put_in_transaction(8, "k", "ABORTED")
@@ -136,7 +136,7 @@ def test_a_transaction_aborted_in_a_later_segment_is_removed_from_an_earlier_one
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_committed_table_and_the_index_are_right_after_every_round(seed: int) -> None:
+def test_every_round_of_compaction_leaves_the_correct_table_and_index(seed: int) -> None:
     random = Random(seed)
     table = Table()
     for step in range(150):

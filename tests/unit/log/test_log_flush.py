@@ -74,7 +74,7 @@ def test_waiters_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     run(on_real_files(tmp_path, work))
 
 
-def test_a_failed_fsync_fails_all_waiters_and_nothing_is_acknowledged_after(
+def test_a_failed_fsync_fails_all_waiters_and_prevents_all_later_acknowledgements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:

@@ -67,7 +67,7 @@ def test_a_lookup_returns_the_last_entry_at_or_below_the_offset(entries: list[tu
 
 
 @given(ascending(), st.integers(BASE - 5, BASE + 3000))
-def test_truncation_drops_entries_at_or_above(entries: list[tuple[int, int]], cut: int) -> None:
+def test_truncation_drops_entries_at_or_above_the_given_offset(entries: list[tuple[int, int]], cut: int) -> None:
     index = filled(MemoryDisk(), entries)
     index.truncate_to(cut)
     kept = [entry for entry in entries if entry[0] < cut]
@@ -76,7 +76,7 @@ def test_truncation_drops_entries_at_or_above(entries: list[tuple[int, int]], cu
     assert index.entries() == [*kept, (BASE + 100_000, 1 << 30)]
 
 
-def test_the_offset_index_is_pairs_of_big_endian_int32() -> None:
+def test_the_offset_index_consists_of_pairs_of_big_endian_int32() -> None:
     disk = MemoryDisk()
     index = filled(disk, [(BASE + 3, 4100), (BASE + 9, 8300)])
     index.store()
@@ -133,7 +133,7 @@ def moments(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(moments(), st.integers(900, 4000))
-def test_a_time_index_keeps_rising_timestamps_and_finds_the_last_at_or_below(
+def test_a_time_index_keeps_only_rising_timestamps_and_returns_the_last_at_or_below_a_time(
     offered: list[tuple[int, int]], wanted: int
 ) -> None:
     disk = MemoryDisk()
@@ -165,7 +165,7 @@ def test_a_time_index_is_truncated_by_offset_and_takes_new_entries(offered: list
     assert index.entries() == [*kept, (100_000, cut)]
 
 
-def test_the_time_index_is_int64_and_int32() -> None:
+def test_the_time_index_consists_of_pairs_of_int64_and_int32() -> None:
     disk = MemoryDisk()
     index = TimeIndex(disk, "/time", BASE)
     index.maybe_append(1_700_000_000_000, BASE + 4)

@@ -44,7 +44,7 @@ def test_a_new_log_goes_to_the_directory_with_the_fewest_logs() -> None:
     assert create(logs, 6) == "/b"
 
 
-def test_a_cordoned_directory_gets_new_logs_only_when_no_other_can_have_them() -> None:
+def test_a_cordoned_directory_gets_new_logs_only_if_all_directories_are_cordoned() -> None:
     logs = manager(dirs=THREE)
     logs.dirs.cordon(frozenset({"/a", "/c"}))
     assert [create(logs, number) for number in range(3)] == ["/b", "/b", "/b"]
@@ -102,7 +102,7 @@ def test_a_directory_in_use_is_refused() -> None:
     manager(disk)
 
 
-def test_logs_come_back_with_their_ids_and_high_watermarks() -> None:
+def test_logs_have_the_same_topic_ids_and_high_watermarks_after_a_restart() -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=THREE)
     for partition in range(5):
@@ -364,7 +364,7 @@ def test_a_stop_whose_last_flush_failed_leaves_no_clean_mark(operation: str) -> 
         assert log.log_end_offset == 3
 
 
-def test_files_that_a_failed_flush_did_not_sync_are_synced_by_the_next() -> None:
+def test_files_that_a_failed_flush_did_not_sync_are_synced_by_the_next_flush() -> None:
     disk = MemoryDisk(crashable=True)
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())

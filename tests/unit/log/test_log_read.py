@@ -78,7 +78,7 @@ def test_an_offset_outside_of_the_log_is_out_of_range() -> None:
     assert log.read(5, 100, upper_bound=5).size == 0
 
 
-def test_the_first_batch_is_whole_with_min_one_batch_and_left_out_otherwise() -> None:
+def test_a_first_batch_above_the_byte_limit_is_returned_only_with_min_one_batch() -> None:
     log = new_log()
     produce(log, value=bytes(1000))
     produce(log, value=bytes(1000))
@@ -141,7 +141,7 @@ def test_records_are_found_by_their_time_across_segments() -> None:
     assert (newest.timestamp, newest.offset) == (NOW + 595, 119)
 
 
-def test_the_largest_timestamp_is_found_before_the_last_record() -> None:
+def test_the_largest_timestamp_is_found_even_if_the_last_record_has_a_smaller_one() -> None:
     log = new_log(SMALL)
     for stamp in (10, 20, 99, 30, 99, 40):
         produce(log, timestamp=NOW + stamp, value=bytes(200))
@@ -192,7 +192,7 @@ def test_bytes_that_were_on_disk_before_the_start_are_verified_once() -> None:
     assert log.read(3, 1 << 20, upper_bound=4).read_cached() is not None
 
 
-def test_a_damaged_batch_is_reported_and_not_served_while_the_others_are() -> None:
+def test_a_damaged_batch_is_reported_and_only_the_other_batches_are_served() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[61 + 181 + 20] ^= 1
     logs, log = restarted(disk)
@@ -257,7 +257,7 @@ def test_a_batch_with_an_impossible_length_is_damaged() -> None:
     assert disk.exists("/logs/t-0/00000000000000000000.log"), "it may be the only copy"
 
 
-def test_a_damaged_log_is_set_aside_for_another_topic_of_its_name() -> None:
+def test_a_damaged_log_is_set_aside_when_its_topic_name_is_created_again() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
     logs = manager(disk)
@@ -267,7 +267,7 @@ def test_a_damaged_log_is_set_aside_for_another_topic_of_its_name() -> None:
     assert ("t", 0) not in logs.corruptions
 
 
-def test_batches_may_be_read_while_more_are_written_and_old_ones_deleted() -> None:
+def test_batches_can_be_read_while_new_batches_are_written_and_old_ones_deleted() -> None:
     log = new_log(LogConfig(segment_bytes=200, retention_bytes=0))
     for _ in range(6):
         produce(log, value=bytes(60))

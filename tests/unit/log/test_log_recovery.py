@@ -275,7 +275,7 @@ def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monk
     assert duplicate.duplicate
 
 
-def test_a_damaged_snapshot_is_skipped_for_an_older_one() -> None:
+def test_the_previous_snapshot_is_loaded_if_the_last_one_is_damaged() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for number in range(3):

@@ -99,7 +99,7 @@ def test_a_full_index_ends_a_segment() -> None:
     assert offsets(log) == list(range(30))
 
 
-def test_offsets_too_far_from_the_base_start_a_segment() -> None:
+def test_an_offset_too_far_from_the_base_offset_starts_a_new_segment() -> None:
     log = new_log()
     for base in (0, 5, 2**31 + 10, 2**33):
         data = build_batch([(NOW, b"k", b"v", ())], base_offset=base, leader_epoch=0)

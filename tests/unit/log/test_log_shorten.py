@@ -59,7 +59,7 @@ def test_all_records_may_expire_and_offsets_continue() -> None:
     assert log.delete_old_segments(NOW) == 0
 
 
-def test_a_young_segment_keeps_older_segments_after_it() -> None:
+def test_retention_keeps_expired_segments_that_follow_an_unexpired_one() -> None:
     log = new_log(replace(ONE_EACH, retention_ms=1000))
     for stamp in (NOW + 5000, NOW, NOW):
         produce(log, timestamp=stamp)
@@ -164,7 +164,7 @@ def test_a_log_can_start_over_at_any_offset() -> None:
     assert offsets(log) == [1000, 1001]
 
 
-def test_a_truncated_log_may_be_cut_below_its_start() -> None:
+def test_a_truncation_below_the_log_start_lowers_the_log_start() -> None:
     log = with_segments(5)
     log.advance_log_start_offset(3)
     log.delete_old_segments(NOW)
@@ -189,7 +189,7 @@ def test_the_checkpoint_is_lowered_before_a_file_is_cut() -> None:
     assert b"t 0 3" in disk.read_bytes("/logs/recovery-point-offset-checkpoint")
 
 
-def test_an_epoch_that_starts_at_the_log_end_is_removed_by_a_truncation_to_it() -> None:
+def test_a_truncation_to_the_log_end_removes_an_epoch_that_starts_there() -> None:
     log = new_log()
     produce(log, 2, epoch=8)
     log.advance_log_start_offset(2)

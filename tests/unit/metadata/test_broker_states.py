@@ -197,7 +197,7 @@ LED, FOLLOWED = partition("123"), partition("213", leader=2)
         ((), False, {"shutdown_offset": 90, "lowest_active_offset": None}, State.SHUTDOWN_NOW, True),
     ],
 )
-def test_a_heartbeat_leads_to_the_right_state_and_records(
+def test_a_heartbeat_response_has_the_state_that_follows_from_the_request(
     brokers: Any, leads: bool, fields: dict[str, Any], state: State, caught_up: bool
 ) -> None:
     decision = beat(image_of(LED if leads else FOLLOWED, brokers=brokers), **fields)
@@ -405,7 +405,7 @@ def test_unknown_topics_and_stale_broker_epochs_are_refused() -> None:
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_requests_before_version_3_have_an_isr_without_epochs() -> None:
+def test_an_isr_without_broker_epochs_is_accepted_from_requests_before_version_3() -> None:
     image = image_of(LED)
     asked = api_56.PartitionData(partition_index=0, new_isr=[1, 2])
     assert only(image, decide(image, 1, asked).records).isr == (1, 2)

@@ -100,7 +100,7 @@ def test_an_unchanged_broker_setting_is_written_so_that_the_broker_reloads() -> 
     assert len(incremental_alter_configs(image, request, SETTINGS, {}).records) == 1
 
 
-def test_lists_grow_from_their_default_and_shrink_to_nothing() -> None:
+def test_append_extends_the_default_list_and_subtract_may_empty_it() -> None:
     image = image_with()
     for op, operand, value in (
         (APPEND, "compact", "delete,compact"),
@@ -130,7 +130,7 @@ def test_a_limit_of_zero_connections_is_refused_without_overrides() -> None:
     assert code == "NONE"
 
 
-def test_validating_changes_nothing() -> None:
+def test_a_validate_only_request_changes_nothing() -> None:
     image = image_with()
     assert change(image, TOPIC, "t", ("retention.ms", SET, "1"), validate_only=True)[2].configs == {}
     assert change(image, TOPIC, "t", ("retention.ms", SET, "x"), validate_only=True)[0] == "INVALID_CONFIG"
@@ -328,7 +328,7 @@ def test_a_resource_given_twice_is_refused_twice() -> None:
     assert [each.error_code for each in decision.reply.responses] == [42, 0, 42]
 
 
-def test_patterns_of_one_request_share_their_steps() -> None:
+def test_patterns_of_one_request_share_one_limit_of_steps() -> None:
     match = incremental.AlterableConfig(name="match", config_operation=SET, value="client_id=" + "a" * 900)
     resources = [
         incremental.AlterConfigsResource(resource_type=METRICS, resource_name=f"s{number}", configs=[match])
@@ -359,13 +359,13 @@ def test_alter_configs_deletes_configs_that_are_not_given() -> None:
         (LOGGER, "1", [("root", "INFO")], "INVALID_REQUEST"),
     ],
 )
-def test_alter_configs_refuses_the_same_changes(
+def test_alter_configs_refuses_invalid_changes_with_an_error_code(
     kind: int, name: str, configs: list[tuple[str, str | None]], code: str
 ) -> None:
     assert replace(image_with(), kind, name, *configs)[0] == code
 
 
-def test_min_isr_can_only_be_set_cluster_wide_with_eligible_leader_replicas() -> None:
+def test_with_eligible_leader_replicas_min_isr_can_only_be_set_cluster_wide() -> None:
     elr = image_with({(BROKER, ""): {"min.insync.replicas": "1"}}, eligible_leader_replicas_version=1)
     assert change(elr, BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "INVALID_CONFIG"
     assert change(elr, BROKER, "", ("min.insync.replicas", DELETE, None))[0] == "INVALID_CONFIG"
@@ -393,5 +393,5 @@ def test_the_records_of_one_request_are_bounded() -> None:
     assert codes == ["POLICY_VIOLATION", "INVALID_REQUEST"]
 
 
-def test_resource_types_are_those_of_the_image() -> None:
+def test_resource_types_equal_those_of_the_image() -> None:
     assert tuple(ResourceType) == (TOPIC, BROKER, LOGGER, METRICS, GROUP)

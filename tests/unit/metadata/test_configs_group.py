@@ -46,12 +46,12 @@ def test_group_configs_are_limited_by_broker_properties(name: str, value: str, l
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3M4.5S"])
-def test_accepted_values_of_share_auto_offset_reset(value: str) -> None:
+def test_valid_values_of_share_auto_offset_reset_are_accepted(value: str) -> None:
     validate_group_configs({"share.auto.offset.reset": value}, SETTINGS)
 
 
 @pytest.mark.parametrize("value", ["x", "by_duration:-PT1H", "by_duration:xx", "by_duration:P", "by_duration:PT"])
-def test_refused_values_of_share_auto_offset_reset(value: str) -> None:
+def test_invalid_values_of_share_auto_offset_reset_are_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="such as by_duration:PT1H"):
         validate_group_configs({"share.auto.offset.reset": value}, SETTINGS)
 
@@ -103,6 +103,6 @@ def test_if_a_parameter_has_two_patterns_the_last_one_applies() -> None:
     assert parse_match(("client_id=a", " client_id = b.* "), Work())["client_id"].matches("bcd")
 
 
-def test_a_subscription_has_defaults() -> None:
+def test_a_subscription_uses_defaults_for_interval_and_match() -> None:
     subscription = Subscription.from_map("s", {"metrics": "a, b"})
     assert (subscription.metrics, subscription.interval_ms, subscription.match) == (("a", "b"), 300_000, {})

@@ -38,7 +38,7 @@ def test_lines_are_parsed_as_in_java(text: str, entries: dict[str, str]) -> None
     assert parse_properties(text) == entries
 
 
-def test_a_repeated_key_is_found() -> None:
+def test_a_repeated_key_is_reported_as_a_duplicate() -> None:
     assert duplicate_properties("a=1\nb=2\na=3\na=4\nb=5\nc=6") == ["a", "b"]
 
 

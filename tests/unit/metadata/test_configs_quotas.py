@@ -60,7 +60,7 @@ def test_an_unchanged_quota_writes_no_record() -> None:
         assert decision.reply.entries[0].error_code == 0
 
 
-def test_validating_changes_nothing() -> None:
+def test_a_validate_only_request_changes_nothing() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 5.0)]), validate_only=True)
     assert codes == [("NONE", None)]
     assert image.client_quotas == {}
@@ -106,7 +106,7 @@ def test_validating_changes_nothing() -> None:
         ([(USER, "a")], [(PRODUCE, 1.0), (PRODUCE, 2.0)], "user=a has a quota key twice: give each key once."),
     ],
 )
-def test_refused_quota_changes(entity: Named, ops: Ops, message: str) -> None:
+def test_invalid_quota_changes_are_refused_with_a_message(entity: Named, ops: Ops, message: str) -> None:
     codes, image = change(MetadataImage(), (entity, ops))
     assert codes == [("INVALID_REQUEST", message)]
     assert image.client_quotas == {}

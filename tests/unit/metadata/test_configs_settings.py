@@ -45,7 +45,7 @@ def test_every_broker_property_of_kafka_4_3_is_defined() -> None:
         ("group.consumer.assignors", ConfigType.LIST, "uniform,range", Importance.MEDIUM, UpdateMode.READ_ONLY),
     ],
 )
-def test_facts_of_kafka_4_3(
+def test_properties_have_the_types_and_defaults_of_kafka_4_3(
     name: str, kind: ConfigType, default: str | None, importance: Importance, mode: UpdateMode
 ) -> None:
     key = BROKER_CONFIGS[name]
@@ -124,7 +124,7 @@ def test_a_bad_value_in_the_file_stops_the_start() -> None:
     Settings({"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"})
 
 
-def test_connection_limits_of_single_hosts() -> None:
+def test_connection_limits_of_single_hosts_are_parsed() -> None:
     settings = Settings({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:7,"})
     assert settings.max_connections_per_ip_overrides() == {"10.0.0.1": 5, "::1": 7}
 
@@ -210,7 +210,7 @@ def test_synonyms_are_listed_in_the_order_of_lookup() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_change_on_a_running_broker(
+def test_settings_that_cannot_change_on_a_running_broker_are_refused(
     values: dict[str, str], per_broker: bool, message: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -228,5 +228,5 @@ def test_settings_that_cannot_change_on_a_running_broker(
         ({"listener.name.plaintext.max.connections": "5"}, False),
     ],
 )
-def test_settings_that_can_change_on_a_running_broker(values: dict[str, str], per_broker: bool) -> None:
+def test_settings_that_can_change_on_a_running_broker_are_accepted(values: dict[str, str], per_broker: bool) -> None:
     validate_dynamic_settings(values, per_broker=per_broker)

@@ -37,7 +37,7 @@ def test_the_typed_form_has_a_field_for_every_config_with_its_default() -> None:
         ("penstock.acks.fsync", ConfigType.BOOLEAN, "false"),
     ],
 )
-def test_facts_of_kafka_4_3(name: str, kind: ConfigType, default: str) -> None:
+def test_topic_configs_have_the_types_and_defaults_of_kafka_4_3(name: str, kind: ConfigType, default: str) -> None:
     assert (TOPIC_CONFIGS[name].type, TOPIC_CONFIGS[name].default) == (kind, default)
 
 
@@ -82,7 +82,9 @@ def test_internal_segment_bytes_overrides_segment_bytes() -> None:
         ({"penstock.acks.fsync": "true"}, True),
     ],
 )
-def test_configs_that_require_fsync_before_the_acknowledgement(values: dict[str, str], before_ack: bool) -> None:
+def test_flush_messages_1_and_acks_fsync_require_fsync_before_the_acknowledgement(
+    values: dict[str, str], before_ack: bool
+) -> None:
     assert LogConfig.from_map(values).fsync_before_ack is before_ack
 
 
@@ -160,7 +162,7 @@ def test_topics_without_configs_share_one_object() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_most_precise_retention_property_counts(static: dict[str, str], retention_ms: int) -> None:
+def test_the_most_precise_retention_property_overrides_the_others(static: dict[str, str], retention_ms: int) -> None:
     assert Settings(static).log_defaults().retention_ms == retention_ms
 
 

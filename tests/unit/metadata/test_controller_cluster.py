@@ -136,7 +136,7 @@ def test_an_unfenced_broker_leads_leaderless_partitions_that_it_may_lead(
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
 
 
-def test_unfencing_needs_the_current_epoch_and_happens_once() -> None:
+def test_unfencing_needs_the_current_epoch_and_a_second_one_changes_nothing() -> None:
     image = image_of(brokers="1!")
     with pytest.raises(KafkaError) as refusal:
         unfence_broker(image, 1, 4)
@@ -169,7 +169,9 @@ def test_blocks_of_producer_ids_never_overlap() -> None:
 @pytest.mark.parametrize(
     ("broker_id", "epoch", "code"), [(1, 4, ErrorCode.STALE_BROKER_EPOCH), (9, 5, ErrorCode.BROKER_ID_NOT_REGISTERED)]
 )
-def test_producer_ids_are_for_registered_brokers(broker_id: int, epoch: int, code: ErrorCode) -> None:
+def test_producer_ids_are_refused_to_unregistered_brokers_and_stale_epochs(
+    broker_id: int, epoch: int, code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as refusal:
         allocate_producer_ids(image_of(brokers="1"), broker_id, epoch)
     assert refusal.value.code is code
@@ -185,7 +187,7 @@ def update(image: MetadataImage, *updates: tuple[str, int, int], validate_only: 
     return update_features(image, UpdateFeaturesRequest(feature_updates=keys, validate_only=validate_only), 1)
 
 
-def test_features_go_up_and_down_together() -> None:
+def test_one_request_may_change_several_features() -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("group.version", 0, SAFE), ("transaction.version", 1, UNSAFE), ("kraft.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.NONE
@@ -195,7 +197,7 @@ def test_features_go_up_and_down_together() -> None:
     assert len(decision.records) == 2
 
 
-def test_validate_only_changes_no_features() -> None:
+def test_a_validate_only_request_changes_no_features() -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("group.version", 0, SAFE), validate_only=True)
     assert (decision.records, decision.reply.error_code) == ([], ErrorCode.NONE)
@@ -251,7 +253,7 @@ def test_a_feature_level_requires_the_features_it_depends_on() -> None:
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_releases_have_levels_and_defaults() -> None:
+def test_a_release_name_maps_to_its_metadata_level_and_default_features() -> None:
     assert metadata_version_level("4.3") == metadata_version_level("4.3-IV0") == 30
     assert metadata_version_level("4.0") == 25
     assert metadata_version_level("9.9") is None
@@ -359,6 +361,6 @@ def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_b
     assert (set(back.replicas), back.adding_replicas, back.removing_replicas) == ({1, 2}, (), ())
 
 
-def test_a_request_may_forbid_another_replication_factor() -> None:
+def test_a_request_may_forbid_a_change_of_the_replication_factor() -> None:
     _, result = move(image_of(partition("12")), [1, 2, 3], allow_replication_factor_change=False)
     assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR

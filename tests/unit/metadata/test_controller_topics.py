@@ -173,7 +173,7 @@ def test_an_invalid_topic_is_refused(topic: CreatableTopic, code: ErrorCode, mes
     assert message in (result.error_message or "")
 
 
-def test_all_replicas_fenced_is_refused() -> None:
+def test_a_topic_whose_replicas_are_all_fenced_is_refused() -> None:
     decision = create(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1]}))
     assert decision.reply.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

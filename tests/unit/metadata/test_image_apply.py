@@ -193,7 +193,7 @@ def test_configs_are_set_replaced_and_removed() -> None:
     assert (2, "a") not in image.configs
 
 
-def test_quotas_features_and_producer_ids() -> None:
+def test_quotas_features_and_producer_ids_are_set_and_removed() -> None:
     both = [
         nested(14, "EntityData", entity_type="user", entity_name="u"),
         nested(14, "EntityData", entity_type="client-id", entity_name=None),
@@ -314,7 +314,7 @@ def test_access_control_records_are_applied_and_removed() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=40))
-def test_a_random_history_gives_the_same_image_in_any_batches_and_from_snapshot_and_tail(seed: int, steps: int) -> None:
+def test_a_random_history_gives_the_same_image_in_any_batches_and_after_a_snapshot(seed: int, steps: int) -> None:
     random = Random(seed)
     history = random_history(random, steps)
     whole = apply(EMPTY_IMAGE, history)

@@ -60,7 +60,7 @@ def test_a_checkpoint_contains_records_and_voters() -> None:
     assert (content.kraft_version, content.voters) == (1, VOTERS)
 
 
-def test_a_big_checkpoint_is_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_big_checkpoint_is_written_as_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.metadata.checkpoint.BATCH_BYTES", 100)
     assert len(read_checkpoint(snapshot(50)).records) == 50
 

@@ -165,7 +165,7 @@ def test_a_second_rebalance_has_nothing_to_do(
 
 @given(clusters(), st.data())
 @settings(max_examples=examples(200), deadline=None)
-def test_a_drain_empties_the_broker_moves_nothing_else_and_keeps_racks(
+def test_a_drain_moves_only_the_replicas_of_its_broker_and_keeps_racks(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]], data: st.DataObject
 ) -> None:
     racks, before = cluster

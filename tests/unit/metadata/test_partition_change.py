@@ -128,7 +128,7 @@ def test_a_returning_broker_leads_partitions_of_which_it_has_all_records(
     assert summary(apply(image, records).topics["t"].partitions[0]) == expected
 
 
-def test_the_last_known_leader_recovers_as_after_an_unclean_election() -> None:
+def test_electing_the_last_known_leader_marks_the_partition_as_recovering() -> None:
     image = image_of(partition("123", "", -1, last_known_elr=(3,)), brokers="1!2!3!")
     records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], coming=3)
     assert apply(image, records).topics["t"].partitions[0].leader_recovery_state == 1
@@ -246,7 +246,7 @@ def test_min_isr_comes_from_the_topic_then_dynamic_configs_then_the_file(
         (partition("123", "3", 3), "123", Election.UNCLEAN, "3 3//"),
     ],
 )
-def test_elected_leader_by_type_of_election(
+def test_the_elected_leader_depends_on_the_type_of_election(
     before: PartitionImage, brokers: str, election: Election, expected: str
 ) -> None:
     image = image_of(before, brokers, min_isr=1)
@@ -282,7 +282,7 @@ def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_changes_that_start_a_leader_epoch(
+def test_only_some_changes_of_a_partition_start_a_leader_epoch(
     features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)

@@ -104,7 +104,7 @@ HOSTILE = [
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("text", ["abcdefghij" * 25, "a" * 249, "".join(map(chr, range(300, 1300)))])
 @pytest.mark.parametrize("pattern", HOSTILE, ids=lambda pattern: pattern[:20])
-def test_a_hostile_pattern_costs_no_more_than_its_steps(pattern: str, text: str) -> None:
+def test_a_hostile_pattern_is_stopped_by_its_limit_of_steps(pattern: str, text: str) -> None:
     """Checks the CPU time of hostile patterns. The budget is about 30 ms; the bound of 100 ms leaves room, as the worst
     of these took more than three seconds without a budget.
     """
@@ -155,14 +155,14 @@ def test_a_repetition_of_the_empty_text_matches_only_the_empty_text(pattern: str
     assert not Pattern(pattern).matches("a")
 
 
-def test_patterns_that_are_parsed_together_share_their_steps() -> None:
+def test_patterns_that_are_parsed_together_share_one_limit_of_steps() -> None:
     work = Work()
     with pytest.raises(KafkaError) as refused:
         assert [Pattern("a" * 500, work) for _ in range(50)]
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_patterns_that_are_matched_together_share_their_steps() -> None:
+def test_patterns_that_are_matched_together_share_one_limit_of_steps() -> None:
     work = Work()
     several = [Pattern(f".*a.{{{count}}}") for count in range(800, 830)]
     assert all(not pattern.matches("a" * 249) for pattern in several)

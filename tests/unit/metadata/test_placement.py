@@ -34,7 +34,7 @@ def test_leaders_and_replicas_spread_evenly_over_equal_brokers(seed: int, nodes:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_followers_of_a_leader_vary(seed: int) -> None:
+def test_partitions_with_the_same_leader_have_different_followers(seed: int) -> None:
     assignments = place(brokers(None, None, None), 6, 2, Random(seed))
     assert len({tuple(replicas) for replicas in assignments}) == 6
 
@@ -80,7 +80,7 @@ def test_a_broker_whose_directories_are_all_cordoned_gets_no_replicas() -> None:
     assert {replica for replicas in place(half, 10, 3, Random(1)) for replica in replicas} == {1, 2, 3}
 
 
-def test_too_few_brokers_are_refused() -> None:
+def test_placement_with_more_replicas_than_brokers_is_refused() -> None:
     with pytest.raises(KafkaError) as refusal:
         place(brokers(None), 1, 2, Random(1))
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
@@ -88,7 +88,7 @@ def test_too_few_brokers_are_refused() -> None:
     assert "but only 1 can take one" in refusal.value.message
 
 
-def test_no_unfenced_broker_is_refused() -> None:
+def test_placement_without_an_unfenced_broker_is_refused() -> None:
     with pytest.raises(KafkaError) as refusal:
         place(brokers(None, fenced=frozenset({1})), 1, 1, Random(1))
     assert refusal.value.code is ErrorCode.INVALID_REPLICATION_FACTOR

@@ -46,7 +46,7 @@ def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, code
     asyncio.run(scenario())
 
 
-def test_headers_null_keys_and_null_values_survive(bootstrap: str, topic: NewTopicName) -> None:
+def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
     async def scenario() -> None:
         name = topic()
         headers = [("a", b"1"), ("a", b"2")]
@@ -89,7 +89,7 @@ def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName
     asyncio.run(scenario())
 
 
-def test_reading_from_the_middle_and_by_time(bootstrap: str, topic: NewTopicName) -> None:
+def test_records_are_read_from_the_middle_and_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
     async def scenario() -> None:
         name = topic()
         records = [{"value": b"%d" % n, "timestamp_ms": 1_700_000_000_000 + n * 1000} for n in range(20)]
@@ -104,7 +104,7 @@ def test_reading_from_the_middle_and_by_time(bootstrap: str, topic: NewTopicName
     asyncio.run(scenario())
 
 
-def test_the_admin_creates_lists_and_deletes(bootstrap: str) -> None:
+def test_the_admin_client_creates_lists_and_deletes_topics(bootstrap: str) -> None:
     async def scenario() -> None:
         name = f"t-{secrets.token_hex(6)}"
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)

@@ -89,7 +89,7 @@ def test_idempotent_production_keeps_order_and_count(bootstrap: str, topic: NewT
     assert [message.value() for message in consume(bootstrap, name, 2000)] == values
 
 
-def test_headers_null_keys_and_null_values_survive(bootstrap: str, topic: NewTopicName) -> None:
+def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     headers = [("a", b"1"), ("a", b"2"), ("none", None), ("empty", b"")]
     produce(

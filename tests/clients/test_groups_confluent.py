@@ -186,7 +186,9 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebala
         second.close()
 
 
-def test_a_static_member_started_twice_fences_the_first(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_a_static_member_started_twice_fences_its_first_instance(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     name = topic(partitions=2)
     failures: list[Any] = []
     settings = {

@@ -30,7 +30,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_reads_commits_is_described_reset_exported_and_deleted(
+def test_kafkas_tools_describe_reset_export_and_delete_a_group_that_has_read_a_topic(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool, protocol: str
 ) -> None:
     name, group = topic(partitions=2), f"g-{secrets.token_hex(4)}"

@@ -36,5 +36,5 @@ def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_java_client_works(said: dict[str, str], scenario: str) -> None:
+def test_every_scenario_of_the_java_client_succeeds(said: dict[str, str], scenario: str) -> None:
     assert said.get(scenario, "did not run") == ""

@@ -64,7 +64,7 @@ def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, code
     assert [record.value for record in consume(bootstrap, name, 100)] == values
 
 
-def test_headers_null_keys_and_null_values_survive(bootstrap: str, topic: NewTopicName) -> None:
+def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(
         bootstrap,
@@ -98,7 +98,7 @@ def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName
         produce(bootstrap, name, [{"value": b"x" * 5000}])
 
 
-def test_reading_from_the_middle_and_by_time(bootstrap: str, topic: NewTopicName) -> None:
+def test_records_are_read_from_the_middle_and_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     records = [{"value": b"%d" % n, "timestamp_ms": 1_700_000_000_000 + n * 1000} for n in range(20)]
     produce(bootstrap, name, records)
@@ -121,7 +121,7 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     client.close()
 
 
-def test_the_admin_creates_describes_and_deletes(admin: KafkaAdminClient) -> None:
+def test_the_admin_client_creates_describes_and_deletes_topics(admin: KafkaAdminClient) -> None:
     name = f"t-{secrets.token_hex(6)}"
     admin.create_topics([NewTopic(name, 3, 1)])
     with pytest.raises(TopicAlreadyExistsError):

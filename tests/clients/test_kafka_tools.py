@@ -37,7 +37,7 @@ API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 
 
-def test_topics_create_describe_alter_list_delete(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tool_creates_describes_alters_lists_and_deletes_topics(bootstrap: str, kafka_tool: KafkaTool) -> None:
     def topics(*args: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
         return kafka_tool(TOPICS, "--bootstrap-server", bootstrap, *args, ok=ok)
 
@@ -56,7 +56,9 @@ def test_topics_create_describe_alter_list_delete(bootstrap: str, kafka_tool: Ka
     assert name not in topics("--list").stdout.split()
 
 
-def test_configs_of_topics_and_brokers(bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tool_changes_and_describes_configs_of_topics_and_brokers(
+    bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
+) -> None:
     def configs(*args: str) -> str:
         return kafka_tool(CONFIGS, "--bootstrap-server", bootstrap, *args).stdout
 
@@ -101,7 +103,7 @@ def test_the_console_producer_and_consumer_pass_keys_and_headers(
     assert shown.splitlines() == ["h1:a,h2:b\tkey1\tvalue1", "h1:c\tkey2\tvalue2"]
 
 
-def test_offsets_log_dirs_and_deleted_records(
+def test_kafkas_tools_show_offsets_and_log_dirs_and_delete_records(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool, tmp_path: Path
 ) -> None:
     name = topic()
@@ -155,7 +157,9 @@ def test_the_verifiable_producer_and_consumer_agree(bootstrap: str, topic: NewTo
     assert seen == acked
 
 
-def test_producer_and_consumer_performance_run(bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
+def test_kafkas_performance_tools_write_and_read_all_records(
+    bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
+) -> None:
     name = topic(partitions=3)
     produced = kafka_tool(
         PRODUCER_PERFORMANCE,

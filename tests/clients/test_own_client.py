@@ -76,7 +76,7 @@ def test_offsets_follow_one_another(client: Client, topic: NewTopicName) -> None
         assert consumer.position((name, 0)) == 5000
 
 
-def test_a_message_of_ten_megabytes(client: Client, topic: NewTopicName) -> None:
+def test_a_message_of_ten_megabytes_is_read_as_it_was_sent(client: Client, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": str(TEN_MEGABYTES + 1000)})
     value = secrets.token_bytes(TEN_MEGABYTES)
     with client.producer() as producer:
@@ -100,7 +100,7 @@ def test_a_too_large_message_is_refused_and_the_next_is_accepted(client: Client,
         assert producer.send(name, b"small").result().offset == 0
 
 
-def test_positions_by_time_and_from_the_middle(client: Client, topic: NewTopicName) -> None:
+def test_a_consumer_can_start_at_an_offset_or_at_a_time(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         for number in range(20):
@@ -121,7 +121,7 @@ def test_positions_by_time_and_from_the_middle(client: Client, topic: NewTopicNa
         assert consumer.position((name, 0)) == 20
 
 
-def test_an_offset_out_of_range_is_an_error_or_a_reset(client: Client, topic: NewTopicName) -> None:
+def test_an_offset_out_of_range_is_an_error_unless_a_reset_is_configured(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         producer.send_many(name, [(None, b"x", (), None)] * 10)
@@ -182,7 +182,7 @@ def test_configs_are_changed_in_place(client: Client, topic: NewTopicName) -> No
     assert raised.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_a_cluster_has_nodes(client: Client) -> None:
+def test_describe_cluster_lists_the_nodes_that_the_client_knows(client: Client) -> None:
     described = client.describe_cluster()
     assert {each.broker_id for each in described.brokers} == {node.node_id for node in client.nodes()}
 

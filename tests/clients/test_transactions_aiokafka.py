@@ -34,7 +34,9 @@ async def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return found
 
 
-def test_commit_abort_and_offsets(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_committed_records_and_offsets_are_read_and_aborted_records_are_not(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     async def scenario() -> None:
         written = topic()
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)

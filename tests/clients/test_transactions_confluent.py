@@ -122,7 +122,9 @@ def test_offsets_take_effect_when_the_transaction_commits(bootstrap: str, topic:
         assert reading.committed([TopicPartition(source, 0)], LIMIT_S)[0].offset == 42
 
 
-def test_a_transaction_over_many_partitions_and_topics(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_a_transaction_over_many_partitions_is_committed_or_aborted_in_all_of_them(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     topics = [topic(partitions=60) for _ in range(4)]
     writing = producer(bootstrap, name)
     for commit in (True, False):

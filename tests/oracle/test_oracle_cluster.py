@@ -142,7 +142,7 @@ def features(*updates: tuple[str, int, int], **more: Any) -> UpdateFeaturesReque
     return UpdateFeaturesRequest(feature_updates=keys, **more)
 
 
-def test_refused_feature_updates(peer: Peer) -> None:
+def test_invalid_feature_updates_get_kafkas_answers(peer: Peer) -> None:
     upgrade, safe, unsafe = 1, 2, 3
     for what in (
         ("no.such", 1, upgrade),
@@ -277,7 +277,7 @@ def test_log_directories_are_described(peer: Peer, version: int) -> None:
         """)
 
 
-def test_log_directories_of_missing_topics(peer: Peer) -> None:
+def test_missing_topics_are_not_listed_in_log_directories(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(log_dirs({peer.unique("nope"): [0]}))
     peer.ask(log_dirs({}))
@@ -312,7 +312,7 @@ def test_producer_ids_are_all_different(peer: Peer) -> None:
     assert len(seen) == 6
 
 
-def test_refused_requests_for_producer_ids(peer: Peer) -> None:
+def test_invalid_requests_for_producer_ids_get_kafkas_answers(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     peer.ask(producer(""), 4)
     peer.ask(producer(timeout=-1), 4)
@@ -354,7 +354,7 @@ def test_coordinators_are_found(peer: Peer) -> None:
     """)
 
 
-def test_refused_lookups_of_coordinators(peer: Peer) -> None:
+def test_invalid_lookups_of_coordinators_get_kafkas_answers(peer: Peer) -> None:
     for kind in (3, -1, 100):
         peer.ask(FindCoordinatorRequest(key="g", key_type=kind), 3)
         peer.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=kind), 6)
@@ -471,7 +471,7 @@ def test_quotas_are_set_found_and_removed(peer: Peer) -> None:
     """)
 
 
-def test_refused_changes_of_quotas(peer: Peer) -> None:
+def test_invalid_changes_of_quotas_get_kafkas_answers(peer: Peer) -> None:
     name = peer.unique("n")
     for wanted in (
         limit(("client-id", name), no_such=1.0, validate_only=True),
@@ -557,7 +557,7 @@ def test_refused_changes_of_quotas(peer: Peer) -> None:
     """)
 
 
-def test_refused_quota_filters(peer: Peer) -> None:
+def test_invalid_quota_filters_get_kafkas_answers(peer: Peer) -> None:
     peer.ask(quotas(("planet", 0, "mars")))
     peer.ask(quotas(("user", 9, "x")))
     peer.ask(quotas(("user", 0, None)))
@@ -620,7 +620,7 @@ def test_without_subscriptions_no_metrics_are_requested(peer: Peer) -> None:
     """)
 
 
-def test_refused_pushes_of_metrics(peer: Peer) -> None:
+def test_invalid_pushes_of_metrics_get_kafkas_answers(peer: Peer) -> None:
     given = peer.quietly(GetTelemetrySubscriptionsRequest())
     for what, changed in {
         "another subscription": {"subscription_id": given.subscription_id + 1},
@@ -665,7 +665,7 @@ def elect(topic: str, *partitions: int, kind: int = 0) -> ElectLeadersRequest:
     return ElectLeadersRequest(election_type=kind, topic_partitions=asked, timeout_ms=5000)
 
 
-def test_leader_elections_and_their_refusals(peer: Peer) -> None:
+def test_valid_and_invalid_leader_elections_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(elect(topic, 0))
     peer.ask(elect(topic, 0, kind=1))
@@ -709,7 +709,7 @@ def move(topic: str, partition: int, replicas: list[int] | None, **more: Any) ->
     return AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=5000, **more)
 
 
-def test_reassignments_and_their_refusals(peer: Peer) -> None:
+def test_valid_and_invalid_reassignments_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(move(topic, 0, [1]))
     peer.ask(move(topic, 0, None))
@@ -753,7 +753,7 @@ def test_reassignments_and_their_refusals(peer: Peer) -> None:
     """)
 
 
-def test_no_reassignment_is_under_way(peer: Peer) -> None:
+def test_the_list_of_reassignments_is_empty_if_there_are_none(peer: Peer) -> None:
     topic = peer.topic()
     for name, partitions in ((topic, [0]), (topic, [7]), (peer.unique("nope"), [0])):
         topics = [ListPartitionReassignmentsTopics(name=name, partition_indexes=partitions)]
@@ -769,7 +769,7 @@ def test_no_reassignment_is_under_way(peer: Peer) -> None:
     """)
 
 
-def test_refused_unregistrations_of_brokers(peer: Peer) -> None:
+def test_unregistering_an_unknown_broker_is_refused(peer: Peer) -> None:
     for broker in (99, -1):
         peer.ask(UnregisterBrokerRequest(broker_id=broker))
     peer.said("""

@@ -222,7 +222,7 @@ def test_unknown_config_keys_are_left_out(peer: Peer) -> None:
     """)
 
 
-def test_configs_of_missing_resources(peer: Peer) -> None:
+def test_describing_configs_of_missing_resources_gets_kafkas_answers(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.unique("nope"), ["retention.ms"])
     ask_describe(peer, TOPIC, "a b", ["retention.ms"])
     ask_describe(peer, TOPIC, "", ["retention.ms"])
@@ -274,7 +274,7 @@ def test_configs_of_missing_resources(peer: Peer) -> None:
     """)
 
 
-def test_configs_of_a_group_without_configs(peer: Peer) -> None:
+def test_a_group_without_configs_is_described_with_default_values(peer: Peer) -> None:
     ask_describe(peer, GROUP, peer.unique("g"), include_synonyms=True)
     peer.said("""
         DescribeConfigs v4
@@ -354,7 +354,7 @@ BROKER_KEYS = [
 ]
 
 
-def test_configs_of_the_broker(peer: Peer) -> None:
+def test_configs_of_the_broker_are_described_with_their_sources(peer: Peer) -> None:
     answer = peer.quietly(describe(BROKER, "1", BROKER_KEYS, include_synonyms=True))
     answer.results[0].configs.sort(key=lambda config: config.name)
     peer.note(render(answer, 4, peer.masks))
@@ -448,7 +448,7 @@ def refusals(peer: Peer, kind: int, name: str, *changes: tuple[str, int, str | N
         peer.note(f"{each} {ErrorCode(answer.error_code).name}")
 
 
-def test_refused_changes_of_topic_configs(peer: Peer) -> None:
+def test_invalid_changes_of_topic_configs_get_kafkas_answers(peer: Peer) -> None:
     refusals(
         peer,
         TOPIC,
@@ -504,7 +504,7 @@ def test_an_unknown_operation_is_refused(peer: Peer) -> None:
         assert answer.error_code == wanted[peer.name]
 
 
-def test_a_resource_replaced_twice_in_one_request(peer: Peer) -> None:
+def test_a_resource_replaced_twice_in_one_request_is_refused(peer: Peer) -> None:
     if peer.name == "kafka":
         pytest.skip("Kafka's handler fails on it and never answers")
     twice = replace(TOPIC, peer.topic(), ("retention.ms", "1"))
@@ -512,7 +512,7 @@ def test_a_resource_replaced_twice_in_one_request(peer: Peer) -> None:
     assert {each.error_code for each in peer.quietly(twice).responses} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_refused_changes_of_resources(peer: Peer) -> None:
+def test_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     retention = ("retention.ms", SET, "1")
     peer.ask(change(TOPIC, peer.unique("nope"), retention))
@@ -577,7 +577,7 @@ def test_one_bad_config_leaves_the_others_unset(peer: Peer) -> None:
     """)
 
 
-def test_changes_of_broker_configs(peer: Peer) -> None:
+def test_changes_of_broker_configs_get_kafkas_answers(peer: Peer) -> None:
     for name in ("1", ""):
         peer.note(f"broker '{name}'")
         refusals(
@@ -723,7 +723,7 @@ def test_a_cluster_wide_default_shows_as_a_source(peer: Peer) -> None:
     """)
 
 
-def test_changes_of_group_configs(peer: Peer) -> None:
+def test_changes_of_group_configs_get_kafkas_answers(peer: Peer) -> None:
     group = peer.unique("g")
     refusals(
         peer,
@@ -767,7 +767,7 @@ def test_changes_of_group_configs(peer: Peer) -> None:
     """)
 
 
-def test_changes_of_client_metrics(peer: Peer) -> None:
+def test_changes_of_client_metrics_get_kafkas_answers(peer: Peer) -> None:
     name = peer.unique("m")
     refusals(
         peer,
@@ -825,7 +825,7 @@ def test_changes_of_client_metrics(peer: Peer) -> None:
 # --- AlterConfigs -----------------------------------------------------------------------------------------------
 
 
-def test_alter_configs_replaces_the_whole_set(peer: Peer) -> None:
+def test_alter_configs_replaces_all_configs_of_a_topic(peer: Peer) -> None:
     topic = peer.topic(retention_ms="5000", segment_ms="6000")
     peer.ask(replace(TOPIC, topic, ("retention.ms", "7000")))
     settled(peer, TOPIC, topic, "retention.ms", "7000")
@@ -924,7 +924,7 @@ def test_resources_are_listed_by_kind(peer: Peer) -> None:
 # --- loggers ----------------------------------------------------------------------------------------------------
 
 
-def test_changes_of_loggers(peer: Peer) -> None:
+def test_changes_of_log_levels_get_kafkas_answers(peer: Peer) -> None:
     known = {"kafka": "kafka.server.KafkaApis", "penstock": "penstock.broker"}[peer.name]
     for name in ("1", "99", ""):
         peer.note(f"broker '{name}'")

@@ -103,7 +103,7 @@ def test_the_broker_chooses_the_member_ids_of_old_clients(peer: Peer) -> None:
     """)
 
 
-def test_refused_heartbeats_of_new_groups(peer: Peer) -> None:
+def test_invalid_heartbeats_of_consumer_groups_get_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     for what, request in {
@@ -374,7 +374,7 @@ def test_groups_are_described_listed_and_deleted(peer: Peer) -> None:
     """)
 
 
-def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
+def test_a_classic_group_is_not_described_as_a_consumer_group(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
     classic = JoinGroupRequest(
@@ -390,7 +390,7 @@ def test_a_classic_group_is_not_described_as_a_new_one(peer: Peer) -> None:
     """)
 
 
-def test_classic_requests_to_a_new_group_are_refused(peer: Peer) -> None:
+def test_classic_requests_to_a_consumer_group_are_refused(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.quietly(join(group, MEMBER, topic))
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]

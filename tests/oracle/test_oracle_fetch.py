@@ -116,7 +116,7 @@ def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_offsets_out_of_range(peer: Peer) -> None:
+def test_fetches_of_offsets_out_of_range_are_refused(peer: Peer) -> None:
     topic = filled(peer)
     for offset in (7, 100, -1, -2, -(1 << 62), (1 << 63) - 1):
         peer.ask(fetch(topic_of(topic, part(offset=offset))), 12)
@@ -153,7 +153,7 @@ def test_offsets_out_of_range(peer: Peer) -> None:
     """)
 
 
-def test_leader_epochs_of_the_client(peer: Peer) -> None:
+def test_a_fetch_with_a_newer_leader_epoch_than_the_leaders_is_refused(peer: Peer) -> None:
     topic = filled(peer)
     for version in (12, 16):
         named = peer.topic_id(topic) if version >= 13 else topic
@@ -203,7 +203,7 @@ def test_leader_epochs_of_the_client(peer: Peer) -> None:
     """)
 
 
-def test_a_last_fetched_epoch_that_diverges(peer: Peer) -> None:
+def test_a_fetch_beyond_the_end_of_its_last_fetched_epoch_gets_the_diverging_epoch(peer: Peer) -> None:
     topic = filled(peer)
     for epoch in (0, 3):
         peer.ask(fetch(topic_of(topic, part(offset=2, current_leader_epoch=0, last_fetched_epoch=epoch))), 12)
@@ -225,7 +225,7 @@ def test_a_last_fetched_epoch_that_diverges(peer: Peer) -> None:
     """)
 
 
-def test_limits_in_bytes(peer: Peer) -> None:
+def test_limits_in_bytes_decide_which_batches_are_fetched(peer: Peer) -> None:
     topic = filled(peer, partitions=2)
     size = len(build_batch([(1000, b"k", b"v", ()), (1001, b"k", b"v", ())]))
     for what, limits in {
@@ -317,7 +317,7 @@ def test_limits_in_bytes(peer: Peer) -> None:
     """)
 
 
-def test_negative_limits(peer: Peer) -> None:
+def test_penstock_answers_fetches_with_negative_limits_and_kafka_fails_on_some(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic), min_bytes=-1), 12)
     peer.ask(fetch(topic_of(topic), max_wait_ms=-1, min_bytes=1), 12)
@@ -336,7 +336,7 @@ def test_negative_limits(peer: Peer) -> None:
         assert answer.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.NONE}[peer.name]
 
 
-def test_isolation_levels_without_transactions(peer: Peer) -> None:
+def test_without_transactions_both_isolation_levels_give_the_same_records(peer: Peer) -> None:
     topic = filled(peer)
     for level in (0, 1):
         peer.ask(fetch(topic_of(topic), isolation_level=level), 12)
@@ -373,7 +373,7 @@ def test_a_fetch_of_an_unknown_replica_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_the_same_partition_twice(peer: Peer) -> None:
+def test_of_two_entries_for_one_partition_only_the_last_is_answered(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic, part(), part(offset=4))), 12)
     peer.said("""

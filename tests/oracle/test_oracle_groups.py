@@ -110,7 +110,7 @@ def test_a_member_joins_in_every_version(peer: Peer) -> None:
     """)
 
 
-def test_refused_joins(peer: Peer) -> None:
+def test_invalid_joins_get_kafkas_answers(peer: Peer) -> None:
     for what, request in {
         "an empty group": join(""),
         "a session too short": join(peer.unique("g"), session_timeout_ms=1),
@@ -187,7 +187,7 @@ def test_a_second_member_must_share_a_protocol_with_the_first(peer: Peer) -> Non
     """)
 
 
-def test_refused_heartbeats_and_syncs(peer: Peer) -> None:
+def test_invalid_heartbeats_and_syncs_get_kafkas_answers(peer: Peer) -> None:
     group = peer.unique("g")
     member = stable(peer, group)
     for what, beat in {
@@ -545,7 +545,7 @@ def test_commits_of_unknown_members_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_offsets_of_missing_groups_and_topics(peer: Peer) -> None:
+def test_offset_fetches_for_missing_groups_and_topics_get_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(offsets_of(group, topic, 0, 9), 9)
     peer.ask(offsets_of(group, peer.unique("nope"), 0), 9)

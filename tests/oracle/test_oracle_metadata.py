@@ -216,7 +216,7 @@ def test_duplicate_names_are_answered_once(peer: Peer) -> None:
     """)
 
 
-def test_known_and_unknown_topic_ids(peer: Peer) -> None:
+def test_a_topic_is_described_by_its_id_and_an_unknown_id_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(by_id(peer.topic_id(topic)), 12)
     peer.ask(by_id(UNKNOWN_ID), 12)
@@ -375,7 +375,7 @@ def test_partitions_are_described_page_by_page(peer: Peer) -> None:
     """)
 
 
-def test_refused_descriptions_of_topics(peer: Peer) -> None:
+def test_a_missing_topic_is_refused_and_a_repeated_topic_is_described_once(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(partitions_of(peer.unique("nope")))
     peer.ask(partitions_of(topic, topic))
@@ -389,7 +389,7 @@ def test_refused_descriptions_of_topics(peer: Peer) -> None:
     """)
 
 
-def test_invalid_cursors_and_limits(peer: Peer) -> None:
+def test_invalid_cursors_and_limits_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic("c", 2)
     for cursor in (
         Cursor(topic_name=topic, partition_index=-1),

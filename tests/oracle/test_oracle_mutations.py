@@ -116,7 +116,9 @@ class Stage:
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_mistakes_get_the_same_answers(penstock_address: tuple[str, int], kafka_address: tuple[str, int]) -> None:
+def test_requests_with_random_mistakes_get_the_same_answers_from_kafka_and_penstock(
+    penstock_address: tuple[str, int], kafka_address: tuple[str, int]
+) -> None:
     penstock, kafka = Stage("penstock", penstock_address), Stage("kafka", kafka_address)
     keys = [key for key in KEYS if key not in KEPT_OUT]
     differing = []

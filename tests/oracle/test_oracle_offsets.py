@@ -42,7 +42,7 @@ def short(peer: Peer, topic: str, timestamp: int, version: int = 10, **more: Any
     peer.note(f"v{version} {timestamp}: {error}{where}")
 
 
-def test_special_timestamps_in_every_version(peer: Peer) -> None:
+def test_special_timestamps_get_kafkas_answers_in_every_version(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100, 300, 200))
     peer.produce(topic, (250,))
@@ -141,7 +141,7 @@ def test_special_timestamps_in_every_version(peer: Peer) -> None:
     """)
 
 
-def test_special_timestamps_of_an_empty_partition(peer: Peer) -> None:
+def test_special_timestamps_of_an_empty_partition_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     for timestamp in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD, 0, 5, 1 << 62):
         short(peer, topic, timestamp, 11)
@@ -158,7 +158,7 @@ def test_special_timestamps_of_an_empty_partition(peer: Peer) -> None:
     """)
 
 
-def test_offsets_by_time(peer: Peer) -> None:
+def test_offsets_are_found_by_time(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100, 300, 200))
     peer.produce(topic, (250, 250))
@@ -186,7 +186,7 @@ def test_offsets_by_time(peer: Peer) -> None:
     """)
 
 
-def test_records_without_a_timestamp(peer: Peer) -> None:
+def test_records_without_a_timestamp_are_not_found_by_time(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (-1, -1))
     for timestamp in (LATEST, EARLIEST, 0):
@@ -198,7 +198,7 @@ def test_records_without_a_timestamp(peer: Peer) -> None:
     """)
 
 
-def test_offsets_after_records_were_deleted(peer: Peer) -> None:
+def test_deleted_records_are_not_found_by_time(peer: Peer) -> None:
     topic = peer.topic()
     for timestamp in (100, 200, 300, 400):
         peer.produce(topic, (timestamp, timestamp + 1))
@@ -234,7 +234,7 @@ def test_the_maximum_timestamp_is_that_of_a_readable_record(peer: Peer) -> None:
         assert answer.offset == {"kafka": of_kafka, "penstock": -1}[peer.name]
 
 
-def test_offsets_of_missing_topics_and_partitions(peer: Peer) -> None:
+def test_offsets_of_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(offsets(peer.unique("nope"), at(LATEST)), 10)
     peer.ask(offsets(topic, at(LATEST, 7)), 10)
@@ -260,7 +260,7 @@ def test_offsets_of_missing_topics_and_partitions(peer: Peer) -> None:
     """)
 
 
-def test_leader_epochs_of_the_client(peer: Peer) -> None:
+def test_list_offsets_with_another_leader_epoch_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     for version, epochs in ((1, (-1,)), (4, (0, 1, -2)), (10, (0, 3))):
         for epoch in epochs:
@@ -287,7 +287,7 @@ def test_leader_epochs_of_the_client(peer: Peer) -> None:
     """)
 
 
-def test_a_partition_listed_twice_in_one_request(peer: Peer) -> None:
+def test_a_partition_listed_twice_in_one_request_is_refused(peer: Peer) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (100,))
     answer = peer.quietly(offsets(topic, at(LATEST), at(EARLIEST), at(LATEST, 1)), 10)
@@ -301,7 +301,7 @@ def test_a_partition_listed_twice_in_one_request(peer: Peer) -> None:
     """)
 
 
-def test_replicas_and_isolation(peer: Peer) -> None:
+def test_the_latest_offset_is_the_same_for_every_replica_id_and_isolation_level(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100,))
     for isolation in (0, 1):
@@ -373,7 +373,7 @@ def test_records_are_deleted_up_to_an_offset(peer: Peer) -> None:
     """)
 
 
-def test_deletions_from_missing_topics_and_offsets(peer: Peer) -> None:
+def test_deletions_from_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(delete(topic, (5, 0)), 2)
     peer.ask(delete(topic, (-1, 0)), 2)
@@ -434,7 +434,7 @@ def ends(topic: str, *epochs: tuple[int, int, int], replica: int = -1) -> Offset
     return OffsetForLeaderEpochRequest(replica_id=replica, topics=topics)
 
 
-def test_end_offsets_of_leader_epochs(peer: Peer) -> None:
+def test_end_offsets_of_leader_epochs_are_found(peer: Peer) -> None:
     topic, empty = peer.topic("a"), peer.topic("empty")
     peer.produce(topic, (1, 2, 3))
     for version in (2, 3, 4):

@@ -206,7 +206,7 @@ def test_invalid_acks_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_record_sets_with_no_or_several_batches(peer: Peer) -> None:
+def test_record_sets_without_exactly_one_batch_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     for what, records in {
         "empty": b"",
@@ -379,7 +379,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_batches_with_different_error_codes_in_kafka_and_penstock(peer: Peer, what: str) -> None:
+def test_some_invalid_batches_get_different_error_codes_from_kafka_and_penstock(peer: Peer, what: str) -> None:
     records, expected = DIFFERENT[what]
     answer = peer.quietly(produce(peer.topic(), records), 12).responses[0].partition_responses[0]
     assert answer.error_code == expected[peer.name]
@@ -392,7 +392,7 @@ def test_a_null_record_set_is_refused(peer: Peer) -> None:
     assert answer.error_code == ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_with_offset_gaps(peer: Peer) -> None:
+def test_a_batch_with_offset_gaps_is_refused(peer: Peer) -> None:
     from penstock.records.record import Record
 
     topic = peer.topic()
@@ -405,7 +405,7 @@ def test_a_batch_with_offset_gaps(peer: Peer) -> None:
     """)
 
 
-def test_a_record_without_key_on_a_compacted_topic(peer: Peer) -> None:
+def test_a_compacted_topic_refuses_records_without_key(peer: Peer) -> None:
     topic = peer.topic(cleanup_policy="compact")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v", ()), (1000, None, b"v", ()), (1000, None, b"w", ())])), 12)
     peer.ask(produce(topic, build_batch([(1000, b"", b"v", ()), (1000, b"k", None, ())])), 12)
@@ -449,7 +449,7 @@ def test_too_large_batches_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_timestamps_out_of_bounds(peer: Peer) -> None:
+def test_timestamps_out_of_bounds_are_refused(peer: Peer) -> None:
     topic = peer.topic(message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v", ()), (1000, b"k", b"v", ())])), 12)
     peer.ask(produce(topic, build_batch([(1 << 42, b"k", b"v", ())])), 12)
@@ -479,7 +479,7 @@ def test_timestamps_out_of_bounds(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_codecs_in_old_and_new_versions(peer: Peer, codec: Codec) -> None:
+def test_every_codec_is_accepted_except_zstd_in_old_versions(peer: Peer, codec: Codec) -> None:
     topic = peer.topic()
     peer.ask(produce(topic, batch(2, compression=codec)), 3)
     peer.ask(produce(topic, batch(2, compression=codec)), 6)
@@ -537,7 +537,7 @@ def test_an_error_with_acks_0_closes_the_connection(peer: Peer, what: str) -> No
 # --- idempotence ------------------------------------------------------------------------------------------------
 
 
-def test_sequences_of_an_idempotent_producer(peer: Peer) -> None:
+def test_sequences_of_an_idempotent_producer_are_checked(peer: Peer) -> None:
     topic = peer.topic()
     producer = new_producer(peer)
 
@@ -720,7 +720,7 @@ def test_active_producers_are_described(peer: Peer) -> None:
     """)
 
 
-def test_a_transactional_batch_outside_a_transaction(peer: Peer) -> None:
+def test_a_transactional_batch_outside_a_transaction_is_refused(peer: Peer) -> None:
     peer.have_transactions_topic("never-begun")
     topic = peer.topic()
     producer = new_producer(peer)

@@ -99,7 +99,7 @@ def test_log_append_time_replaces_record_timestamps(peer: Peer, sent: Codec) -> 
 
 
 @pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"])
-def test_a_topic_has_its_own_codec(peer: Peer, wanted: str) -> None:
+def test_batches_are_stored_with_the_codec_of_their_topic(peer: Peer, wanted: str) -> None:
     topic = peer.topic(compression_type=wanted)
     for codec in (Codec.NONE, Codec.LZ4):
         send(peer, topic, build_batch(RECORDS, compression=codec))
@@ -118,7 +118,7 @@ def test_a_topic_has_its_own_codec(peer: Peer, wanted: str) -> None:
     """)
 
 
-def test_headers_of_batches_with_inconsistent_timestamps(peer: Peer) -> None:
+def test_batches_with_unusual_timestamps_are_stored_with_kafkas_headers(peer: Peer) -> None:
     topic = peer.topic()
     send(peer, topic, build_batch([(5000, b"k", b"v", ()), (1000, b"k", b"v", ())]))
     send(peer, topic, build_batch([(-1, b"k", b"v", ())]))

@@ -187,7 +187,7 @@ def test_validate_only_creates_nothing(peer: Peer) -> None:
     """)
 
 
-def test_manual_assignments(peer: Peer) -> None:
+def test_manual_assignments_are_accepted_or_refused_as_in_kafka(peer: Peer) -> None:
     ask_create(peer, assigned(peer.unique("good"), [1], [1]))
     ask_create(peer, assigned(peer.unique("counts-too"), [1], counts=(1, 1)))
     ask_create(peer, assigned(peer.unique("partitions-too"), [1], counts=(1, -1)))
@@ -233,7 +233,7 @@ def test_manual_assignments(peer: Peer) -> None:
     """)
 
 
-def test_refused_configs_of_new_topics(peer: Peer) -> None:
+def test_invalid_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> None:
     for name, value in (
         ("no.such", "1"),
         ("retention.ms", "soon"),
@@ -318,7 +318,7 @@ def test_refused_configs_of_new_topics(peer: Peer) -> None:
     """)
 
 
-def test_contradicting_configs_of_new_topics(peer: Peer) -> None:
+def test_contradicting_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> None:
     ask_create(peer, configured(peer.unique("lag"), min_compaction_lag_ms="10", max_compaction_lag_ms="5"))
     ask_create(peer, configured(peer.unique("local"), local_retention_ms="10", retention_ms="5"))
     twice = topic(peer.unique("twice"))
@@ -525,7 +525,7 @@ def test_partitions_are_added_to_a_topic(peer: Peer) -> None:
     """)
 
 
-def test_refused_additions_of_partitions(peer: Peer) -> None:
+def test_invalid_additions_of_partitions_get_kafkas_answers(peer: Peer) -> None:
     name = peer.topic("a", 2)
     for wanted in (
         grow(peer.unique("nope"), 3),

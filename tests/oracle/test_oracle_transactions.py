@@ -123,7 +123,7 @@ def test_each_initialisation_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
     """)
 
 
-def test_refused_initialisations_of_a_producer(peer: Peer) -> None:
+def test_invalid_initialisations_of_a_producer_get_kafkas_answers(peer: Peer) -> None:
     txn = peer.unique("txn")
     who = begin(peer, txn)
     for what, request in {
@@ -328,7 +328,7 @@ def test_brokers_verify_and_add_partitions(peer: Peer) -> None:
 # --- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_ends_of_a_transaction_with_version_1(peer: Peer) -> None:
+def test_ends_of_a_transaction_with_version_1_get_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 3)
@@ -359,7 +359,7 @@ def test_ends_of_a_transaction_with_version_1(peer: Peer) -> None:
     """)
 
 
-def test_ends_of_a_transaction_with_version_2(peer: Peer) -> None:
+def test_ends_of_a_transaction_with_version_2_get_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 5)
@@ -458,7 +458,7 @@ def test_readers_wait_for_the_end_of_a_transaction(peer: Peer) -> None:
     """)
 
 
-def test_produce_adds_partitions_since_v12(peer: Peer) -> None:
+def test_produce_since_version_12_adds_its_partitions_to_the_transaction(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(produce(txn, who, topic, 0), 12)
@@ -615,7 +615,7 @@ def test_offsets_are_committed_with_the_transaction(peer: Peer) -> None:
     """)
 
 
-def test_refused_offset_commits_in_a_transaction(peer: Peer) -> None:
+def test_invalid_offset_commits_in_a_transaction_get_kafkas_answers(peer: Peer) -> None:
     peer.have_offsets_topic()
     txn, topic, group = peer.unique("txn"), peer.topic(), peer.unique("g")
     who = begin(peer, txn)
@@ -772,7 +772,7 @@ def test_transactions_are_listed(peer: Peer) -> None:
     peer.quietly(end(txn, who, ABORT), 3)
 
 
-def test_markers_of_other_coordinators(peer: Peer) -> None:
+def test_markers_with_an_older_coordinator_or_producer_epoch_are_refused(peer: Peer) -> None:
     topic = peer.topic()
 
     def marker(name: str, partition: int = 0, epoch: int = 0, coordinator: int = 0) -> WriteTxnMarkersRequest:

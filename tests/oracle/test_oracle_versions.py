@@ -52,7 +52,7 @@ def test_every_version_is_answered_without_a_failure(peer: Peer, key: int) -> No
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: APIS[key].name)
-def test_every_version_is_answered_alike(
+def test_every_version_gets_the_same_answer_from_kafka_and_penstock(
     penstock_address: tuple[str, int], kafka_address: tuple[str, int], key: int
 ) -> None:
     heard = []

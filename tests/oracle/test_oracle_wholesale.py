@@ -53,7 +53,7 @@ def configs(peer: Peer, kind: int, name: str) -> dict[str, Any]:
     return {name: told for name, told in found.items() if not name.startswith("penstock.")}
 
 
-def test_every_config_of_a_broker_is_described_alike(both: Both) -> None:
+def test_every_config_of_a_broker_is_described_as_in_kafka(both: Both) -> None:
     mine, theirs = (configs(peer, BROKER, "1") for peer in both)
     assert mine.keys() == theirs.keys()
     started_with = {name for told in (mine, theirs) for name, (value, *_) in told.items() if value is None}
@@ -63,7 +63,7 @@ def test_every_config_of_a_broker_is_described_alike(both: Both) -> None:
         assert ours[1:] == kafkas[1:], name
 
 
-def test_every_config_of_topics_and_groups_is_described_alike(both: Both) -> None:
+def test_every_config_of_topics_and_groups_is_described_as_in_kafka(both: Both) -> None:
     topics = [configs(peer, TOPIC, peer.topic()) for peer in both]
     assert topics[0] == topics[1]
     groups = [configs(peer, GROUP, peer.unique("g")) for peer in both]

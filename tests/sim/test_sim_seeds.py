@@ -29,7 +29,7 @@ def test_some_seeds_of_every_profile_break_no_rule(profile: str, seed: int) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.parametrize("profile", PROFILES)
-def test_more_seeds_of_every_profile_break_no_rule(profile: str, seed: int) -> None:
+def test_additional_seeds_of_every_profile_break_no_rule(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, duration_s=60))) == []
 
 
@@ -42,14 +42,14 @@ def test_some_seeds_of_three_machines_break_no_rule(profile: str, seed: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("profile", PROFILES)
-def test_more_seeds_of_three_machines_break_no_rule(profile: str, seed: int) -> None:
+def test_additional_seeds_of_three_machines_break_no_rule(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, nodes=3, duration_s=60))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 4, 5, 6, 7])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_seeds_of_other_numbers_of_machines_break_no_rule(nodes: int, seed: int) -> None:
+def test_seeds_of_two_and_of_four_to_seven_machines_break_no_rule(nodes: int, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, "hostile", nodes=nodes, duration_s=40))) == []
 
 
@@ -82,7 +82,7 @@ def test_a_seed_of_three_machines_gives_the_same_trace_in_processes_with_differe
     assert digest(2, 1, seconds=12, nodes=3) == digest(2, 2, seconds=12, nodes=3)
 
 
-def test_a_long_seed_gives_the_same_trace_twice() -> None:
+def test_a_long_run_of_a_seed_gives_the_same_trace_when_run_twice() -> None:
     """Memory addresses differ from run to run: no order may depend on them."""
 
     def run() -> str:
@@ -96,13 +96,13 @@ def test_a_long_seed_gives_the_same_trace_twice() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 34))
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_more_seeds_of_clusters_give_the_same_trace_twice(nodes: int, seed: int) -> None:
+def test_each_additional_seed_of_a_cluster_gives_the_same_trace_when_run_twice(nodes: int, seed: int) -> None:
     assert digest(seed, 1, seconds=40, nodes=nodes) == digest(seed, 2, seconds=40, nodes=nodes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 40))
-def test_more_seeds_give_the_same_trace_twice(seed: int) -> None:
+def test_each_additional_seed_gives_the_same_trace_when_run_twice(seed: int) -> None:
     assert digest(seed, 1, seconds=40) == digest(seed, 2, seconds=40)
 
 

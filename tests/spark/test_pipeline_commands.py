@@ -75,7 +75,7 @@ def test_demo_runs_until_ctrl_c_unless_time_is_set_or_there_is_no_terminal(
     assert pipeline_demo.seconds_to_run(given, told, terminal=terminal) == seconds
 
 
-def test_first_signal_stops_the_demo_cleanly_and_a_second_one_at_once() -> None:
+def test_first_signal_stops_the_demo_cleanly_and_a_later_signal_stops_it_at_once() -> None:
     now = 0.0
     ending = pipeline_ending.Ending(10.0, lambda: now)
     assert not ending.due()
@@ -96,7 +96,7 @@ def test_demo_ends_after_the_given_time() -> None:
     assert not pipeline_ending.Ending(None, lambda: now).due()
 
 
-def test_occupied_port_is_reported_and_replaced_unless_the_user_chose_it(
+def test_taken_default_port_is_replaced_and_a_taken_port_of_the_user_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -309,7 +309,9 @@ def makefile(place: Path, command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_ctrl_c_leaves_the_exit_code_to_the_command_that_make_runs(tmp_path: Path, alone: bool) -> None:
+def test_after_ctrl_c_make_exits_with_the_exit_code_of_a_command_that_owns_the_foreground(
+    tmp_path: Path, alone: bool
+) -> None:
     script = tmp_path / "command.py"
     script.write_text(
         "import contextlib, signal\n"
@@ -339,7 +341,7 @@ def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) 
     assert "Traceback" not in seen
 
 
-def test_small_files_are_grouped_by_directory_and_single_files_left_out() -> None:
+def test_small_files_are_grouped_by_directory_and_a_single_small_file_is_left_out() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 
@@ -355,7 +357,7 @@ def test_small_files_are_grouped_by_directory_and_single_files_left_out() -> Non
         parse("v7\n{}")
 
 
-def test_following_parquet_query_stops_for_a_merge_after_many_batches_with_rows() -> None:
+def test_parquet_query_that_follows_its_topic_stops_for_a_merge_after_many_batches_with_rows() -> None:
     class Query:
         lastProgress: dict[str, int] | None = None
 

@@ -59,7 +59,9 @@ def log_of(table: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_a_delta_table_has_the_newest_row_of_each_key_and_grows_with_its_values(shell: Shell, tmp_path: Path) -> None:
+def test_a_delta_table_has_the_newest_row_of_each_key_and_gets_columns_for_new_fields(
+    shell: Shell, tmp_path: Path
+) -> None:
     table = str(tmp_path / "users")
     with Broker(data=tmp_path / "broker", topics={"users": 2, "restored": 2}) as broker:
         words = ["users", table, "--mode", "upsert", "--optimize-every", "1", "-b", broker.bootstrap]
@@ -107,7 +109,7 @@ def _number_by_number(text: str) -> Any:
     return json.loads(text, parse_float=Decimal) if text else text
 
 
-def test_upserts_keep_records_without_a_key_and_delete_by_the_key_of_records(shell: Shell, tmp_path: Path) -> None:
+def test_upserts_keep_records_without_a_key_and_delete_rows_by_the_record_key(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
         for batch in (
@@ -155,7 +157,7 @@ def test_upserts_by_unusual_keys_into_unusual_partitions_lose_no_row(shell: Shel
     assert [json.loads(each) for each in objects] == [json.loads(each) for batch in AWKWARD[1:] for each in batch]
 
 
-def test_append_table_is_partitioned_grown_compacted_and_read_at_an_earlier_version(
+def test_append_table_can_be_partitioned_extended_compacted_and_read_at_an_earlier_version(
     shell: Shell, tmp_path: Path
 ) -> None:
     table = tmp_path / "users"

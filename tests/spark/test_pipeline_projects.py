@@ -106,7 +106,7 @@ def test_second_pipeline_with_the_same_name_gets_a_number() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_project_runs_twice_and_a_failing_flow_ends_it_with_its_reason(tmp_path: Path) -> None:
+def test_a_project_can_be_run_twice_and_a_failing_flow_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "broker", topics={"orders": 2}) as broker:
         with broker.client() as client, client.producer() as producer:
             producer.send_many("orders", [(b"k", str(n).encode(), (), None) for n in range(50)])

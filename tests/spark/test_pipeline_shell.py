@@ -106,7 +106,7 @@ def test_a_table_is_kept_current_and_restored_to_a_point_in_time(
     assert "partitions already, not 7" in done.last
 
 
-def test_a_repartitioned_topic_has_other_partitions_and_each_key_in_order(
+def test_a_repartitioned_topic_has_the_requested_partitions_and_keeps_each_key_in_order(
     shell: Shell, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     target = f"{topic}-again"
@@ -300,7 +300,7 @@ def test_failed_stream_prints_one_sentence_to_the_terminal(broker: Broker, topic
     assert said[0].startswith("penstock: The value at offset "), said
 
 
-def test_following_pipeline_is_listed_stopped_and_continued_later(
+def test_a_pipeline_that_follows_its_topic_can_be_listed_stopped_and_resumed(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -151,7 +151,9 @@ def test_failed_batch_is_aborted_and_written_again(broker: Broker, topic: str) -
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_an_abort_after_a_commit_that_failed_late_does_not_undo_the_decision(broker: Broker, topic: str) -> None:
+def test_an_abort_after_a_commit_that_failed_after_its_decision_does_not_undo_the_decision(
+    broker: Broker, topic: str
+) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -193,7 +195,7 @@ def test_tasks_without_rows_have_nothing_to_commit(broker: Broker, topic: str) -
     assert decision(broker, query) is None
 
 
-def test_last_decision_is_found_before_many_aborted_ones(broker: Broker, topic: str) -> None:
+def test_last_committed_decision_is_found_despite_many_aborted_decisions_after_it(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     query.commit(0, [query.attempt(0, 0, BATCHES[0])])
     with Client(broker.bootstrap) as client:
@@ -209,7 +211,7 @@ def test_last_decision_is_found_before_many_aborted_ones(broker: Broker, topic: 
     assert found.batch == 0
 
 
-def test_prepared_transaction_does_not_time_out_but_others_do(broker: Broker, topic: str) -> None:
+def test_prepared_transaction_does_not_time_out_but_an_unprepared_one_does(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     with killed_at("task-wrote"), pytest.raises(Killed):
         query.attempt(0, 0, BATCHES[0])
@@ -258,7 +260,7 @@ def test_empty_replay_of_an_undecided_batch_unblocks_committed_reads(broker: Bro
     assert committed_rows(broker, topic) == []
 
 
-def test_any_number_of_drivers_may_die_before_they_decide(
+def test_no_row_is_lost_or_repeated_if_many_drivers_die_before_they_decide(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_write, "PLACES", 2)

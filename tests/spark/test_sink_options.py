@@ -78,7 +78,7 @@ def test_all_columns_of_sparks_own_sink_are_accepted() -> None:
     )
 
 
-def test_extra_columns_are_left_out_on_request_and_named() -> None:
+def test_extra_columns_are_left_out_on_request_and_their_names_are_returned() -> None:
     types = {"key": "string", "value": "string", "offset": "bigint", "timestamp": "timestamp"}
     options = parse_sink_options(TO | {"topic": "t", "extraColumns": "ignore"}, streaming=False)
     assert check_columns(types, options) == ["offset"]

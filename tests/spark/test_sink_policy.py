@@ -68,7 +68,7 @@ def test_no_transaction_is_both_committed_and_aborted(
     assert Decision.from_bytes(found.to_bytes()).batch == found.batch
 
 
-def test_decision_survives_a_round_trip_also_without_aborts() -> None:
+def test_decision_survives_a_round_trip_and_an_older_format_without_aborts_is_read() -> None:
     decision = Decision(4, (A, B), (C,))
     assert Decision.from_bytes(decision.to_bytes()) == decision
     older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'

@@ -29,7 +29,7 @@ def test_missing_topic_is_created_as_for_a_producer() -> None:
         assert found == [b"b"]
 
 
-def test_missing_topic_that_the_broker_does_not_create_is_one_sentence() -> None:
+def test_missing_topic_that_the_broker_does_not_create_is_reported_in_one_sentence() -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         options = SinkOptions(broker.bootstrap, client=FAST)
         with pytest.raises(SourceError, match=r"the brokers do not create it \(auto.create.topics.enable\)"):

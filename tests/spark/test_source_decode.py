@@ -62,7 +62,7 @@ def test_runs_of_equal_lengths_end_at_the_right_record() -> None:
     assert decoded_rows(data) == read_records(memoryview(data))
 
 
-def test_batch_with_the_size_but_not_the_layout_of_the_last_one_is_decoded() -> None:
+def test_batch_with_the_size_but_not_the_layout_of_the_previous_batch_is_decoded() -> None:
     sizes = ([10, 20, 30, 40], [40, 30, 20, 10], [10, 20, 30, 40], [25, 25, 25, 25])
     batches = [
         build_batch([(1, b"k", bytes([size]) * size, ()) for size in each], base_offset=4 * index)
@@ -124,7 +124,7 @@ def test_every_record_of_a_log_append_time_batch_has_its_timestamp() -> None:
     assert found.timestamp_type.tolist() == [1, 1]
 
 
-def test_batches_that_are_too_old_are_not_decompressed() -> None:
+def test_batches_older_than_the_minimum_timestamp_are_not_decoded() -> None:
     old = build_batch([(1, None, b"a", ())])
     new = build_batch([(100, None, b"b", ())], base_offset=1)
     found = list(decode_batches(split_batches(old + new), start=0, end=10, min_timestamp_ms=50))

@@ -48,7 +48,7 @@ def test_options_have_sparks_names_and_ignore_case() -> None:
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_times_win_over_offsets_and_one_time_over_times_by_partition() -> None:
+def test_times_win_over_offsets_and_a_common_time_wins_over_times_by_partition() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),

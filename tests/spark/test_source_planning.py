@@ -132,7 +132,7 @@ def test_missing_offsets_are_reported_with_the_existing_range(broker: Broker, to
     assert planned(broker, subscribePattern="nothing-here.*") == []
 
 
-def test_an_unreachable_broker_is_one_sentence() -> None:
+def test_an_unreachable_broker_is_reported_in_one_sentence() -> None:
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(SourceError, match=r"Can't connect to 127.0.0.1:1: .* Is the broker up"):
         BatchReader(options, None).partitions()
@@ -316,7 +316,7 @@ def test_batch_planned_before_a_topic_was_recreated_reads_none_of_its_new_record
     tolerant.stop()
 
 
-def test_progress_is_committed_to_the_group_of_the_option(broker: Broker, topic: str) -> None:
+def test_progress_is_committed_to_the_group_in_option_commit_group(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     reader = streaming(broker, topic, **{"commit.group": "watched"})
     reader.commit({topic: {"0": 7, "1": 0}})

@@ -156,12 +156,12 @@ def test_invalid_schema_is_refused(options: dict[str, str], sentence: str) -> No
         source_schema(WHERE | options)
 
 
-def test_bad_value_fails_the_job_with_value_bad_fail() -> None:
+def test_with_option_value_bad_fail_a_bad_value_fails_the_job() -> None:
     with pytest.raises(SourceError, match="The value at offset 1 is not json of this schema"):
         decoded([b"{}", b"x"], value_format="json", value_schema=PERSON, value_bad="fail")
 
 
-def test_ddl_is_left_to_spark() -> None:
+def test_schema_in_ddl_is_passed_to_spark_unparsed() -> None:
     found = source_schema(WHERE | {"value.format": "json", "value.schema": "id LONG"})
     assert isinstance(found, str)
     assert "`value` STRUCT<id LONG>, `topic` string" in found

@@ -28,7 +28,9 @@ def test_workers_use_installed_modules_and_keep_the_rest_of_the_path(tmp_path: P
     assert done.stdout.strip() == "/a b:/x/mine.zip ['one:two', 'three four']"
 
 
-def test_script_is_used_only_locally_and_if_no_python_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_launcher_script_is_used_only_in_local_mode_and_if_no_python_is_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     here: dict[str, str] = {}
     choose_python(here, local=True)
@@ -41,7 +43,9 @@ def test_script_is_used_only_locally_and_if_no_python_is_set(monkeypatch: pytest
     assert chosen == {"PYSPARK_PYTHON": "/opt/python"}
 
 
-def test_python_is_used_if_the_script_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_own_python_is_used_if_the_launcher_script_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     found: dict[str, str] = {}

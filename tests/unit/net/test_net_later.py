@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_an_answer_that_is_there_is_settled_at_once() -> None:
+def test_an_answer_that_is_already_available_is_settled_at_once() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_a_later_answers_with_the_result_of_its_source(kind: str, shaped: bool) -> None:
+def test_settled_returns_the_result_of_the_source_of_a_later(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_a_later_answers_with_the_result_of_its_source(kind: str, shaped: bool) 
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_make_gets_the_error_of_the_source(kind: str) -> None:
+def test_the_make_function_of_a_later_gets_the_error_of_its_source(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 

@@ -46,7 +46,7 @@ def test_the_wheel_expires_connections_after_one_whole_idle_period() -> None:
     assert active.expired_at == []
 
 
-def test_the_wheel_asks_again_soon_if_a_connection_stays() -> None:
+def test_the_wheel_checks_a_connection_that_stays_again_at_the_next_tick() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -110,7 +110,7 @@ def test_a_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_a_budget_has_its_room_and_whether_it_is_strained() -> None:
+def test_a_budget_reports_its_room_and_whether_it_is_strained_or_overdrawn() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -172,7 +172,7 @@ def test_a_protected_listener_has_only_limits_per_address() -> None:
     assert counts.refusal("10.0.0.1", protected=True) is not None
 
 
-def test_overrides_are_host_and_count() -> None:
+def test_overrides_are_parsed_as_host_and_count_and_other_forms_are_refused() -> None:
     assert parse_ip_overrides(["127.0.0.1:5", "[::1]:7", "host:0"]) == {"127.0.0.1": 5, "::1": 7, "host": 0}
     for wrong in ("host", "host:", ":5", "host:many"):
         with pytest.raises(ValueError, match="is not host:count"):

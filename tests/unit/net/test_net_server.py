@@ -160,7 +160,7 @@ def test_a_request_without_an_answer_leaves_no_gap(loop: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sentinel", "reply", "call"])
-def test_a_refused_request_closes_after_the_answers_before_it(
+def test_a_refused_request_closes_its_connection_after_the_answers_to_earlier_requests(
     loop: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(connection: Connection, request: memoryview) -> Reply:
@@ -254,7 +254,7 @@ def test_a_client_that_never_reads_is_no_longer_served_and_delays_no_other_clien
     run_on(loop, scenario())
 
 
-def test_unread_answers_are_counted_and_their_slow_readers_closed(loop: str) -> None:
+def test_unread_answers_are_counted_and_slow_readers_are_closed(loop: str) -> None:
     async def scenario() -> None:
         limits = Limits(queued_max_response_bytes=30_000_000, slow_reader_timeout_ms=0)
         async with serving(lambda *_: [bytes(20_000_000)], limits) as harness:
@@ -290,7 +290,7 @@ def test_an_answer_that_overdraws_the_memory_of_unread_answers_costs_its_connect
     run_on(loop, scenario())
 
 
-def test_answers_left_unread_the_longest_are_cut_and_not_the_one_that_overdraws(loop: str) -> None:
+def test_connections_with_the_oldest_unread_answers_are_closed_and_not_the_one_that_overdraws(loop: str) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=20_000_000)) as harness:
             clients = [await harness.client() for _ in range(3)]

@@ -57,7 +57,7 @@ def test_a_pass_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> No
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_requests_that_need_a_task_count_more(loop: str) -> None:
+def test_a_request_that_needs_a_task_counts_as_several_unless_tasks_start_at_once(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:

@@ -60,7 +60,7 @@ class Parts:
         return list(self.called)
 
 
-def test_before_registration_images_reach_three_parts_only() -> None:
+def test_before_registration_an_image_reaches_only_three_parts_of_the_node() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -74,7 +74,7 @@ def test_before_registration_images_reach_three_parts_only() -> None:
         (False, True, [*FROM_THE_START, "quotas", "telemetry"]),
     ],
 )
-def test_coordinators_follow_partitions_and_partitions_follow_settings(
+def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
     is_broker: bool, is_controller: bool, expected: list[str]
 ) -> None:
     parts = Parts(is_broker=is_broker, is_controller=is_controller)

@@ -11,7 +11,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.records.build import build_batch
 
 
-def test_a_fetch_gets_a_share_of_the_memory_and_one_batch_if_slow_readers_hold_it_all() -> None:
+def test_a_fetch_gets_a_share_of_the_free_memory_and_one_batch_if_none_is_free() -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()

@@ -219,7 +219,7 @@ def test_a_node_whose_directories_all_fail_reports_a_fatal_error(caplog: pytest.
     asyncio.run(scenario())
 
 
-def test_a_full_directory_refuses_writes_but_serves_reads_and_others_are_unaffected(
+def test_a_full_directory_refuses_writes_but_serves_reads_and_other_directories_are_unaffected(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL + 1)

@@ -119,7 +119,7 @@ def _restored(value: Any, kind: Type) -> Any:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
-def test_every_field_is_in_columns_or_its_value_is_in_bad(batches: list[list[Any]], widens: bool) -> None:
+def test_each_value_has_all_fields_in_columns_or_is_kept_in_bad(batches: list[list[Any]], widens: bool) -> None:
     columns = Struct()
     for batch in batches:
         values = [dumped(value) for value in batch]
@@ -273,7 +273,7 @@ def test_a_field_that_changes_its_type_is_kept_in_bad() -> None:
     ]
 
 
-def test_types_of_a_foreign_table_hold_the_values_that_fit() -> None:
+def test_columns_of_a_table_made_elsewhere_take_only_values_that_fit_their_types() -> None:
     known = Struct(
         (("d", DATE), ("t", TIMESTAMP), ("f", FLOAT), ("m", Other('"binary"')), ("s", STRING), ("b", BOOLEAN))
     )

@@ -73,7 +73,7 @@ def test_unknown_tagged_fields_are_kept_and_written_back_in_order() -> None:
     assert encode(decode(HeartbeatRequest, 4, wire), 4) == wire
 
 
-def test_unknown_tags_stand_beside_known_ones() -> None:
+def test_unknown_tags_survive_a_round_trip_beside_known_ones() -> None:
     request = FetchRequest(cluster_id="c", unknown_tagged_fields={64: b"x"})
     assert decode(FetchRequest, 12, encode(request, 12)) == request
 
@@ -94,7 +94,7 @@ def test_an_ignorable_field_is_dropped_in_a_version_without_it() -> None:
     assert decode(MetadataResponse, 0, encode(response, 0)) == MetadataResponse()
 
 
-def test_a_field_that_must_not_be_lost_refuses_a_version_without_it() -> None:
+def test_a_field_that_must_not_be_lost_is_refused_in_a_version_without_it() -> None:
     with pytest.raises(EncodeError, match=r"HeartbeatRequest.group_instance_id has a value that version 2"):
         encode(HeartbeatRequest(group_instance_id="i"), 2)
     encode(HeartbeatRequest(group_instance_id="i"), 3)
@@ -121,7 +121,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 16_383, 32_767])
 @pytest.mark.parametrize("version", [0, 4])
-def test_strings_of_every_length_class_survive(size: int, version: int) -> None:
+def test_strings_of_every_length_class_survive_a_round_trip(size: int, version: int) -> None:
     request = HeartbeatRequest(group_id="x" * size)
     assert decode(HeartbeatRequest, version, encode(request, version)) == request
 

@@ -23,13 +23,13 @@ from penstock.protocol.uuid import METADATA_TOPIC_ID, ZERO_UUID, uuid_from_str, 
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_an_unsigned_varint_survives(value: int) -> None:
+def test_an_unsigned_varint_survives_a_round_trip(value: int) -> None:
     wire = primitives.write_uvarint(value)
     assert primitives.read_uvarint(wire, 0) == (value, len(wire))
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_a_signed_varlong_survives(value: int) -> None:
+def test_a_signed_varlong_survives_a_round_trip(value: int) -> None:
     wire = primitives.write_varint(value)
     assert primitives.read_varlong(wire, 0) == (value, len(wire))
 

@@ -231,7 +231,7 @@ def test_second_leader_of_an_epoch_is_refused_and_the_replica_keeps_following_th
     assert following.core.state.leader_id == 2
 
 
-def test_forged_leader_is_replaced_by_the_leader_that_answers_name() -> None:
+def test_forged_leader_is_replaced_by_the_leader_that_an_answer_names() -> None:
     raft = replica(1, 2, 3)
     effects = do(raft, Received(1, BeginEpoch(voter(1).key, 3, 2)), 0)
     assert raft.core.state.leader_id == 3

@@ -88,7 +88,7 @@ def test_installing_a_snapshot_empties_the_log() -> None:
     assert log.end_offset_for(6) == OffsetAndEpoch(30, 6)
 
 
-def test_a_later_epoch_beats_a_longer_log() -> None:
+def test_a_log_with_a_later_last_epoch_is_more_up_to_date_than_a_longer_log() -> None:
     log = view()
     assert log.is_at_most(5, 3)
     assert log.is_at_most(4, 10)

@@ -88,7 +88,7 @@ def test_begin_quorum_epoch_contains_the_leaders_endpoints() -> None:
     assert endpoints_in(message) == {1: ("one.example", 9093)}
 
 
-def test_other_partitions_are_refused() -> None:
+def test_requests_for_other_partitions_than_the_metadata_log_are_refused() -> None:
     message = request_to_wire(REQUESTS[1][1], "cluster", ME)
     message.topics[0].partitions[0].partition_index = 1
     with pytest.raises(KafkaError):
@@ -104,7 +104,7 @@ def test_an_answer_that_refuses_the_whole_request_raises() -> None:
         answer_from_wire(message)
 
 
-def test_a_request_version_without_a_voter_is_for_its_receiver() -> None:
+def test_a_request_of_a_version_without_a_voter_field_is_meant_for_its_receiver() -> None:
     message = decode(VoteRequest, 0, encode(request_to_wire(Vote(ME.key, TWO, 4, 3, 100, False), "c", ME), 0))
     vote = request_from_wire(message, ME.key)
     assert isinstance(vote, Vote)

@@ -81,7 +81,7 @@ def offsets_of(log: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_only_the_latest_record_of_a_key_stays_with_its_offset_and_time(codec: Codec) -> None:
+def test_only_the_latest_record_of_a_key_stays_and_keeps_its_offset_and_time(codec: Codec) -> None:
     log = [
         put(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), codec=codec),
         put(3, (b"b", b"2"), (b"c", b"1"), codec=codec),
@@ -105,7 +105,7 @@ def test_a_batch_that_loses_nothing_is_the_same_object() -> None:
     assert compactor.clean(parse_header(batch), batch) is batch
 
 
-def test_headers_and_odd_bytes_survive_untouched() -> None:
+def test_headers_and_unusual_bytes_are_unchanged_by_compaction() -> None:
     records: list[NewRecord] = [(5, b"a", b"1", ()), (6, b"b", b"x" * 300, (("h", b"\xff"), ("", None)))]
     cleaned = Round().run([build_batch(records), put(2, (b"a", b"2"))])
     assert everything(cleaned)[0] == Record(1, 6, b"b", b"x" * 300, (("h", b"\xff"), ("", None)))
@@ -149,7 +149,7 @@ def test_records_after_the_end_of_the_offset_map_are_kept() -> None:
     assert offsets_of(cleaned) == [1, 2, 3]
 
 
-def test_records_before_the_dirty_part_are_compared_but_not_learned() -> None:
+def test_records_before_the_dirty_part_can_be_superseded_but_supersede_no_record() -> None:
     log = [put(0, (b"a", b"1"), (b"a", b"2")), put(2, (b"a", b"3")), put(3, (b"b", b"1"))]
     assert offsets_of(Round(start_offset=3).run(log)) == [0, 1, 2, 3]
     assert offsets_of(Round(start_offset=2).run(log)) == [2, 3]
@@ -218,7 +218,7 @@ def test_an_aborted_transaction_that_is_added_again_changes_nothing() -> None:
     assert not scan.data_is_aborted(parse_header(batch))
 
 
-def test_a_commit_marker_stays_while_its_data_does() -> None:
+def test_a_commit_marker_stays_as_long_as_its_data() -> None:
     log = [transactional(0, (b"a", b"1")), marker(1, True), put(2, (b"b", b"1"))]
     for _ in range(3):
         assert Round().run(log) == log
@@ -260,7 +260,7 @@ logs = st.lists(st.lists(items, min_size=1, max_size=5), min_size=1, max_size=8)
 
 @given(batches=logs, codec=st.sampled_from(list(Codec)), rounds=st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
-def test_a_reader_ends_with_the_same_state(
+def test_compaction_does_not_change_the_state_that_a_reader_ends_with(
     batches: list[list[tuple[bytes, bytes | None]]], codec: Codec, rounds: list[int]
 ) -> None:
     log: list[bytes] = []

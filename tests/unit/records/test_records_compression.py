@@ -62,7 +62,7 @@ def test_every_level_of_the_topic_configs_works(codec: Codec, levels: list[int |
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_limit_is_exact(codec: Codec) -> None:
+def test_the_limit_of_decompressed_bytes_is_exact(codec: Codec) -> None:
     data = b"0123456789" * 10_000
     packed = compress(codec, data)
     assert len(decompress(codec, packed, len(data))) == len(data)
@@ -171,7 +171,7 @@ def test_a_zstd_checksum_is_checked() -> None:
 
 
 @pytest.mark.parametrize("number", [5, 6, 7, -1])
-def test_unknown_codecs_are_named(number: int) -> None:
+def test_unknown_codecs_are_refused(number: int) -> None:
     with pytest.raises(KafkaError) as refused:
         codec_of(number)
     assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

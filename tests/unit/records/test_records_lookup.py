@@ -37,7 +37,7 @@ def batch_of(times: list[int], codec: int = 0) -> bytes:
     ("timestamp", "start", "found"),
     [(0, 0, (50, 100)), (50, 0, (50, 100)), (51, 0, (70, 102)), (0, 101, (20, 101)), (60, 103, (70, 103))],
 )
-def test_the_first_record_that_is_not_older_is_found(
+def test_the_first_record_at_or_after_a_timestamp_is_found(
     codec: Codec, timestamp: int, start: int, found: tuple[int, int]
 ) -> None:
     assert first_at_or_after(batch_of(TIMES, codec), timestamp, start) == found
@@ -59,7 +59,7 @@ def test_with_log_append_time_the_latest_record_is_the_last() -> None:
     assert first_at_or_after(batch, 100) is None
 
 
-def test_a_batch_without_times_has_no_latest() -> None:
+def test_a_batch_without_times_has_no_latest_record() -> None:
     assert latest(batch_of([-1, -1])) is None
 
 

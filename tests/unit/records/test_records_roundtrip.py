@@ -156,7 +156,7 @@ def test_log_append_time_is_every_records_time() -> None:
     assert [r.timestamp for r in read_records(batch)] == [99, 99]
 
 
-def test_a_delete_horizon_stands_in_the_base_timestamp_and_leaves_times_alone() -> None:
+def test_a_delete_horizon_is_stored_as_base_timestamp_and_does_not_change_record_times() -> None:
     batch = build_batch([(1, b"k", None, ()), (2, b"k", None, ())], delete_horizon_ms=5000)
     header = parse_header(batch)
     assert (header.delete_horizon_ms, header.max_timestamp) == (5000, 2)
@@ -207,7 +207,7 @@ def test_a_cut_off_batch_is_corrupt_unless_partial_ones_are_allowed() -> None:
         (255, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_other_formats_are_named(magic: int, code: ErrorCode) -> None:
+def test_batches_of_other_formats_are_refused(magic: int, code: ErrorCode) -> None:
     batch = bytearray(build_batch([(1, None, b"value", ())]))
     batch[16] = magic
     with pytest.raises(KafkaError) as refused:

@@ -174,13 +174,13 @@ def test_a_record_without_timestamp_is_in_any_bounds() -> None:
     assert produced(build_batch([(-1, b"k", b"v", ())]), rules).header.max_timestamp == -1
 
 
-def test_a_max_timestamp_that_was_not_filled_in_is_found_in_the_records() -> None:
+def test_a_missing_max_timestamp_is_set_from_the_records() -> None:
     result = produced(changed(max_timestamp=-1))
     assert result.header.max_timestamp == NOW - 3
     assert stored(result)[16:] == BATCH[16:]
 
 
-def test_log_append_time_overwrites_the_time_and_the_crc_follows() -> None:
+def test_log_append_time_overwrites_the_time_and_the_crc_is_recomputed() -> None:
     result = produced(BATCH, replace(RULES, log_append_time=True))
     data = stored(result)
     assert crc_ok(data)
@@ -256,7 +256,7 @@ def test_keys_are_found_behind_long_timestamps_and_offsets() -> None:
     assert [record.batch_index for record in error.record_errors] == list(range(0, 2 * MAX_RECORD_ERRORS, 2))
 
 
-def test_own_batches_may_be_several_and_control_batches() -> None:
+def test_the_broker_itself_may_append_several_batches_and_control_batches_at_once() -> None:
     marker = build_end_txn(EndTxn(False, 3), producer_id=1, producer_epoch=1, timestamp=NOW)
     results = validate_own(BATCH + marker + BATCH, RULES, base_offset=10, leader_epoch=2, now_ms=NOW)
     assert [batch.header.base_offset for batch in results] == [10, 13, 14]

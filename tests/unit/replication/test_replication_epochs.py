@@ -9,7 +9,7 @@ from penstock.replication.epochs import check_leader_epoch, newest_epoch_end
 
 
 @pytest.mark.parametrize("asked", [-1, 5])
-def test_a_request_may_name_the_leader_epoch_or_none(asked: int) -> None:
+def test_a_request_may_name_the_current_leader_epoch_or_no_epoch(asked: int) -> None:
     check_leader_epoch(asked, 5)
 
 
@@ -17,7 +17,7 @@ def test_a_request_may_name_the_leader_epoch_or_none(asked: int) -> None:
     ("asked", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (0, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_an_older_epoch_is_fenced_and_a_newer_one_unknown(asked: int, code: ErrorCode) -> None:
+def test_an_epoch_older_than_the_leaders_is_fenced_and_a_newer_one_is_unknown(asked: int, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as caught:
         check_leader_epoch(asked, 5)
     assert caught.value.code is code
@@ -38,5 +38,7 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_unknown(asked: int, code: Erro
         pytest.param(6, None, None, id="an epoch to come, an empty log"),
     ],
 )
-def test_epochs_that_end_with_the_leaders_log(epoch: int, latest: int | None, expected: tuple[int, int] | None) -> None:
+def test_the_last_epoch_ends_at_the_end_of_the_leaders_log_and_other_epochs_get_no_answer(
+    epoch: int, latest: int | None, expected: tuple[int, int] | None
+) -> None:
     assert newest_epoch_end(epoch, 5, latest, 100) == expected

@@ -49,14 +49,14 @@ def test_a_partition_that_returns_before_the_next_request_is_not_removed() -> No
     assert ask(session, A, B) == ([A], [])
 
 
-def test_partitions_that_left_without_being_named_again_are_not_named() -> None:
+def test_a_partition_that_leaves_before_it_is_named_again_is_removed_and_not_named() -> None:
     session = begun(A, B)
     session.mention(A)
     session.leave(A)
     assert ask(session, B) == ([], [A])
 
 
-def test_epochs_count_from_one_and_skip_the_first_after_the_last() -> None:
+def test_epochs_count_from_one_and_the_last_epoch_is_followed_by_epoch_one() -> None:
     session = begun(A)
     assert (session.id, session.epoch) == (7, 1)
     session.answered(7)

@@ -39,7 +39,7 @@ LAG_MS = 100
         ((-1, -1), (2, 15), 15, 5, Truncate(5, True)),
     ],
 )
-def test_truncation_offset(
+def test_a_follower_truncates_to_the_last_offset_it_may_share_with_the_leader(
     leader: tuple[int, int], own: tuple[int, int], log_end: int, high_watermark: int, expected: Truncate
 ) -> None:
     assert truncation(*leader, *own, log_end, high_watermark) == expected
@@ -54,7 +54,9 @@ def test_truncation_offset(
         (0, 0, 0, Reset(ResetKind.STAY, 0)),
     ],
 )
-def test_reset_after_offset_out_of_range(log_end: int, start: int, end: int, expected: Reset) -> None:
+def test_after_offset_out_of_range_a_follower_truncates_starts_over_or_stays(
+    log_end: int, start: int, end: int, expected: Reset
+) -> None:
     assert reset(log_end, start, end) == expected
 
 

@@ -80,7 +80,7 @@ def test_the_maximal_isr_counts_until_a_change_is_settled() -> None:
         pytest.param(False, 5, True, id="a set that the controller had already"),
     ],
 )
-def test_a_smaller_isr_counts_with_the_image_and_not_with_the_answer(
+def test_a_smaller_isr_takes_effect_with_the_image_and_not_with_the_controllers_answer(
     expands: bool, answered_epoch: int, counts: bool
 ) -> None:
     proposal = Proposal((1, 2), ((1, 11), (2, 12)), leader_epoch=3, partition_epoch=5, expands=expands)
@@ -132,7 +132,7 @@ def test_lag_is_the_time_since_a_follower_was_caught_up(
         (10, 10, 5, -1, False),  # the fetch contains no broker epoch
     ],
 )
-def test_which_followers_may_join_the_isr(
+def test_a_follower_may_join_the_isr_only_if_it_is_caught_up_and_registered_with_the_same_broker_epoch(
     offset: int, high_watermark: int, epoch_start: int, epoch: int, joins: bool
 ) -> None:
     leader = leading((1,), epoch_start=epoch_start)
@@ -161,7 +161,7 @@ def test_after_a_partition_epoch_error_the_leader_waits_for_the_new_image(code: 
     assert leader.maximal_isr == {1, 2}
 
 
-def test_an_older_image_does_not_undo_an_answer_that_came_before_its_image() -> None:
+def test_an_older_image_does_not_undo_an_isr_change_that_the_controller_accepted() -> None:
     leader = leading((1, 2))
     leader.expand(3, 11)
     assert leader.accepted((1, 2, 3), 7, 6)

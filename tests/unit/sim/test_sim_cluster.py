@@ -84,7 +84,7 @@ def test_an_exception_of_the_app_is_raised_by_run() -> None:
         SimCluster().run(app)
 
 
-def test_three_machines_serve_on_when_the_leader_is_killed() -> None:
+def test_three_machines_continue_to_serve_when_the_leader_is_killed() -> None:
     async def app(cluster: SimCluster) -> tuple[float, list[bytes | None]]:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1)

@@ -90,7 +90,7 @@ def test_only_clusters_have_cluster_faults_and_aimed_faults() -> None:
     assert kinds >= {*PROFILES["hostile"].cluster_faults, *PROFILES["hostile"].aimed}
 
 
-def test_aimed_faults_do_not_renumber_other_faults_and_some_seeds_have_none() -> None:
+def test_aimed_faults_do_not_renumber_other_faults_and_some_seeds_have_no_aimed_faults() -> None:
     plans = [draw_plan(seed, "hostile", nodes=3, duration_s=60) for seed in range(20)]
     aimed = [sum(fault.index >= FIRST_AIMED for fault in plan.faults) for plan in plans]
     assert 0 < aimed.count(0) < len(aimed)
@@ -107,7 +107,7 @@ def test_a_seed_has_the_same_topics_and_actors_for_any_number_of_machines() -> N
     assert not three.layout.single_node
 
 
-def test_long_runs_have_longer_heartbeat_intervals_and_fetch_waits() -> None:
+def test_long_runs_have_longer_heartbeat_intervals_and_fetch_waits_than_short_runs() -> None:
     for seed in range(20):
         short, long = (draw_plan(seed, "calm", nodes=3, duration_s=seconds).layout.settings for seconds in (60, 600))
         for wait in ("broker.heartbeat.interval.ms", "replica.fetch.wait.max.ms"):

@@ -89,7 +89,7 @@ def test_a_formatted_directory_survives_a_power_cut() -> None:
         assert read_meta_properties(rig.disk, path) is not None
 
 
-def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next() -> None:
+def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next_write() -> None:
     seen = set()
     for seed in range(200):
         rig = Rig(seed)
@@ -198,7 +198,7 @@ def test_every_call_in_a_broken_directory_fails(operation: Callable[[SimDisk], o
     assert refused.value.errno == errno.EIO
 
 
-def test_calls_to_a_stalled_disk_wait_for_its_end() -> None:
+def test_calls_to_a_stalled_disk_wait_for_the_end_of_the_stall() -> None:
     rig = Rig()
 
     async def run() -> None:

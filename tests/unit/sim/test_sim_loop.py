@@ -12,7 +12,7 @@ def timeline(seed: int = 1) -> Timeline:
     return Timeline(Random(seed))
 
 
-def test_a_day_of_sleep_takes_no_real_time_and_ends_exactly() -> None:
+def test_a_day_of_sleep_takes_no_real_time_and_ends_at_the_exact_time() -> None:
     world = timeline()
     main = world.process("main")
 

@@ -122,7 +122,7 @@ def test_packet_loss_delays_bytes_and_loses_none() -> None:
     assert pair.server.data == bytes(range(20))
 
 
-def test_a_link_cut_in_one_direction_carries_the_other_direction() -> None:
+def test_a_link_cut_in_one_direction_still_carries_bytes_in_the_other_direction() -> None:
     pair = Pair()
 
     async def run() -> None:

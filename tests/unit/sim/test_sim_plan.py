@@ -32,7 +32,7 @@ def test_each_seed_has_its_own_kinds_of_faults_and_actors() -> None:
     assert len({tuple(actor.kind for actor in plan.actors) for plan in plans}) > 15
 
 
-def test_only_keeps_the_named_faults_and_actors_of_a_plan() -> None:
+def test_a_plan_can_be_reduced_to_the_named_faults_and_actors() -> None:
     whole = draw_plan(5, "hostile", duration_s=60)
     part = whole.only(faults=frozenset({2, 3}), actors=frozenset({1}))
     assert [fault.index for fault in part.faults] == [2, 3]

@@ -24,7 +24,7 @@ from penstock.sim.run.simulation import run_plan
 pytestmark = pytest.mark.programs
 
 
-def test_different_metadata_logs_and_leaders_without_committed_records_are_found() -> None:
+def test_metadata_logs_that_differ_and_leaders_that_lack_committed_records_are_found() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         found: list[str] = []
         logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))

@@ -25,7 +25,7 @@ def test_an_unknown_include_is_refused_with_the_names_of_all_scripts() -> None:
         list(parse("> include other\n", {"inner": ""}))
 
 
-def test_an_included_script_decides_on_the_number_of_machines() -> None:
+def test_an_included_script_can_set_the_number_of_machines() -> None:
     script = "> include three\n> controller\n"
     found = run_script(script, includes={"three": "> nodes 3\n> wait 3\n"})
     assert found.startswith(script + "n")

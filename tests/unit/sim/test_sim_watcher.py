@@ -45,7 +45,7 @@ def test_the_story_has_changes_of_leaders() -> None:
     assert not watched.broken
 
 
-def test_a_node_with_older_metadata_breaks_no_rule() -> None:
+def test_a_node_whose_metadata_is_older_than_that_of_another_node_breaks_no_rule() -> None:
     watched = Watched()
     later = replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1)
     watched.learn(FIRST, later, FIRST)
@@ -98,7 +98,7 @@ def test_different_values_at_the_same_offset_are_found(compacted: bool) -> None:
     assert list(compare("t-0", copies, compacted=compacted)) == ["t-0 offset 1 differs between n1 and n2"]
 
 
-def test_a_replica_that_ends_earlier_is_found() -> None:
+def test_a_replica_that_ends_before_another_replica_is_found() -> None:
     assert list(compare("t-0", [copy("n1", b"a", b"b"), copy("n2", b"a")], compacted=False)) == [
         "t-0 ends at 1 on n2 and at 2 on n1"
     ]

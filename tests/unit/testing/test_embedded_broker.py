@@ -164,7 +164,7 @@ def test_faults_do_not_delay_the_stop(penstock: Broker, monkeypatch: pytest.Monk
 # --- the plugin ---------------------------------------------------------------------------------------------------
 
 
-def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
+def test_importing_the_plugin_imports_no_module_of_the_broker() -> None:
     probe = (
         "import sys, penstock.testing.plugin, penstock.testing;"
         "print([name for name in sys.modules if name.startswith('penstock.') and 'testing' not in name])"
@@ -174,7 +174,7 @@ def test_the_plugin_imports_nothing_of_the_broker_early() -> None:
 
 
 @pytest.mark.programs
-def test_pytest_does_not_rewrite_the_broker_because_its_distribution_has_a_plugin(tmp_path: Path) -> None:
+def test_pytest_does_not_rewrite_modules_of_the_broker_although_its_distribution_has_a_plugin(tmp_path: Path) -> None:
     """Runs with a wheel's list of files, by which pytest chooses modules; an editable install has none."""
     site, project = tmp_path / "site", tmp_path / "project"
     installed = site / "penstock-0.1.0.dist-info"

@@ -27,7 +27,7 @@ def test_a_transaction_survives_encoding_and_decoding(server_version: int) -> No
     assert decode_record(key, value) == JournalRecord("tx", txn)
 
 
-def test_decoding_a_tombstone_and_an_unknown_record_type() -> None:
+def test_a_tombstone_is_decoded_and_a_record_of_unknown_type_is_ignored() -> None:
     key, value = encode_record(JournalRecord("tx", None), 2)
     assert value is None
     assert decode_record(key, None) == JournalRecord("tx", None)

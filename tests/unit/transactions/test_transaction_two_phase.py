@@ -78,7 +78,7 @@ def test_the_next_producer_ends_the_transaction_it_kept(commit: bool, reloads: b
     assert driver.add(ended) is NONE
 
 
-def test_a_retry_of_the_end_succeeds() -> None:
+def test_a_retry_of_the_end_of_a_kept_transaction_succeeds() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -101,7 +101,7 @@ def test_a_late_retry_does_not_end_the_next_transaction() -> None:
     assert driver.state() is State.ONGOING
 
 
-def test_the_last_producer_to_keep_a_transaction_ends_it_and_all_earlier_ones_are_fenced() -> None:
+def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_producers_are_fenced() -> None:
     driver = Driver(config=ENABLED)
     first = prepared(driver)
     second = driver.init(two_phase=True, keep=True)
@@ -125,7 +125,7 @@ def test_a_kept_transaction_can_only_be_ended() -> None:
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_keeping_without_an_open_transaction_starts_normally(state: State) -> None:
+def test_a_producer_that_asks_to_keep_a_transaction_starts_normally_if_none_is_open(state: State) -> None:
     driver = Driver(config=ENABLED)
     before = driver.in_state(state)
     assert driver.init(two_phase=True, keep=True) == Answer(NONE, 1000, before.producer_epoch + 1)
@@ -139,7 +139,7 @@ def test_a_decided_transaction_cannot_be_kept(state: State) -> None:
     assert driver.init(two_phase=True, keep=True) == Answer(CONCURRENT)
 
 
-def test_a_producer_that_does_not_keep_aborts_the_transaction_and_fences_all_earlier_ones() -> None:
+def test_a_producer_that_does_not_keep_the_transaction_aborts_it_and_fences_all_earlier_producers() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -152,7 +152,7 @@ def test_a_producer_that_does_not_keep_aborts_the_transaction_and_fences_all_ear
     assert driver.transaction().timeout_ms == TIMEOUT_MS
 
 
-def test_keeping_with_used_up_epochs_gives_a_new_producer_id_and_writes_markers_for_the_old() -> None:
+def test_keeping_a_transaction_with_used_up_epochs_gives_a_new_producer_id_and_markers_with_the_old_id() -> None:
     driver = Driver(config=ENABLED)
     driver.init(two_phase=True)
     before = driver.set_epoch(LAST_EPOCH)
@@ -182,7 +182,7 @@ def test_ending_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry() 
     assert driver.commit(kept) == ended
 
 
-def test_a_client_before_version_2_ends_a_kept_transaction_with_its_own_epoch() -> None:
+def test_before_version_2_markers_of_a_kept_transaction_have_the_epoch_of_its_first_producer() -> None:
     driver = Driver(config=ENABLED)
     who = driver.init(two_phase=True)
     driver.add(who, version=V1)

@@ -265,7 +265,7 @@ def _run_many(args: argparse.Namespace) -> int:
 
 
 def _picklable(args: argparse.Namespace) -> argparse.Namespace:
-    kept = {name: value for name, value in vars(args).items() if name != "run"}
+    kept = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
     return argparse.Namespace(**kept)
 
 

@@ -45,6 +45,11 @@ def test_a_range_of_seeds_prints_a_summary(capsys: pytest.CaptureFixture[str]) -
     assert (found["seeds"], found["failed"], found["failed_seeds"]) == (2, 0, [])
 
 
+def test_seeds_may_run_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--seeds", "1..2", "--seconds", "1", "--jobs", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seeds"] == 2
+
+
 def test_a_trace_has_every_message_and_every_change_of_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "1", "--profile", "calm", "--seconds", "1", "--actors", "1", "--trace"]) == 0
     told = capsys.readouterr().out

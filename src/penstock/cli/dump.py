@@ -90,7 +90,7 @@ def _base_offset(name: str) -> int:
     found = re.match(r"(\d{20})", name)
     if found is None:
         raise Failure(
-            f"{name} does not start with its base offset in 20 digits: give the file its original name",
+            f"The file name {name} does not start with a base offset of 20 digits: give the file its original name",
             Exit.USAGE,
         )
     return int(found[1])

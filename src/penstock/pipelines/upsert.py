@@ -94,7 +94,7 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns the SQL condition that a row has its key.
+        """Returns an SQL condition that is true for a row with a complete key.
 
         A row with a value in `_bad` has its key only if all key columns are set and none of them is nested.
         """

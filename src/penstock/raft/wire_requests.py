@@ -214,6 +214,4 @@ def only_partition(topics: Sequence[Any]) -> Any:
         index = next(getattr(partition, n) for n in ("partition_index", "partition", "index") if hasattr(partition, n))
         if (METADATA_TOPIC in names or getattr(topic, "topic_id", None) == METADATA_TOPIC_ID) and index == 0:
             return partition
-    raise KafkaError(
-        ErrorCode.INVALID_REQUEST, f"The request is not about {METADATA_TOPIC}-0 alone. Name only this partition."
-    )
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request must name partition {METADATA_TOPIC}-0 and no other.")

@@ -70,7 +70,7 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """Notes that the next request names this partition, so that the leader will know it."""
+        """Records that the next request names this partition, which adds the partition to the leader's session."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:

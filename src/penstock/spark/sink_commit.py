@@ -163,7 +163,8 @@ async def _still_open(
 ) -> list[Prepared]:
     """Returns the transactions of decision `last` that are not completed.
 
-    If `prepared` has a transaction with the same transactional id, the transaction of the decision has ended.
+    A transactional id has one transaction at a time: if `prepared` has a newer transaction with the transactional id of
+    one in the decision, the one in the decision has ended.
     """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)

@@ -15,8 +15,8 @@ _MAX_BYTES = 10
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
     """Returns the value of the zigzag varint at each position, and the position after each varint.
 
-    A position past the end of the data reads the last byte. The caller compares the ends of fields with the ends
-    of records, so it finds a field that runs past its record: positions only grow.
+    A position past the end of the data reads the last byte instead of failing. The caller notices: the returned
+    position is always larger than the given one, so the field ends after its record.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1

@@ -116,7 +116,7 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Decides now and returns nothing: the decision itself names the futures that get its replies."""
+        """Runs the decision at once. Returns nothing, because the decision holds the futures that get its replies."""
         self.active()
         self._follow_up(decide)
 

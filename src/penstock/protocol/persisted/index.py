@@ -99,7 +99,7 @@ def remote_log_record(number: int) -> type[Message]:
 
 @cache
 def group_record(number: int) -> tuple[type[Message], type[Message]]:
-    """Returns the key class and the value class of a group coordinator's record. Raises KeyError, too."""
+    """Returns the key and value classes of a group coordinator's record. Raises KeyError for an unknown type."""
     return _load("group", GROUP_RECORDS[number], "Key"), _load("group", GROUP_RECORDS[number], "Value")
 
 

@@ -13,12 +13,13 @@ def changes_by_restart(
 ) -> Iterator[str]:
     """Yields each forbidden change that a clean restart of all nodes caused.
 
-    One change is allowed. Replicas in sync can have different start offsets: a deletion moves the start of each replica
-    separately, and a replica that was down, or was killed before it wrote its new start down, comes back with an older
-    start. As a leader it shows deleted records again, as Kafka does, until the next leader is elected. So a partition's
-    start may move forward to the start that another replica had before the restart, but not above the offset of a
-    requested deletion. It never moves back: a follower in sync has at least its leader's start. Records above the
-    start stay.
+    One change is allowed: after the restart a partition's start offset may be higher, up to the start that another
+    replica had before, but not above the offset of a requested deletion. It may not be lower, because a follower in
+    sync has at least its leader's start. Records above the start stay.
+
+    The reason: a deletion moves the start of each replica separately, and a replica that was down, or was killed before
+    it stored its new start, has an older one. If that replica leads before the restart, it shows deleted records, as in
+    Kafka; after the restart another replica may lead.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

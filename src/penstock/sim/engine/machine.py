@@ -114,7 +114,7 @@ class Machine:
 
     @property
     def image(self) -> MetadataImage | None:
-        """The metadata of the node that serves here; None if none serves."""
+        """The metadata image of the node on this machine; None unless the node serves requests."""
         broker = self.broker
         return broker.metadata.image if broker is not None and self.state is State.SERVING else None
 

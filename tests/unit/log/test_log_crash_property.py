@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,6 +28,9 @@ from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn, read_end_txn
 from penstock.records.header import BatchHeader, parse_header
 from tools.examples import examples
+
+#: All examples together take minutes on a machine that does other work; nothing in here waits.
+pytestmark = pytest.mark.timeout(1500)
 
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
 NOW = 1_700_000_000_000

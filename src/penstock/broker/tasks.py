@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 
 
 class Tasks:
@@ -41,3 +43,42 @@ class Tasks:
     async def close(self) -> None:
         self.cancel()
         await self.ended()
+
+
+class RepeatedRequest:
+    """Sends what is waiting in one task, request after request, with longer and longer pauses after failures.
+
+    `is_waiting` returns True while something has to be sent; `send` sends one request and returns False if it failed.
+    """
+
+    __slots__ = ("_is_waiting", "_name", "_send", "_task", "closed")
+
+    def __init__(self, name: str, is_waiting: Callable[[], bool], send: Callable[[], Awaitable[bool]]) -> None:
+        self._name = name
+        self._is_waiting = is_waiting
+        self._send = send
+        self._task: asyncio.Task[None] | None = None
+        self.closed = False
+
+    def start(self) -> None:
+        """Starts the task; no-op if it runs already."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    async def close(self) -> None:
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = RETRY_SECONDS
+        try:
+            while self._is_waiting():
+                if await self._send():
+                    pause = RETRY_SECONDS
+                else:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, MAX_RETRY_SECONDS)
+        finally:
+            self._task = None

@@ -7,11 +7,11 @@ request, which is repeated until the controller accepts it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.broker.tasks import RepeatedRequest
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 ASK_TIMEOUT_MS = 30_000
 #: Maximum number of replicas in a request, as in Kafka.
 MAX_REPLICAS = 2_000
@@ -39,34 +38,20 @@ class DirectoryAssignments:
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._waiting: dict[Partition, bytes] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._reports = RepeatedRequest("directory assignments", lambda: bool(self._waiting), self._send)
 
     def placed(self, partition: Partition, directory_id: bytes) -> None:
         """Reports the directory that has the replica's log; no-op if the metadata has it already."""
-        if self._closed or partition.image.directory(self._node_id) == directory_id:
+        if self._reports.closed or partition.image.directory(self._node_id) == directory_id:
             return
         self._waiting[partition] = directory_id
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send(), name="directory assignments")
+        self._reports.start()
 
     async def close(self) -> None:
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._reports.close()
 
-    async def _send(self) -> None:
-        pause = RETRY_SECONDS
-        try:
-            while self._waiting:
-                if await self._ask(list(self._waiting.items())[:MAX_REPLICAS]):
-                    pause = RETRY_SECONDS
-                else:
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, MAX_RETRY_SECONDS)
-        finally:
-            self._task = None
+    async def _send(self) -> bool:
+        return await self._ask(list(self._waiting.items())[:MAX_REPLICAS])
 
     async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
         """Sends one request. Returns False if it has to be repeated.

@@ -6,11 +6,11 @@ answer (a lost connection, a new controller) is sent again while the partition s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.broker.tasks import RepeatedRequest
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_56_alter_partition import (
     AlterPartitionRequest,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 RECOVERED = 0
 ASK_TIMEOUT_MS = 30_000
 
@@ -39,39 +38,25 @@ class IsrChanges:
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._waiting: dict[Partition, tuple[Leading, Proposal]] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
+        self._requests = RepeatedRequest("changes of in-sync sets", lambda: bool(self._waiting), self._send)
         self.shrinks = 0
         self.expands = 0
         self.refusals = 0
 
     def submit(self, partition: Partition) -> None:
         leading = partition.leading
-        if leading is None or leading.proposal is None or self._closed:
+        if leading is None or leading.proposal is None or self._requests.closed:
             return
         self._waiting[partition] = (leading, leading.proposal)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send(), name="changes of in-sync sets")
+        self._requests.start()
 
     async def close(self) -> None:
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._requests.close()
 
-    async def _send(self) -> None:
-        pause = RETRY_SECONDS
-        try:
-            while self._waiting:
-                sent = {each: what for each, what in self._waiting.items() if _stands(each, *what)}
-                self._waiting = {}
-                if sent and await self._ask(sent):
-                    pause = RETRY_SECONDS
-                elif sent:
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, MAX_RETRY_SECONDS)
-        finally:
-            self._task = None
+    async def _send(self) -> bool:
+        sent = {each: what for each, what in self._waiting.items() if _stands(each, *what)}
+        self._waiting = {}
+        return not sent or await self._ask(sent)
 
     async def _ask(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> bool:
         """Sends one request. Returns False if some proposals have to be sent again."""

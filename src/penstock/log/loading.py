@@ -326,14 +326,14 @@ def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
             segment.reset_indexes(recovery_point)
             # A batch must end exactly at the recovery point, else index and log do not match.
             found = segment.locate(recovery_point - 1)
-            if found is not None:
+            if found is not None and segment.last_timestamp_fits():
                 position = found[0] + found[1]
                 header = next(scan_headers(segment.file, found[0], position))[1]
                 if header.next_offset == recovery_point:
                     segment.synced_size = position
                     return position, recovery_point
             logger.warning(
-                "%s has no batch that ends at the recovery point %d: verifying the whole segment",
+                "%s does not match its indexes at the recovery point %d: verifying the whole segment",
                 segment.file.path,
                 recovery_point,
             )

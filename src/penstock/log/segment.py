@@ -296,6 +296,20 @@ class Segment:
             logger.warning("a damaged batch hides the timestamps of the records after it from retention: %s", error)
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
+    def last_timestamp_fits(self) -> bool:
+        """True if the batch that the last entry of the time index names has the timestamp of this entry.
+
+        A power loss may tear the first entry that was not synced. With zeros in the last bytes of its offset, the entry
+        names an older batch, maybe one below the recovery point. Other entries are not compared: that saves a read.
+        """
+        timestamp, offset = self.time_index.last
+        if timestamp < 0 or (offset - self.base_offset) & 0xFF:
+            return True
+        found = self.locate(offset)
+        if found is None:
+            return False
+        return next(scan_headers(self.file, found[0], sum(found)))[1].max_timestamp == timestamp
+
     @property
     def first_timestamp(self) -> int | None:
         """The largest timestamp of the first batch; None in an empty segment. Rolling by time starts from it."""

@@ -69,8 +69,8 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pyt
     config = LogConfig(segment_bytes=100_000, index_interval_bytes=200)
     logs, log = started(disk, config)
     logs.environment.unflushed_bytes = 1
-    for _ in range(500):
-        produce(log)
+    for number in range(500):
+        produce(log, timestamp=NOW + number)
     finish(log.flush())
     logs.write_checkpoints()
     flushed = log.segments.active.size
@@ -105,6 +105,25 @@ def test_a_torn_tail_is_cut_off(lost: int, caplog: pytest.LogCaptureFixture) -> 
     assert offsets(log) == list(range(left))
     assert log.segments.active.file.size == log.segments.active.size == left * size
     assert produce(log) == left
+
+
+@pytest.mark.parametrize("zeros", range(1, 12))
+def test_a_torn_entry_of_the_time_index_that_names_a_batch_below_the_recovery_point_is_removed(zeros: int) -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk, LogConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+    for _ in range(600):
+        produce(log)
+    finish(log.flush())
+    logs.write_checkpoints()
+    produce(log, 11, timestamp=NOW + 70_000)
+    log.store()  # writes an entry with offset 610, which is 512 if its last byte is zero
+    logs.abandon()
+    data = disk.inode("/logs/t-0/00000000000000000000.timeindex").data
+    data[-zeros:] = bytes(zeros)
+    _, log = started(disk)
+    assert log.log_end_offset == 611
+    assert log.segments.active.max_timestamp_offset == 610
+    check_indexes(log.segments.active)
 
 
 def test_zeros_and_garbage_after_the_last_batch_are_cut_off() -> None:
@@ -255,7 +274,8 @@ def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monk
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=1 << 20))
     for number in range(400):
-        produce(log, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3)
+        options = {"producer_id": number % 3, "base_sequence": number // 3}
+        produce(log, producer_epoch=0, timestamp=NOW + number, **options)
     logs.environment.unflushed_bytes = 1
     finish(log.flush())
     logs.write_checkpoints()

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogDirectories(Sequence[LogDir]):
-    """The directories for partitions, as a sequence. `metadata` holds the metadata log and is often one of these."""
+    """A sequence of the directories for partitions. The directory `metadata` of the metadata log is often one of
+    them."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._for_partitions = [LogDir(disk, _normal(path)) for path in paths]

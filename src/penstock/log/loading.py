@@ -274,7 +274,7 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
 
 
 def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
-    """Removes the segments from `slot` on and syncs the directory, because a crash could else bring one back."""
+    """Removes the segments from `slot` on and syncs the directory, so that a crash does not bring them back."""
     doomed = segments[slot:]
     for segment in reversed(doomed):
         logger.warning("removing %s: the segment before it is damaged or missing", segment.file.path)

@@ -1,6 +1,6 @@
 """The producer state of a partition: sequences for idempotence, open transactions for the last stable offset.
 
-    client batch ──validate──► duplicate of one of the last five: answered with its offset, nothing appended
+    client batch ──validate──► duplicate of one of the last five batches: answered with its offset, nothing appended
                                out of sequence or of an old epoch: refused
                                else appended, then `update`d
 All of this state can be rebuilt from the headers of the batches; a snapshot only makes that faster.
@@ -124,7 +124,7 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Returns None for a producer's next batch, and the original of a duplicate. Raises KafkaError for others."""
+        """Returns None for a producer's next batch, the earlier batch for a duplicate; else raises KafkaError."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -179,7 +179,7 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence of an unknown or expired producer, unless a pending check expects a lower sequence."""
+        """Accepts any sequence of an unknown or expired producer, unless a pending verification saw a lower one."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -192,7 +192,7 @@ class ProducerStateManager:
         if unknown_start or sequence > verification.lowest_sequence:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {header.producer_id} sent sequence {sequence} before earlier records: retry.",
+                f"Producer {header.producer_id} sent sequence {sequence}, but records before it are missing: retry.",
             )
 
     # After an append.
@@ -314,13 +314,18 @@ class ProducerStateManager:
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"A producer with the newer epoch {entry.producer_epoch} has written since.",
+                f"Producer {producer_id} has epoch {producer_epoch}, but the partition has records of its newer epoch "
+                f"{entry.producer_epoch}.",
             )
         known = self._verifications.get(producer_id) if self._verifications else None
         if verification is not None and known is verification:
             return
         if not self.has_ongoing_transaction(producer_id, producer_epoch):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended meanwhile.")
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"The transaction of producer {producer_id} ended before its "
+                "offsets were written: begin a new transaction.",
+            )
 
     # Expiry and snapshots.
 
@@ -384,14 +389,15 @@ def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
         if first != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {header.producer_id} starts epoch {header.producer_epoch} with sequence {first}, not 0.",
+                f"Producer {header.producer_id} starts epoch {header.producer_epoch} with sequence {first} instead "
+                "of 0.",
             )
         return
     last = entry.last_sequence
     if first != last + 1 and not (first == 0 and last == MAX_SEQUENCE):
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"Producer {header.producer_id} sent sequence {first} after {last}.",
+            f"Producer {header.producer_id} sent sequence {first}, which does not follow its last sequence {last}.",
         )
 
 

@@ -37,7 +37,7 @@ MAX_KEPT = 100_000
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery found in the batches at the end of a log. It is kept so that the batches are read only once."""
+    """Facts that recovery finds in the batches at the end of a log. They are kept, so that each batch is read once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.
@@ -97,7 +97,8 @@ def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int,
 
 
 def _marker(segment: Segment, position: int, header: BatchHeader) -> EndTxn | None:
-    """Reads a marker and verifies its checksum again: the marker decides what readers see."""
+    """Reads a transaction's marker. Verifies its checksum again, because the marker decides which records readers
+    see."""
     data = segment.file.pread(header.size, position)
     if not crc_ok(data):
         raise CorruptBatchError(segment.file.path, position, "the checksum of a transaction's marker does not match")

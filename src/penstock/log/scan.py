@@ -41,7 +41,7 @@ def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: in
     """Returns the header. Raises CorruptBatchError for an impossible offset or length, which the CRC does not cover."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
         raise CorruptBatchError(
-            path, position, f"these bytes are no batch: magic {header.magic}, length {header.batch_length}"
+            path, position, f"these bytes are not a batch: magic {header.magic}, length {header.batch_length}"
         )
     if position + header.batch_length + LOG_OVERHEAD > end:
         raise CorruptBatchError(path, position, f"a batch of {header.size} bytes is cut off at byte {end}")
@@ -62,7 +62,7 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
         if at + HEADER_SIZE > len(chunk):
             chunk, chunk_start, at = file.pread(min(HEADER_CHUNK, end - position), position), position, 0
             if len(chunk) < HEADER_SIZE:
-                raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
+                raise CorruptBatchError(file.path, position, "the file ends in the middle of a batch header")
         header = _checked(BatchHeader._make(HEADER.unpack_from(chunk, at)), file.path, position, end, lowest)
         lowest = header.base_offset + header.last_offset_delta + 1
         yield position, header
@@ -81,7 +81,7 @@ def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Itera
         if at + HEADER_SIZE > len(chunk):
             chunk, chunk_start, at = _read_chunk(file, position, VERIFY_CHUNK, end), position, 0
             if len(chunk) < HEADER_SIZE:
-                raise CorruptBatchError(file.path, position, "the file ends in the middle of a header")
+                raise CorruptBatchError(file.path, position, "the file ends in the middle of a batch header")
         header = _checked(BatchHeader._make(unpack(chunk, at)), file.path, position, end, lowest)
         size = header.batch_length + LOG_OVERHEAD
         if at + size > len(chunk):
@@ -89,7 +89,7 @@ def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Itera
             if len(chunk) < size:
                 raise CorruptBatchError(file.path, position, "the file is shorter than its known size")
         if crc32c(chunk[at + CRC_START : at + size]) != header.crc:
-            raise CorruptBatchError(file.path, position, "the checksum does not match")
+            raise CorruptBatchError(file.path, position, "the checksum of the batch does not match")
         lowest = header.base_offset + header.last_offset_delta + 1
         yield ScannedBatch(position, header, chunk[at : at + size])
         position += size

@@ -40,7 +40,7 @@ class SnapshotFiles:
         return path
 
     def take_last(self, producers: ProducerStateManager) -> str | None:
-        """Does the same as `take` before a stop, but writes nothing if the log never had a producer id."""
+        """Takes the snapshot of a clean stop. Writes no file if the log never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None
 
     def load_latest(

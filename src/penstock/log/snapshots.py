@@ -43,7 +43,7 @@ def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
         raise SnapshotError(f"version {version} is unknown")
     body = data[_HEAD.size :]
     if crc32c(body) != crc:
-        raise SnapshotError("the checksum does not match")
+        raise SnapshotError("the checksum of the snapshot does not match")
     (count,) = _COUNT.unpack_from(body)
     entries = body[_COUNT.size :]
     if count < 0 or len(entries) != count * _ENTRY.size:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.replay import aborted_entry
+from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import MAX_RELATIVE_OFFSET
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import check_crc, iter_batches
@@ -132,7 +133,13 @@ def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
     while start < len(batches):
         header = batches[start].header
         segment = log.segments.active
-        if log.must_roll(segment, header.size, header.max_timestamp, header.last_offset, now_ms):
+        try:
+            rolls = log.rolling.is_due(segment, header.size, header.max_timestamp, header.last_offset, now_ms)
+        except CorruptBatchError as error:
+            raise log.health.corrupt(error) from error
+        except OSError as error:
+            raise log.health.failed(error) from error
+        if rolls:
             segment = log.roll(header.last_offset, now_ms)
         room = log.config.segment_bytes - segment.size - header.size
         stop = start + 1
@@ -153,7 +160,7 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
     try:
         segment.append_many([batch.header for batch in run], buffers)
     except OSError as error:
-        raise log.failed(error) from error
+        raise log.health.failed(error) from error
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:
             log.assign_epoch(header.partition_leader_epoch, header.base_offset)
@@ -170,4 +177,4 @@ def _update_producers(log: Log, segment: Segment, header: BatchHeader, marker: E
         except OSError as error:
             # The log has the marker, but the transaction index has no entry for it. Recovery writes the entry; until
             # then this log takes no more writes.
-            raise log.failed_midway(error) from error
+            raise log.health.failed_midway(error) from error

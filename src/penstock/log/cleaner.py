@@ -211,7 +211,7 @@ class Cleaner:
         try:
             await swap_in(log, replacements)
         except OSError as error:
-            raise log.failed(error) from error
+            raise log.health.failed(error) from error
 
     def _drop(self, job: CompactionJob, result: CompactionResult) -> None:
         for group in result.groups:

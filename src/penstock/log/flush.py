@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """What is durable once the flush is done."""
+    """The offset, the sizes of segments and the side files that a flush makes durable."""
 
     offset: int
     truncations: int
@@ -51,7 +51,7 @@ async def make_countable(log: Log) -> None:
 
 
 class Durability:
-    """Tracks how much of a log is on disk, and syncs the log for those that wait for it."""
+    """Tracks how much of a log is on disk, and syncs the log for waiting requests."""
 
     __slots__ = (
         "_log",
@@ -119,7 +119,7 @@ class Durability:
 
     async def wait(self, offset: int) -> None:
         """Waits for a round of group commit that covers the records below `offset`."""
-        self._log.check_writable()
+        self._log.health.check_writable()
         if offset > self._log.log_end_offset:
             raise TruncatedError(offset)
         loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ class Durability:
                     elif not future.done():
                         future.set_result(None)
         except (OSError, KafkaError) as error:
-            refusal = self._log.failed(error) if isinstance(error, OSError) else error
+            refusal = self._log.health.failed(error) if isinstance(error, OSError) else error
             self._refuse(refusal)
         finally:
             self._running = None
@@ -172,7 +172,8 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """Writes or removes the mark as the config demands, then syncs for the waiters. Returns the flushed offset."""
+        """Writes or removes the synced mark as the config demands, then syncs the records. Returns the flushed
+        offset."""
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -220,7 +221,7 @@ class Durability:
     def begin(self) -> FlushGoal:
         """Writes what is only in memory to files. Returns what has to be synced before the recovery point may move."""
         log = self._log
-        log.check_writable()
+        log.health.check_writable()
         try:
             log.store()
             if log.appended_bytes - self.flushed_bytes >= log.environment.unflushed_bytes:
@@ -228,7 +229,7 @@ class Durability:
                 if snapshot is not None:
                     self.note_unsynced(snapshot)
         except OSError as error:
-            raise log.failed(error) from error
+            raise log.health.failed(error) from error
         paths: list[str] = []
         for segment in log.segments.starting_at(self.recovery_point):
             paths.extend(segment.path(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
@@ -247,16 +248,17 @@ class Durability:
             await log.environment.disk.run(self._sync_files, goal.paths)
         except OSError as error:
             self._missed(goal)
-            raise log.failed(error) from error
+            raise log.health.failed(error) from error
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Makes the next flush sync the goal's files: the log stays online if the error is not a fault of the disk."""
+        """Makes the next flush sync the goal's files again. That flush comes if the log stays online despite the
+        error."""
         for path in goal.paths:
             self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
-        """Moves the recovery point up to the goal, after all that the goal names was synced."""
+        """Moves the recovery point up to the goal's offset. The caller has synced all files of the goal."""
         log = self._log
         if log.truncations != goal.truncations or log.offline:
             return
@@ -274,13 +276,13 @@ class Durability:
             await self.sync(goal)
 
     async def flush(self) -> None:
-        self._log.check_writable()
+        self._log.health.check_writable()
         if self._log.is_dirty:
             await self.sync(self.begin())
 
     def flush_now(self) -> None:
         log = self._log
-        log.check_writable()
+        log.health.check_writable()
         if not log.is_dirty:
             return
         goal = self.begin()
@@ -290,7 +292,7 @@ class Durability:
             self._sync_files(goal.paths)
         except OSError as error:
             self._missed(goal)
-            raise log.failed(error) from error
+            raise log.health.failed(error) from error
         self._synced_bases = frozenset(log.segments.bases)
         self.finish(goal)
 

@@ -8,18 +8,17 @@ error the log takes no more writes: the state of the disk is unknown until recov
 
 from __future__ import annotations
 
-import errno
-import logging
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from penstock.check import check
-from penstock.disk.api import is_shortage
 from penstock.log import appending, shorten, timestamps
 from penstock.log.appending import AppendInfo
 from penstock.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, render_partition_metadata
 from penstock.log.flush import Durability
+from penstock.log.health import LogHealth
 from penstock.log.producers import AppendOrigin, ProducerStateManager
+from penstock.log.roll_policy import RollPolicy
 from penstock.log.scan import CorruptBatchError
 from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
 from penstock.log.segment_list import SegmentList
@@ -27,7 +26,7 @@ from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
 from penstock.log.synced_mark import Mark
 from penstock.log.timestamps import TimestampedOffset
-from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.header import LOG_OVERHEAD
 from penstock.records.validate import AppendRules, Prepared, validate_own, validate_produced
 
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendInfo", "AppendOrigin", "Log", "LogSlice", "TimestampedOffset"]
 
-logger = logging.getLogger(__name__)
-
-#: After these errors the disk can still be read; after any other its pages can't be trusted.
-_STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
-
 
 @lru_cache(maxsize=1024)
 def _rules_of(config: LogConfig) -> AppendRules:
@@ -55,10 +49,7 @@ def _rules_of(config: LogConfig) -> AppendRules:
 
 class Log:
     __slots__ = (
-        "_closed",
-        "_failure",
         "_flush_messages",
-        "_roll_ms",
         "_rules",
         "appended_bytes",
         "cleaned_offset",
@@ -66,6 +57,7 @@ class Log:
         "durability",
         "environment",
         "epochs",
+        "health",
         "high_watermark",
         "log_dir",
         "log_end_offset",
@@ -74,6 +66,7 @@ class Log:
         "path",
         "pending_swaps",
         "producers",
+        "rolling",
         "segments",
         "snapshots",
         "topic",
@@ -122,8 +115,12 @@ class Log:
         self.truncations = 0
         self.segments = SegmentList(segments)
         self.durability = Durability(self, recovery_point, mark)
-        self._failure: OSError | None = None
-        self._closed = False
+        self.health = LogHealth(
+            f"{topic}-{partition}",
+            log_dir,
+            disk_failed=partial(environment.disk_failed, self),
+            report_corruption=partial(environment.corruption_found, self),
+        )
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -145,7 +142,7 @@ class Log:
 
     @property
     def offline(self) -> bool:
-        return self._failure is not None
+        return self.health.failure is not None
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config
@@ -154,14 +151,7 @@ class Log:
         self._flush_messages = config.flush_messages if config.flush_messages > 1 else 1 << 62
         for segment in self.segments:
             segment.index_interval = config.index_interval_bytes
-        self._roll_ms = self._new_roll_ms()
-
-    def _new_roll_ms(self) -> int:
-        """Returns how long a segment may stay active: segment.ms, or a smaller max.compaction.lag.ms, less jitter."""
-        config = self.config
-        limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
-        return limit - (self.environment.random.randrange(jitter) if jitter > 0 else 0)
+        self.rolling = RollPolicy(config, self.environment.random)
 
     @property
     def last_stable_offset(self) -> int:
@@ -178,57 +168,6 @@ class Log:
             self.high_watermark = offset
             self.producers.on_high_watermark(offset)
         return self.high_watermark
-
-    def failed(self, error: OSError) -> KafkaError:
-        """Takes the log offline after a disk error and notifies the manager. Returns the error to raise.
-
-        A lack of descriptors or memory is not the disk's failure: the log stays online, and the caller may try again.
-        """
-        if self._closed:
-            return KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "The partition was just closed on this broker: look up its leader again.",
-            )
-        if self._failure is None and not is_shortage(error):
-            self._failure = without_frames(error)
-            self.environment.disk_failed(self, error)
-        return self._storage_error(error)
-
-    def failed_midway(self, error: OSError) -> KafkaError:
-        """Like `failed`, for an error after which files and memory differ: the log goes offline whatever the error."""
-        refusal = self.failed(error)
-        if self._failure is None and not self._closed:
-            self._failure = without_frames(error)
-            logger.error(
-                "%s is offline until the node restarts: an error interrupted a change of its files (%s)", self, error
-            )
-        return refusal
-
-    def _storage_error(self, error: OSError) -> KafkaError:
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"Directory {self.log_dir} failed ({error.strerror or error}): see the broker's log.",
-        )
-
-    def check_writable(self) -> None:
-        if self._failure is not None or self._closed:
-            raise self._unwritable()
-
-    def _unwritable(self) -> KafkaError:
-        return self.failed(self._failure or OSError(errno.EBADF, "the log is closed"))
-
-    def take_offline(self, error: OSError) -> None:
-        """Takes this log offline because another log of its directory met a disk error."""
-        if self._failure is None:
-            self._failure = error
-
-    def report_corruption(self, reason: str) -> None:
-        self.environment.corruption_found(self, reason)
-
-    def corrupt(self, error: CorruptBatchError) -> KafkaError:
-        """Reports a damaged batch. Returns the error to raise."""
-        self.report_corruption(str(error))
-        return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged and is not served.")
 
     # Appending.
 
@@ -249,8 +188,9 @@ class Log:
         Raises UnpackFirstError if validating a client's batch takes long. Then the caller has `environment.unpacking`
         prepare the batch and appends it again with the result, `prepared`.
         """
-        if self._failure is not None or self._closed:
-            raise self._unwritable()
+        health = self.health
+        if health.failure is not None or health.closed:
+            raise health.unwritable()
         base_offset = self.log_end_offset
         if origin is not AppendOrigin.CLIENT:
             batches = validate_own(
@@ -280,12 +220,14 @@ class Log:
                 appending.check_producer_room(self, now_ms)
         last_offset = base_offset + header.last_offset_delta
         segment = self.segments.active
-        if self.must_roll(segment, size, header.max_timestamp, last_offset, now_ms):
-            segment = self.roll(last_offset, now_ms)
         try:
+            if self.rolling.is_due(segment, size, header.max_timestamp, last_offset, now_ms):
+                segment = self.roll(last_offset, now_ms)
             segment.append(header, batch.head, batch.tail)
+        except CorruptBatchError as error:
+            raise health.corrupt(error) from error
         except OSError as error:
-            raise self.failed(error) from error
+            raise health.failed(error) from error
         if leader_epoch != self.epochs.latest_epoch:
             self.assign_epoch(leader_epoch, base_offset)
         self.advance(last_offset + 1, size)
@@ -317,7 +259,7 @@ class Log:
         Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of
         that epoch sends them. Returns None if nothing was appended.
         """
-        self.check_writable()
+        self.health.check_writable()
         return appending.append_fetched(self, records, leader_epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
@@ -334,28 +276,10 @@ class Log:
         try:
             self.environment.disk.write_atomic(path, render_partition_metadata(topic_id), sync=False)
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.health.failed(error) from error
         self.durability.note_unsynced(path)
 
     # Rolling.
-
-    def must_roll(self, segment: Segment, size: int, timestamp: int, last_offset: int, now_ms: int) -> bool:
-        config = self.config
-        occupied = segment.size
-        if not occupied:
-            return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        if occupied + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            return True
-        try:
-            first = segment.first_timestamp
-        except CorruptBatchError as error:
-            raise self.corrupt(error) from error
-        except OSError as error:
-            raise self.failed(error) from error
-        waited = timestamp - first if first is not None and first >= 0 else now_ms - segment.created_ms
-        if waited > self._roll_ms:
-            return True
-        return segment.is_index_full(config.segment_index_bytes)
 
     def roll(self, last_offset: int | None = None, now_ms: int | None = None) -> Segment:
         """Seals the active segment and creates the next one at the end of the log."""
@@ -379,35 +303,36 @@ class Log:
                 index_interval=self.config.index_interval_bytes,
             )
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.health.failed(error) from error
         if snapshot is not None:
             self.durability.note_unsynced(snapshot)
         if not old.size:
             self.drop_segments([old])
         self.segments.add(segment)
-        self._roll_ms = self._new_roll_ms()
+        self.rolling = RollPolicy(self.config, self.environment.random)
         self.environment.flush_wanted(self)
         return segment
 
     # Reading.
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int, min_one_batch: bool = True) -> LogSlice:
-        """Returns the batches from the one that holds `offset` up to `upper_bound`."""
+        """Returns a slice that begins with the batch that holds `offset` and ends at or before `upper_bound`."""
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Offset {offset} is outside of the log, {self.log_start_offset}..{self.log_end_offset}.",
+                f"Offset {offset} is outside of this log, which has offsets {self.log_start_offset} to "
+                f"{self.log_end_offset}.",
             )
-        if self._failure is not None and self._failure.errno not in _STILL_READABLE:
-            raise self.failed(self._failure)
+        if self.health.failure is not None:
+            self.health.check_readable()
         if offset >= upper_bound:
             return LogSlice(self, None, 0, 0)
         try:
             return self.segments.slice_from(self, offset, max_bytes, upper_bound, min_one_batch)
         except CorruptBatchError as error:
-            raise self.corrupt(error) from error
+            raise self.health.corrupt(error) from error
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.health.failed(error) from error
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """Finds the first record at or after `timestamp`."""
@@ -428,7 +353,7 @@ class Log:
         await self.durability.flush()
 
     def flush_now(self) -> None:
-        """Like `flush`, but blocks: for stopping and for tools."""
+        """Does the same as `flush` but blocks the event loop: for stopping and for tools."""
         self.durability.flush_now()
 
     async def flushed(self, offset: int) -> None:
@@ -451,7 +376,7 @@ class Log:
     @property
     def is_dirty(self) -> bool:
         """True if a flush has something to do."""
-        return self._failure is None and self.durability.is_behind
+        return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
         """Writes out, without a sync, what is only in memory: indexes from the recovery point on, leader epochs."""
@@ -472,15 +397,15 @@ class Log:
             for segment in doomed:
                 segment.change_suffix(DELETED_SUFFIX)
         except OSError as error:
-            raise self.failed_midway(error) from error
+            raise self.health.failed_midway(error) from error
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:
-        """Removes everything at or above `offset`. Returns False if there was nothing to remove."""
+        """Removes all batches at or above `offset`. Returns False if there was none."""
         return shorten.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Removes everything; the next record gets `offset`."""
+        """Removes all records; the next record gets `offset`."""
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
@@ -515,7 +440,7 @@ class Log:
                 self.environment.recovery_point_lowered(self)
             except OSError as error:
                 durability.restore_recovery_point(before)  # no file has changed yet: the caller may try again
-                raise self.failed(error) from error
+                raise self.health.failed(error) from error
 
     def end_at(self, offset: int) -> None:
         """Lowers the log end offset to `offset`, where the files were cut, and every other offset that is above it."""
@@ -533,12 +458,12 @@ class Log:
         self.durability.restart_at(offset)
 
     def note_compacted(self, offset: int) -> None:
-        """Records that everything below `offset` is compacted."""
+        """Records that all segments below `offset` are compacted."""
         self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
         """Completes the indexes and takes a producer snapshot before the last flush. Returns False if that failed."""
-        if self._failure is not None:
+        if self.health.failure is not None:
             return False
         try:
             active = self.segments.active
@@ -552,12 +477,12 @@ class Log:
                 self.durability.note_unsynced(snapshot)
                 self.snapshots.keep_only(self.segments.bases)
         except OSError as error:
-            self.failed(error)
+            self.health.failed(error)
             return False
         return True
 
     def close(self) -> None:
         """Closes the files, without a flush."""
-        self._closed = True
+        self.health.closed = True
         for segment in self.segments:
             segment.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.allowance import UNLIMITED, Allowance
 from penstock.disk.api import is_shortage
+from penstock.log import directory_flush
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
     parse_partition_metadata,
@@ -49,7 +50,6 @@ from penstock.protocol.vocabulary import METADATA_TOPIC
 if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.disk.api import Disk
-    from penstock.log.flush import FlushGoal
     from penstock.log.log import Log
     from penstock.log.segment import Segment
     from penstock.protocol.vocabulary import TopicPartition
@@ -60,10 +60,6 @@ __all__ = ["DirectoryError", "LogDir", "LogManager"]
 
 #: Logs handled before other tasks of the loop get a turn.
 OPEN_SLICE = 64
-#: Logs flushed at the same time.
-PARALLEL_FLUSHES = 8
-#: For more logs than this, one sync of the whole volume is cheaper than one sync per file.
-MANY_FLUSHES = 64
 
 
 class LogManager:
@@ -116,7 +112,7 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def synced_partitions(self) -> dict[bytes, list[int]]:
-        """Returns the partitions with a synced mark, by topic id: only synced records ever counted there."""
+        """Returns the partitions whose logs have a synced mark (see `synced_mark`), by topic id."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
             if log.durability.mark is Mark.PRESENT:
@@ -355,7 +351,7 @@ class LogManager:
         )
         for log in list(self._logs.values()):
             if log.log_dir == directory.path:
-                log.take_offline(error)
+                log.health.take_offline(error)
                 self.flush_queue.pop(log, None)
         if self.on_offline is not None:
             self.on_offline(directory, error)
@@ -439,37 +435,12 @@ class LogManager:
         return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
-        """Flushes these logs of one directory; syncs the volume once if they are many. Returns False if one failed."""
-        goals: list[tuple[Log, FlushGoal]] = []
-        for count, log in enumerate(logs):
-            try:
-                goals.append((log, log.durability.begin()))
-            except KafkaError as error:
-                logger.error("%s could not be flushed and is tried again with the next flush: %s", log, error)
-            if count % OPEN_SLICE == OPEN_SLICE - 1:
-                await asyncio.sleep(0)
+        """Flushes these logs of one directory. Returns False if the flush of one failed."""
         try:
-            synced = len(goals) > MANY_FLUSHES and await self.disk.run(self.disk.sync_volume, directory.path)
+            return await directory_flush.flush_all(self.disk, directory.path, logs)
         except OSError as error:
             self._take_offline(directory, error)
             return False
-        if synced or not self.disk.shared:
-            failures = await self._end_flushes(goals, synced)
-        else:
-            shares = (goals[number::PARALLEL_FLUSHES] for number in range(PARALLEL_FLUSHES))
-            failures = sum(await asyncio.gather(*(self._end_flushes(share, False) for share in shares)))
-        return len(goals) == len(logs) and not failures
-
-    async def _end_flushes(self, goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
-        """Ends the flushes. Returns how many failed."""
-        failures = 0
-        for log, goal in goals:
-            try:
-                await log.durability.end(goal, synced=synced)
-            except KafkaError as error:
-                logger.error("%s could not be flushed and is tried again with the next flush: %s", log, error)
-                failures += 1
-        return failures
 
     # Stopping.
 

@@ -35,12 +35,12 @@ def truncate_to(log: Log, offset: int) -> bool:
         else:
             _cut(log, offset)
     except CorruptBatchError as error:
-        log.report_corruption(str(error))
+        log.health.report_corruption(str(error))
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"The log can't be truncated, because a batch is damaged: {error}."
         ) from error
     except OSError as error:
-        raise log.failed_midway(error) from error
+        raise log.health.failed_midway(error) from error
     return True
 
 
@@ -79,7 +79,7 @@ def truncate_fully_and_start_at(log: Log, offset: int) -> None:
         log.environment.disk.sync_dir(log.path)
         log.environment.recovery_point_lowered(log)
     except OSError as error:
-        raise log.failed_midway(error) from error
+        raise log.health.failed_midway(error) from error
 
 
 def delete_old_segments(log: Log, now_ms: int) -> int:
@@ -94,7 +94,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
         log.drop_segments(doomed)
         log.snapshots.keep_only(log.segments.bases)
     except OSError as error:
-        raise log.failed(error) from error
+        raise log.health.failed(error) from error
     first = log.segments.bases[0]
     if first > log.log_start_offset:
         log.advance_log_start_offset(first)

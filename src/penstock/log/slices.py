@@ -21,7 +21,7 @@ CHECKED_AT_ONCE = 256 * 1024
 
 
 class LogSlice:
-    """Whole batches, except that `max_bytes` may cut the last one short, as in Kafka."""
+    """A range of whole batches in a segment file. As in Kafka, `max_bytes` may cut the last batch short."""
 
     __slots__ = ("_log", "_truncations", "position", "segment", "size")
 
@@ -53,7 +53,7 @@ class LogSlice:
             found = log.aborted_transactions(start, min(end, bound))
             past = segment.index.first_past(self.position + self.size) if found else None
         except OSError as error:
-            raise log.failed(error) from error
+            raise log.health.failed(error) from error
         return found if past is None else [each for each in found if each.first_offset < past]
 
     def read_cached(self) -> Buffer | None:
@@ -67,7 +67,7 @@ class LogSlice:
         try:
             return segment.file.pread_cached(self.size, self.position)
         except OSError as error:
-            raise self._log.failed(error) from error
+            raise self._log.health.failed(error) from error
 
     async def read(self) -> Buffer:
         segment = self.segment
@@ -76,7 +76,7 @@ class LogSlice:
         try:
             data = await segment.file.read(self.size, self.position)
         except OSError as error:
-            raise self._log.failed(error) from error
+            raise self._log.health.failed(error) from error
         if len(data) > CHECKED_AT_ONCE and segment.needs_check(self.position, self.position + self.size):
             return self._judged(segment, data, await self._log.environment.disk.run(_good_bytes, data))
         return self._judged(segment, data)
@@ -88,14 +88,14 @@ class LogSlice:
         try:
             data = segment.file.pread(self.size, self.position)
         except OSError as error:
-            raise self._log.failed(error) from error
+            raise self._log.health.failed(error) from error
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
         """Verifies bytes that were on disk before this process started. Returns them up to the first damaged batch."""
         self._check_not_truncated()
         if len(data) != self.size:
-            raise self._corrupt(segment, self.position + len(data), "the file is shorter than it was")
+            raise self._corrupt(segment, self.position + len(data), "the file is shorter than at the time of the fetch")
         if not segment.needs_check(self.position, self.position + self.size):
             return data
         good, damaged = _good_bytes(data) if checked is None else checked
@@ -113,7 +113,7 @@ class LogSlice:
             )
 
     def _corrupt(self, segment: Segment, position: int, reason: str) -> KafkaError:
-        self._log.report_corruption(f"{segment.file.path} at byte {position}: {reason}")
+        self._log.health.report_corruption(f"{segment.file.path} at byte {position}: {reason}")
         return KafkaError(
             ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged and is not served: restore it from a replica."
         )

@@ -60,9 +60,9 @@ def _candidate(log: Log, find: Callable[..., Candidate | None], *args: int) -> C
     try:
         return find(log.segments, *args)
     except CorruptBatchError as error:
-        raise log.corrupt(error) from error
+        raise log.health.corrupt(error) from error
     except OSError as error:
-        raise log.failed(error) from error
+        raise log.health.failed(error) from error
 
 
 def next_with_time(segments: Sequence[Segment], timestamp: int, from_offset: int) -> Candidate | None:

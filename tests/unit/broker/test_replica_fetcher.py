@@ -198,7 +198,7 @@ def test_a_leader_with_a_failed_disk_removes_no_replica_from_the_isr() -> None:
         await cluster.start(led_by_1(1, 2))
         cluster.cut = {(2, 1)}
         cluster[1].append(b"a")
-        cluster[1].partition.log.take_offline(OSError(errno.EIO, "broken"))
+        cluster[1].partition.log.health.take_offline(OSError(errno.EIO, "broken"))
         assert not cluster[1].partition.check_laggards(1 << 40)
         await asyncio.sleep(5)
         assert cluster.isr() == (1, 2)

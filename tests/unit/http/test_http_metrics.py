@@ -93,7 +93,7 @@ def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> No
     async def find() -> None:
         log = broker.node.broker.logs.get("orders", 1)
         assert log is not None
-        log.report_corruption("the checksum does not match")
+        log.health.report_corruption("the checksum does not match")
 
     broker.run(find())
     with urllib.request.urlopen(url(broker, "/api/cluster"), timeout=120) as answer:

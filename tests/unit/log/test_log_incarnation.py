@@ -72,7 +72,7 @@ def test_after_a_disk_error_no_directory_records_an_incarnation(dirs: tuple[str,
     logs = manager(disk, dirs=dirs)
     log = new_log(logs=logs)
     logs.dirs.note_incarnation(7)
-    log.failed(OSError(errno.EIO, "a page could not be written"))
+    log.health.failed(OSError(errno.EIO, "a page could not be written"))
     logs.dirs.note_incarnation(7)
     logs.abandon()
     again = manager(disk, dirs=dirs)

@@ -69,7 +69,7 @@ class FollowedPartition:
     def position(self, max_bytes: int) -> FetchPartition:
         """Returns the partition's entry for the next Fetch, from the end of the log."""
         log = self.partition.log
-        log.check_writable()
+        log.health.check_writable()
         latest = log.epochs.latest_epoch
         self.asked = log.log_end_offset
         return FetchPartition(

@@ -317,7 +317,7 @@ class Partition:
             return None
         if not self.is_leader:
             raise self._not_leader()
-        log.check_writable()
+        log.health.check_writable()
         return self.waiters.commit(offset)
 
     # Followers of this leader.

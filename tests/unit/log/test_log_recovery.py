@@ -274,8 +274,8 @@ def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monk
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=1 << 20))
     for number in range(400):
-        options = {"producer_id": number % 3, "base_sequence": number // 3}
-        produce(log, producer_epoch=0, timestamp=NOW + number, **options)
+        newest = NOW + number
+        produce(log, producer_id=number % 3, producer_epoch=0, base_sequence=number // 3, timestamp=newest)
     logs.environment.unflushed_bytes = 1
     finish(log.flush())
     logs.write_checkpoints()

@@ -1,0 +1,248 @@
+"""Decides the steps of a replica's move to another log directory of its node (KIP-113).
+
+    REQUESTED ──► COPYING ◄──► CAUGHT_UP ──► SWAPPING ──► DONE
+        └────────────┴────────────┴─────────────┴──────► FAILED
+        └────────────┴────────────┴────────────────────► CANCELLED
+
+A future log in the target directory gets the batches of the current log until it has caught up. Then the controller is
+told the new directory, and the future log becomes the current log. A swap that has begun ends as DONE or FAILED: it
+can't be cancelled. The broker copies, renames and reports; this module has no file and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.protocol.errors import ErrorCode
+
+#: A future log that lacks at most this many bytes has caught up: the last of them are copied during the swap.
+TAIL_BYTES = 256 * 1024
+#: A name of a directory may have this many bytes, as in Kafka.
+MAX_NAME_BYTES = 255
+#: Length of the time over which the rate of a copy is averaged.
+RATE_SECONDS = 10.0
+SAMPLE_SECONDS = 0.25
+
+Epochs = list[tuple[int, int]]
+"""(epoch, its start offset), ascending."""
+
+
+class MoveState(Enum):
+    REQUESTED = "requested"
+    COPYING = "copying"
+    CAUGHT_UP = "caught up"
+    SWAPPING = "swapping"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class MoveEvent(Enum):
+    STARTED = "a copier is free"
+    REACHED = "the future log lacks at most the tail"
+    BEHIND = "the future log lacks more than the tail"
+    CONFIRMED = "the controller has the new directory, and the copied records are on disk"
+    SWAPPED = "the future log has become the current log"
+    FAILED = "a step failed"
+    CANCELLED = "an administrator cancelled or replaced the move, or the replica is removed"
+
+
+TRANSITIONS: dict[tuple[MoveState, MoveEvent], MoveState] = {
+    (MoveState.REQUESTED, MoveEvent.STARTED): MoveState.COPYING,
+    (MoveState.COPYING, MoveEvent.REACHED): MoveState.CAUGHT_UP,
+    (MoveState.CAUGHT_UP, MoveEvent.BEHIND): MoveState.COPYING,
+    (MoveState.CAUGHT_UP, MoveEvent.CONFIRMED): MoveState.SWAPPING,
+    (MoveState.SWAPPING, MoveEvent.SWAPPED): MoveState.DONE,
+    **{
+        (state, MoveEvent.FAILED): MoveState.FAILED
+        for state in (MoveState.REQUESTED, MoveState.COPYING, MoveState.CAUGHT_UP, MoveState.SWAPPING)
+    },
+    **{
+        (state, MoveEvent.CANCELLED): MoveState.CANCELLED
+        for state in (MoveState.REQUESTED, MoveState.COPYING, MoveState.CAUGHT_UP)
+    },
+}
+
+
+def after(state: MoveState, event: MoveEvent) -> MoveState:
+    """Returns the state after an event. Raises ValueError if the event is impossible in this state."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise ValueError(f"a move that is {state.value} can't take the event: {event.value}") from None
+
+
+# Requests.
+
+
+class Action(Enum):
+    """What a request for a move makes the broker do."""
+
+    NOTHING = "nothing"
+    REMEMBER = "create the replica in this directory once it is assigned"
+    START = "start the move"
+    REPLACE = "cancel the move under way, then start this one"
+    CANCEL = "cancel the move under way"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica as a request for a move finds it. Directories are canonical paths."""
+
+    directory: str
+    offline: bool = False
+    moves_to: str | None = None
+    swapping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    error: ErrorCode = ErrorCode.NONE
+
+
+def decide(target: str | None, target_offline: bool, replica: Replica | None, future_name_bytes: int) -> Decision:
+    """Returns the answer to a request to move a replica, with Kafka's error codes in Kafka's order.
+
+    `target` is None if no directory of this node has the path; `replica` is None if this node has no replica.
+    """
+    if future_name_bytes > MAX_NAME_BYTES:
+        return Decision(Action.NOTHING, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if target is None:
+        return Decision(Action.NOTHING, ErrorCode.LOG_DIR_NOT_FOUND)
+    if target_offline or (replica is not None and replica.offline):
+        return Decision(Action.NOTHING, ErrorCode.KAFKA_STORAGE_ERROR)
+    if replica is None:
+        return Decision(Action.REMEMBER, ErrorCode.REPLICA_NOT_AVAILABLE)
+    if replica.moves_to == target:
+        return Decision(Action.NOTHING)
+    if replica.swapping:  # ends within moments and can't be undone: the client asks again, as after any disk trouble
+        return Decision(Action.NOTHING, ErrorCode.KAFKA_STORAGE_ERROR)
+    if replica.directory == target:
+        return Decision(Action.NOTHING if replica.moves_to is None else Action.CANCEL)
+    return Decision(Action.START if replica.moves_to is None else Action.REPLACE)
+
+
+# Copying.
+
+
+class StepKind(Enum):
+    TRUNCATE = "truncate"
+    START_OVER = "start over"
+    ADVANCE_START = "advance the start"
+    COPY = "copy"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next change of the future log, at `offset`."""
+
+    kind: StepKind
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    start: int
+    end: int
+
+
+def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Step:
+    """Returns what makes the future log more like the current log; NOTHING if their bounds are equal.
+
+    `cut_at` is the lowest offset to which the current log was truncated since the future log followed it: records of
+    the future log from there on may differ, even if the current log has grown again.
+    """
+    cut = current.end if cut_at is None else min(cut_at, current.end)
+    if future.end > max(cut, future.start):
+        return Step(StepKind.TRUNCATE, max(cut, future.start))
+    if future.end > cut or not future.start <= current.start <= future.end:
+        return Step(StepKind.START_OVER, current.start)
+    if current.start > future.start:
+        return Step(StepKind.ADVANCE_START, current.start)
+    if future.end < current.end:
+        return Step(StepKind.COPY, future.end)
+    return Step(StepKind.NOTHING, current.end)
+
+
+def common_end(current: Epochs, current_end: int, future: Epochs, future_end: int, start: int) -> int:
+    """Returns the offset up to which both logs have the same leader epochs, from `start` on.
+
+    A record is known by its offset and leader epoch, so the logs have the same records below this offset. After a
+    crash this decides what a future log may keep: its current log may have been truncated meanwhile.
+    """
+    end = min(current_end, future_end)
+    offset = start
+    while offset < end:
+        ours, our_end = _epoch_at(current, offset, end)
+        theirs, their_end = _epoch_at(future, offset, end)
+        if ours != theirs:
+            break
+        offset = min(our_end, their_end)
+    return max(min(offset, end), min(start, end))
+
+
+def _epoch_at(epochs: Epochs, offset: int, end: int) -> tuple[int, int]:
+    """Returns the epoch at `offset`, -1 before the first one, and where it ends."""
+    found = -1
+    for epoch, start in epochs:
+        if start > offset:
+            return found, start
+        found = epoch
+    return found, end
+
+
+# Progress.
+
+
+@dataclass(slots=True)
+class CopyRate:
+    """The bytes per second that a move has copied in the last seconds."""
+
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+    copied: int = 0
+
+    def add(self, size: int, now_s: float) -> None:
+        samples = self._samples
+        if not samples:
+            samples.append((now_s, self.copied))
+        self.copied += size
+        if len(samples) > 1 and now_s - samples[-2][0] < SAMPLE_SECONDS:
+            samples.pop()
+        samples.append((now_s, self.copied))
+        while len(samples) > 2 and samples[1][0] <= now_s - RATE_SECONDS:
+            samples.popleft()
+
+    def per_second(self, now_s: float) -> float:
+        """Returns the rate; 0.0 before anything was copied."""
+        if not self._samples:
+            return 0.0
+        began, before = self._samples[0]
+        return (self.copied - before) / max(now_s - began, 0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFigures:
+    """The progress of one move, for DescribeLogDirs, metrics, the console and the command line."""
+
+    topic: str
+    partition: int
+    source: str
+    target: str
+    state: MoveState
+    copied_bytes: int
+    bytes_left: int
+    records_left: int
+    bytes_per_second: float
+    #: The reason of a failure or cancellation; empty otherwise.
+    reason: str = ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Returns the estimated time until the copy has caught up; None if nothing is being copied."""
+        if not self.bytes_left:
+            return 0.0
+        return self.bytes_left / self.bytes_per_second if self.bytes_per_second > 0 else None

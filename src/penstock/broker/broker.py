@@ -1,4 +1,4 @@
-"""What handlers work with: one object with the node's parts, built by the composition root."""
+"""The `Broker` that handlers get: one object with the parts of the node, built by the composition root."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Typed events of a node: each is emitted once, by the code that made it happen, to the observers of the node.
 
-The composition root chooses the observers: the log line below, and whatever the caller of `Node` hands in (the
+The composition root chooses the observers: the log line below, and observers that the caller of `Node` passes (the
 simulator's checks, a metric). Nothing reads log text. An observer runs inside the step that emitted the event: it must
 return at once and must not raise. Nothing is emitted on the produce and fetch path.
 """

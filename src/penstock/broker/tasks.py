@@ -46,9 +46,9 @@ class Tasks:
 
 
 class RepeatedRequest:
-    """Sends what is waiting in one task, request after request, with longer and longer pauses after failures.
+    """A task that sends waiting items, request after request, with longer and longer pauses after failures.
 
-    `is_waiting` returns True while something has to be sent; `send` sends one request and returns False if it failed.
+    `is_waiting` returns True while items wait; `send` sends one request and returns False if it failed.
     """
 
     __slots__ = ("_is_waiting", "_name", "_send", "_task", "closed")

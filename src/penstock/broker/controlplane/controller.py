@@ -78,7 +78,7 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the rules from the settings: the defaults for topics that have no such configs of their own."""
+    """Returns the controller's rules: the node's settings are the defaults for topics without such configs."""
     return Rules(
         settings.int("min.insync.replicas"),
         settings.bool("unclean.leader.election.enable"),
@@ -88,7 +88,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Controller:
-    """Idle until this node is the active controller. Start it after, and close it before, the metadata log."""
+    """Acts while this node is the active controller. Start it after the metadata log, and close it before that."""
 
     def __init__(
         self, metadata: MetadataLog, settings: Settings, clock: Clock, network: Network, random: Random
@@ -363,7 +363,7 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds new failovers to the list. Holds unclean elections at once if a changed config may allow them."""
+        """Adds failovers of the new image to the list. Holds unclean elections at once if a config now allows them."""
         self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return
@@ -374,7 +374,7 @@ class Controller:
     # --- timers and tasks -------------------------------------------------------------------------------
 
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Submits a decision. Returns its reply; None if it was not committed: the next active controller decides."""
+        """Submits a decision. Returns its reply; None if it was not committed: then the next controller decides."""
         try:
             return await self._metadata.submit(decide)
         except KafkaError as error:

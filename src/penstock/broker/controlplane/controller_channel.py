@@ -126,7 +126,7 @@ class ControllerChannel:
     async def _request_remote(self, request: Message, lane: str, left_s: float) -> Any:
         node_id, address = self._metadata.active_controller()
         if address is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The metadata quorum has no leader now.")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "The metadata quorum has no leader now: retry.")
         return await self._links.request((node_id, lane), address, request, left_s)
 
 

@@ -63,7 +63,7 @@ class RefusedError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this incarnation of the node registers: its ids, its endpoints, and state of the previous incarnation."""
+    """The data that this incarnation of the node registers: ids, endpoints, and state of the previous incarnation."""
 
     node_id: int
     cluster_id: str
@@ -194,7 +194,11 @@ class Lifecycle:
                 continue
             if code is not logged:  # once, not at every try: the previous incarnation's session may not have ended yet
                 logged = code
-                logger.warning("%s The broker retries for up to %.0f s.", self._refusal(code), patience_s)
+                logger.warning(
+                    "the registration of this broker was refused and is retried for up to %.0f s: %s",
+                    patience_s,
+                    self._refusal(code),
+                )
             await asyncio.sleep(AGAIN_S)
 
     def _refusal(self, code: ErrorCode) -> str:

@@ -65,7 +65,7 @@ class QuorumView:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """When to write a snapshot and truncate the log below it: after a number of bytes, or after an interval.
+    """Determines when a snapshot is written and the log truncated below it: after some bytes, or after an interval.
 
     Kafka writes a snapshot after `bytes_between`. Here the next snapshot is already due when the log has grown by the
     size of the last snapshot, and by at least `bytes_at_least`. So a start reads at most about twice the bytes of a
@@ -81,7 +81,7 @@ class SnapshotPolicy:
 
 
 class MetadataLog:
-    """Call `start` first. `answers` is a cache for handlers: it is emptied whenever the image changes."""
+    """Decides, appends and publishes metadata. Handlers cache responses in `answers` until the image changes."""
 
     def __init__(
         self,

@@ -118,7 +118,9 @@ class SnapshotStore:
             try:
                 content = read_checkpoint(data)
             except CheckpointError as error:
-                logger.error("snapshot %s/%s is damaged, the one before it is tried: %s", self._path, name, error)
+                logger.error(
+                    "snapshot %s/%s is damaged, so the snapshot before it is read: %s", self._path, name, error
+                )
                 continue
             self.last_bytes = len(data)
             image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)

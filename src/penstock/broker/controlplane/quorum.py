@@ -73,7 +73,7 @@ HAND_OVER_SECONDS = 2.0
 
 
 class QuorumListener(Protocol):
-    """Uses the committed records. The quorum calls it between steps, in the order of the log."""
+    """Receives committed records and changes of role. The quorum calls it between steps, in the order of the log."""
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None: ...
 
@@ -87,7 +87,7 @@ class QuorumListener(Protocol):
 
 
 class Quorum:
-    """Call `start` first; then `propose` while this node leads, `answer` for peers' requests, `close` to hand over."""
+    """This node's replica of the quorum. Call `start` first, `propose` while this node leads, `close` to hand over."""
 
     def __init__(
         self,

@@ -124,7 +124,9 @@ class QuorumFiles:
             try:
                 content = read_checkpoint(self._disk.read_bytes(f"{self._log.path}/{name}"))
             except CheckpointError as error:
-                logger.error("snapshot %s/%s is damaged, the one before it is tried: %s", self._log.path, name, error)
+                logger.error(
+                    "snapshot %s/%s is damaged, so the snapshot before it is read: %s", self._log.path, name, error
+                )
                 continue
             voters = _voter_set(content.voters) if content.voters else self._static_voters
             self.has_voters = bool(content.voters)

@@ -102,7 +102,7 @@ class Coordinator(Generic[M]):
         return self.machine
 
     def run(self, decide: Callable[[M, Any], R]) -> R | asyncio.Future[R]:
-        """Decides now. Returns the result, or a future of it if records have to be committed first."""
+        """Runs the decision at once. Returns its result, or a future of the result if records have to be committed."""
         self.active()
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         result = decide(self.machine, turn)
@@ -261,7 +261,7 @@ class Coordinator(Generic[M]):
                 self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
-        """Makes a decision without a waiting caller: for a timer, a posted request, or after a commit."""
+        """Runs a decision that no caller waits for: for a timer, a posted request, or after a commit."""
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         decide(self.machine, turn)
         if turn.records or self._has_uncommitted():

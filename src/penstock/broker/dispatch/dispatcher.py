@@ -3,7 +3,7 @@
 A frame that can't be decoded closes its connection with a logged reason. An exception of a handler is logged with its
 stack trace and answered with UNKNOWN_SERVER_ERROR in the API's error response. A handler that need not wait returns its
 response itself, so that no task or future is created; any other handler returns a `Later` of its response. The
-dispatcher does the same with its reply.
+dispatcher, too, returns its reply or a `Later` of the reply.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class Dispatcher:
             code, message = error.code, error.message
         else:
             name = APIS[ctx.api_key].name
-            self._log.exception(name, f"{name} v{ctx.api_version} failed", error)
+            self._log.exception(name, f"the handler of {name} v{ctx.api_version} failed", error)
         without_frames(error)  # a future in one of the frames may hold the error: a reference cycle
         return code, message
 

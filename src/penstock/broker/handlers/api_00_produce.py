@@ -144,7 +144,7 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields (partition, records) for each partition that this node leads; a transaction may contain the records.
+        """Yields (partition, records) for each partition that this node leads. The records may be transactional.
 
         Errors of the other partitions are kept for their answers.
         """
@@ -239,7 +239,7 @@ class _Produce:
         if partition.topic in INTERNAL_TOPICS:  # regardless of the client id, although Kafka lets __admin_client write
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"{partition.topic} is internal, and clients can't write to it: use another topic.",
+                f"Topic {partition.topic} is internal, and clients can't write to it: use another topic.",
             )
         return partition
 

@@ -102,7 +102,7 @@ def _answer(
     if spec.timestamp < 0 and ctx.api_version < FIRST_VERSION_WITH.get(spec.timestamp, NEVER):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"v{ctx.api_version} does not support timestamp {spec.timestamp}: use a newer version.",
+            f"ListOffsets v{ctx.api_version} does not support timestamp {spec.timestamp}: use a newer version.",
         )
     partition = broker.partitions.get(topic, spec.partition_index)
     if request.replica_id == DEBUGGING_REPLICA:  # asks this replica, leader or not, for the end of its log
@@ -126,7 +126,7 @@ def _answer(
 
 
 class _NotYetError(Exception):
-    """The leader does not know yet which records its predecessor committed."""
+    """The new leader does not know yet which records the previous leader committed."""
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:

@@ -55,10 +55,12 @@ def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
         if version < FIRST_VERSION_BY_ID and topic.name is None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"v{version} needs a name for every topic: add the names, or use v12 or newer.",
+                f"Metadata v{version} needs a name for every topic: add the names, or use v12 or newer.",
             )
         if version < FIRST_VERSION_BY_ID and topic.topic_id != ZERO_UUID:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"v{version} does not support topic ids: use v12 or newer.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Metadata v{version} does not support topic ids: use v12 or newer."
+            )
 
 
 def _missing(broker: Broker, request: MetadataRequest) -> list[str]:

@@ -55,7 +55,7 @@ def _delete(broker: Broker, topic: str, answer: DeleteRecordsPartitionResult, of
     log = partition.leader_log()
     if topic in INTERNAL_TOPICS:
         raise KafkaError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker deletes its records itself."
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic {topic} is internal: only the broker deletes its records."
         )
     if "delete" not in log.config.cleanup_policy:
         raise KafkaError(

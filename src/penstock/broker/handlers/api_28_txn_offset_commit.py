@@ -65,7 +65,7 @@ def _remove_unknown(broker: Broker, request: TxnOffsetCommitRequest) -> Codes:
 
 async def _commit(broker: Broker, api_version: int, request: TxnOffsetCommitRequest) -> Codes:
     if not request.group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: set a group id.")
     coordinator = broker.groups.coordinator(request.group_id)
     coordinator.active()
     verification = await _verify(broker, api_version, request, coordinator)

@@ -38,7 +38,7 @@ async def handle(
 async def _describe(broker: Broker, group_id: str) -> DescribedGroup:
     try:
         if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: set a group id.")
         return await committed(broker.groups.coordinator(group_id).run(partial(_decide, group_id)))
     except KafkaError as error:
         return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)

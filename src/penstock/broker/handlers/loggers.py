@@ -64,7 +64,7 @@ def _check(name: str, operation: int, level: str | None, known: dict[str, str]) 
             if name == ROOT:
                 raise _invalid("The level of the root logger can't be deleted: set another level.")
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
-            raise _invalid(f"A logger takes no {ConfigOperation(operation).name}: use SET or DELETE.")
+            raise _invalid(f"{ConfigOperation(operation).name} can't be applied to a logger: use SET or DELETE.")
         case _:
             raise _invalid(f"{operation} is not an operation on a logger: use 0 (SET) or 1 (DELETE).")
     if name not in known:

@@ -53,7 +53,7 @@ class SuspectedNodes:
     # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Returns True if one of the given nodes was lost so recently that a decision of the controller is expected."""
+        """Returns True if one of these nodes was lost just now, and the controller has yet to decide on it."""
         if not self._lost:
             return False
         earliest = _now() - HOLD_S

@@ -82,7 +82,7 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """Returns what to do after an answer without an error: append, truncate, or nothing."""
+        """Returns the next step after an answer without an error: append, truncate, or neither."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 

@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The log, opened or created on first use: ten thousand new partitions don't block the loop at once."""
+        """The log. It is opened on first use, because opening ten thousand logs at once would block the event loop."""
         log = self._log
         if log is None:
             log = self._log = self._host.open_log(self)
@@ -326,7 +326,7 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Notes that the follower in its registered incarnation (`broker_epoch`) has all records below `offset`.
+        """Notes that the follower, registered with `broker_epoch`, has all records below `offset`.
 
         Call this before the records are read: the answer then has the new high watermark.
         """

@@ -33,7 +33,7 @@ Key = tuple[bytes, int]  # topic id, partition
 
 
 class ReplicaManager:
-    """Create it before the first image; call `apply` after `Partitions.apply`, and `start` on the event loop."""
+    """Owns the fetchers and lag checks. Call `apply` after `Partitions.apply`, and `start` on the event loop."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class Faults:
         if partition is not None and topic is None:
             raise ValueError("a fault rule for a partition needs a topic, too: pass topic=")
         if times is not None and type(times) is not int:
-            raise TypeError(f"times is {times!r}: write a whole number")
+            raise TypeError(f"times is {times!r}, which is not a whole number")
         if times is not None and times < 1:
             raise ValueError(f"times is {times}, but a fault rule applies to at least 1 request: write 1 or more")
         key, code = _api_key(api), _error_code(error)

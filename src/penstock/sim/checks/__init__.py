@@ -1,4 +1,4 @@
 """Checks: the history of a run, the story for its reader, and the rules that judge it.
 
-Rules compare what clients were told with what is stored, nodes with each other while they run, and replicas at the end.
+Rules compare the answers to clients with the stored records, running nodes with each other, and replicas at the end.
 """

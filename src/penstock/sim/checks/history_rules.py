@@ -65,7 +65,7 @@ def _may_be_compacted(plan: Plan, write: Write) -> bool:
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
-    """True if a power loss may have taken the last epoch that this producer was given.
+    """True if a power loss may have erased the coordinator's record of this producer's last epoch.
 
     The coordinator then gives the same epoch a second time, and the partition takes new batches for duplicates.
     """

@@ -3,7 +3,7 @@
     log matching             the committed batches of any two nodes are the same
     leader completeness      the leader of the quorum has every record that any node regards as committed
 
-Each look reads only batches that were committed since the last look.
+Each check reads only batches that were committed since the previous check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The story of a run: what was done to it and what it did, in lines for a reader, and the rules that it broke."""
+"""The story of a run, in lines for a reader: its faults, the changes of its machines, and the rules that it broke."""
 
 from __future__ import annotations
 

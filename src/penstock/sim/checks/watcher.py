@@ -218,7 +218,7 @@ class Watcher:
                     self._in_sync(key, machine, partition, other, replica)
 
     def look(self, excuses: Excuses) -> None:
-        """Checks all replicas that have changed since the last look."""
+        """Checks all replicas that have changed since the last call."""
         hosted: dict[Key, list[_ReplicaState]] = {}
         for machine in self._machines:
             broker = machine.broker

@@ -425,7 +425,7 @@ class ScenarioRunner:
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
 
     async def do_voters(self) -> str:
-        """Shows the voters that the cluster reports; `?` marks a voter whose directory id its machine's disk lacks."""
+        """Shows the voters that the cluster reports; `?` marks a voter whose disk has another directory id."""
 
         async def work(role: Participant) -> str:
             part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]

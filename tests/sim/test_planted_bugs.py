@@ -17,6 +17,7 @@ from penstock.sim.run.simulation import run_plan
 #: Bugs that every run of the tests looks for, one for each kind of guarantee; the others are marked slow.
 QUICK = frozenset(
     {
+        "aborted-keys-supersede",
         "ack-before-fsync",
         "ack-before-watermark",
         "dead-replica-in-sync",
@@ -30,6 +31,7 @@ QUICK = frozenset(
         "min-isr-ignored",
         "open-transactions-shown",
         "stale-isr-accepted",
+        "tombstones-dropped-at-once",
         "truncate-to-watermark",
         "vote-forgotten",
         "vote-not-synced",

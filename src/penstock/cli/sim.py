@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from penstock.sim.plan.plan import Plan
     from penstock.sim.run.simulation import Verdict
 
-PROFILES = ("calm", "network", "crash", "power", "disk", "elections", "late", "hostile")
+PROFILES = (
+    *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile"),
+    *("compaction",),
+)
 DEFAULT_SECONDS = 60.0
 MOST_NODES = 7
 

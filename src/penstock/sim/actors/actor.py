@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from penstock.sim.actors.administrator import Administrator, AdministratorOptions
 from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
 from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
 from penstock.sim.actors.session import Clients, Session
+from penstock.sim.actors.table_reader import TableReader, TableReaderOptions
 from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
 from penstock.sim.plan.plan import ActorPlan
@@ -55,13 +57,20 @@ class Actor:
                 await asyncio.sleep(RESTART_S)
 
 
-def _role(session: Session, plan: ActorPlan, factor: int) -> Writer | Reader | Administrator | TopicRecreator | Mover:
+class Role(Protocol):
+    async def run(self) -> None:
+        """Acts until the run signals its end."""
+
+
+def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
     params = dict(plan.params)
     match plan.kind:
         case "plain" | "idempotent" | "table":
             return Writer(session, WriterOptions(**params))
         case "transactional" | "table transactional":
             return TransactionalWriter(session, WriterOptions(**params))
+        case "table reader":
+            return TableReader(session, TableReaderOptions(**params))
         case "reader":
             return Reader(session, ReaderOptions(**params))
         case "member":

@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.producers import Writer, WriterOptions, end
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import OffsetCommit, Outcome, Read, Transaction, copy_of
+from penstock.sim.checks.history import OffsetCommit, Outcome, Read, Transaction, copy_of, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def record_reads(session: Session, fetched: Sequence[Fetched], *, committed_only
         partition = (part.topic, part.partition)
         for record in part.records():
             session.history.reads.append(
-                Read(session.name, partition, record.offset, record.value or b"", committed_only, since, session.now)
+                Read(session.name, partition, record.offset, value_of(record), committed_only, since, session.now)
             )
             count += 1
     return count

@@ -12,7 +12,7 @@ from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import FinalView, History, StoredRecord
+from penstock.sim.checks.history import FinalView, History, StoredRecord, value_of
 from penstock.sim.plan.plan import Plan
 
 #: Within this time every open transaction ends after its producer is gone.
@@ -136,7 +136,9 @@ class _PartitionReader:
                     for record in part.records():
                         if record.offset in found:
                             self._problem(f"offset {record.offset} was returned twice in one pass")
-                        found[record.offset] = StoredRecord(record.value or b"", record.timestamp, record.key)
+                        found[record.offset] = StoredRecord(
+                            value_of(record), record.timestamp, record.key, record.value is None
+                        )
                 position = consumer.position(self.partition)
         return found
 
@@ -158,7 +160,7 @@ class _PartitionReader:
                     if self.compacted and (not got or got[0].offset > wanted):
                         continue
                     self._problem(f"reading from {wanted} began at {got[0].offset if got else 'nothing'}")
-                elif got[0].value != records[wanted].value:
+                elif value_of(got[0]) != records[wanted].value:
                     self._problem(f"offset {wanted} has another value when it is read alone")
 
     async def _timestamps(self) -> None:

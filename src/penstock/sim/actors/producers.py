@@ -11,7 +11,7 @@ from penstock.client.producer import ALL, Producer, ProducerSettings
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import Outcome, Transaction, Write
+from penstock.sim.checks.history import TOMBSTONE_HEADER, Outcome, Transaction, Write
 
 DELIVERY_TIMEOUT_S = 15.0
 
@@ -33,6 +33,8 @@ class WriterOptions:
     """Share of transactions that are aborted on purpose."""
     keys: int = 0
     """Number of keys to choose from; 0: records have no key."""
+    tombstones: float = 0.0
+    """Share of records that are tombstones."""
 
 
 class Writer:
@@ -83,7 +85,12 @@ class Writer:
             write = self._next(transaction)
             try:
                 topic, partition = write.partition
-                sent.append((write, await producer.send(topic, write.value, write.key, partition=partition)))
+                if write.tombstone:
+                    told = ((TOMBSTONE_HEADER, write.value),)
+                    promise = await producer.send(topic, None, write.key, partition=partition, headers=told)
+                else:
+                    promise = await producer.send(topic, write.value, write.key, partition=partition)
+                sent.append((write, promise))
             except KafkaError as error:
                 self.session.note(f"can't send: {error.code.name}")
                 whole = False
@@ -99,6 +106,7 @@ class Writer:
         write = self._recorded(session.random.choice(options.partitions), value, transaction)
         if options.keys:
             write.key = f"k{session.random.randrange(options.keys)}".encode()
+        write.tombstone = bool(options.tombstones) and session.random.random() < options.tombstones
         return write
 
     def _recorded(self, partition: TopicPartition, value: bytes, transaction: Transaction | None) -> Write:

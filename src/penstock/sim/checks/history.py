@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.protocol.vocabulary import TopicPartition
+from penstock.records.record import Record
 
 _COPY = b"copy:"
+#: The header that carries the unique value of a tombstone.
+TOMBSTONE_HEADER = "tombstone"
+
+
+def value_of(record: Record) -> bytes:
+    """Returns the unique value that its producer gave to the record."""
+    if record.value is not None:
+        return record.value
+    return next((value or b"" for name, value in record.headers if name == TOMBSTONE_HEADER), b"")
 
 
 def copy_of(partition: TopicPartition, value: bytes) -> bytes:
@@ -44,6 +55,8 @@ class Write:
     ended: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
+    tombstone: bool = False
+    """True if the record has no value; `value` is then in a header."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +80,20 @@ class Read:
     began: float
     """When the reader started or last sought: the record may have been fetched at any time since."""
     ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class TablePass:
+    """One reading of a compacted partition, from its start to `end`."""
+
+    reader: str
+    partition: TopicPartition
+    began: float
+    ended: float
+    end: int
+    committed_only: bool
+    table: Mapping[bytes, tuple[int, bytes]]
+    """Key → offset and value of its last record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,6 +144,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    passes: list[TablePass] = field(default_factory=list)
     commits: list[OffsetCommit] = field(default_factory=list)
     committed: list[OffsetAnswer] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
@@ -144,6 +172,7 @@ class StoredRecord:
     value: bytes
     timestamp: int
     key: bytes | None = None
+    tombstone: bool = False
 
 
 @dataclass(slots=True)
@@ -159,3 +188,5 @@ class FinalView:
     group_offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """Reads that failed, and wrong answers."""
+    deleted_keys: dict[tuple[TopicPartition, bytes], float] = field(default_factory=dict)
+    """Partition and key → offset of its last tombstone; infinite if a tombstone may be at any offset."""

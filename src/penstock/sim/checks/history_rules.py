@@ -15,6 +15,7 @@ from itertools import pairwise
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.story import Violation
+from penstock.sim.checks.table_rules import TABLE_RULES, deleted_keys
 from penstock.sim.plan.plan import Plan
 
 #: Violations of one rule that are listed; the others are counted.
@@ -23,7 +24,8 @@ SHOWN = 5
 
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     violations = [Violation("readable", problem) for problem in view.problems]
-    for rule, check in RULES:
+    view.deleted_keys = deleted_keys(history)
+    for rule, check in (*RULES, *TABLE_RULES):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:
@@ -89,9 +91,11 @@ def _survives(write: Write, view: FinalView) -> bool:
 
 
 def _superseded(write: Write, view: FinalView) -> bool:
-    """True if compaction may remove the written record, because a later committed record has the same key."""
+    """True if compaction may remove the written record: a tombstone, or a later committed record has the same key."""
     if write.key is None:
         return False
+    if write.tombstone or view.deleted_keys.get((write.partition, write.key), -1) > write.offset:
+        return True
     stored = view.committed.get(write.partition, view.records[write.partition])
     return any(offset > write.offset and each.key == write.key for offset, each in stored.items())
 

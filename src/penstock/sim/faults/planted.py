@@ -29,6 +29,7 @@ from penstock.log.snapshot_files import SnapshotFiles
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS
 from penstock.transactions.shard import TransactionShard
 
 #: A planted bug must be found within this many seeds.
@@ -73,6 +74,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "index-not-truncated": (3, 20),
     "epoch-not-noted": (2, 20),
     "watermark-of-the-end": (3, 20),
+    "tombstones-dropped-at-once": (4, 25),
+    "aborted-keys-supersede": (2, 25),
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -345,4 +348,8 @@ PLANTS: dict[str, Plant] = {
 PLANTS |= {
     name: Plant(about, profile, replacements, seconds=40.0, nodes=NODES)
     for name, (about, profile, replacements) in CLUSTER_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(about, profile, replacements, nodes=nodes)
+    for name, (about, profile, replacements, nodes) in WORKLOAD_BUGS.items()
 }

@@ -7,16 +7,16 @@ its own: leaving one out changes nothing about the others, so a failing run can 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from penstock.disk.volume import Severity
 from penstock.sim.engine.cluster_layout import ClusterLayout, draw_layout
 from penstock.sim.engine.links import Conditions
+from penstock.sim.plan.draw_actors import ACTORS, stream, writing
 from penstock.sim.plan.plan import ActorPlan, FaultPlan, Plan, TopicPlan
 from penstock.sim.plan.profiles import PROFILES, Profile
+from penstock.sim.plan.workloads.registry import WORKLOADS
 
 DEFAULT_DURATION_S = 60.0
 #: In runs of a cluster up to this long, clients pause briefly. In longer runs, for faults that take minutes such as
@@ -33,13 +33,13 @@ LASTING_S = (0.3, 1.5, 5.0, 12.0)
 
 
 def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s: float = DEFAULT_DURATION_S) -> Plan:
-    random = _stream(seed, "setup")
-    layout = draw_layout(_stream(seed, f"shape/{nodes}"), nodes)
+    random = stream(seed, "setup")
+    layout = draw_layout(stream(seed, f"shape/{nodes}"), nodes)
     if duration_s > DENSE_S:
         layout = layout.with_long_waits()
     fsync_everywhere = random.random() < 0.35
-    topics = _topics(_stream(seed, "topics"), fsync_everywhere)
-    return Plan(
+    topics = _topics(stream(seed, "topics"), fsync_everywhere)
+    plan = Plan(
         seed,
         profile,
         nodes,
@@ -55,8 +55,9 @@ def draw_plan(seed: int, profile: str = "hostile", *, nodes: int = 1, duration_s
         skew_ms=random.choice((0, random.randint(-100_000, 100_000))),
         drift=random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
         layout=layout,
-        clocks=tuple(_clock(_stream(seed, f"clock/{node_id}")) for node_id in range(2, nodes + 1)),
+        clocks=tuple(_clock(stream(seed, f"clock/{node_id}")) for node_id in range(2, nodes + 1)),
     )
+    return WORKLOADS[profile](plan) if profile in WORKLOADS else plan
 
 
 def _clock(random: Random) -> tuple[int, float]:
@@ -64,10 +65,6 @@ def _clock(random: Random) -> tuple[int, float]:
         random.choice((0, random.randint(-100_000, 100_000))),
         random.choice((1.0, 1.0, random.uniform(0.99, 1.01))),
     )
-
-
-def _stream(seed: int, name: str) -> Random:
-    return Random(f"{seed}/{name}")  # noqa: S311
 
 
 def _settings(random: Random, fsync_everywhere: bool) -> dict[str, str]:
@@ -122,18 +119,18 @@ def _actors(
     """Draws the actors. The first is always an idempotent producer, because a run without a writer checks nothing."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
-        random = _stream(seed, f"actors/{kind}")
+        random = stream(seed, f"actors/{kind}")
         if random.random() < share:
             kinds += [kind] * random.randint(1, most)
-    if not layout.single_node and _stream(seed, "actors/mover").random() < 0.5:
+    if not layout.single_node and stream(seed, "actors/mover").random() < 0.5:
         kinds.append("mover")
     partitions = [(topic.name, index) for topic in topics if topic.mixed for index in range(topic.partitions)]
     actors = tuple(
-        ActorPlan(index, kind, ACTORS[kind][2](_stream(seed, f"actor/{index}/{kind}"), partitions, index))
+        ActorPlan(index, kind, ACTORS[kind][2](stream(seed, f"actor/{index}/{kind}"), partitions, index))
         for index, kind in enumerate(kinds, 1)
     )
     actors += (*_table_transactions(seed), *_topic_recreator(seed, layout))
-    pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else _stream(seed, "pace").choice(LONG_PACES))
+    pace = CLUSTER_PACE * (1.0 if duration_s <= DENSE_S else stream(seed, "pace").choice(LONG_PACES))
     return actors if layout.single_node else tuple(_with_pace(actor, pace) for actor in actors)
 
 
@@ -142,13 +139,13 @@ def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
 
     The first has long transactions, so that transactions of the others end while one of its own is open.
     """
-    random = _stream(seed, f"actors/{TABLE_TRANSACTIONS}")
+    random = stream(seed, f"actors/{TABLE_TRANSACTIONS}")
     count = random.randint(2, 3) if random.random() < 0.4 else 0
     return tuple(
         ActorPlan(
             index,
             TABLE_TRANSACTIONS,
-            _writing(
+            writing(
                 random,
                 [("table", 0)],
                 transactional_id=f"table{index}",
@@ -162,7 +159,7 @@ def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
 
 
 def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
-    random = _stream(seed, "actors/made again")
+    random = stream(seed, "actors/made again")
     if random.random() >= 0.3:
         return ()
     params = {"pause_s": random.choice((0.3, 1.0, 3.0)), "judge_writes": layout.single_node}
@@ -174,101 +171,10 @@ def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 
-Partitions = list[tuple[str, int]]
-
-
-def _some(random: Random, partitions: Partitions) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(random.sample(partitions, random.randint(1, len(partitions)))))
-
-
-def _writing(random: Random, partitions: Partitions, **more: Any) -> dict[str, Any]:
-    return {
-        "partitions": _some(random, partitions),
-        "compression": random.choice((0, 0, 1, 2, 3, 4)),
-        "burst": random.choice((1, 5, 20)),
-        "size": random.choice((10, 100, 2_000)),
-        "pause_s": random.choice((0.1, 0.4, 1.5)),
-        **more,
-    }
-
-
-def _plain(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return _writing(random, partitions, idempotent=False, acks=random.choice((-1, -1, 1, 0)))
-
-
-def _idempotent(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return _writing(random, partitions)
-
-
-def _transactional(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return _writing(random, partitions, transactional_id=f"tx{index}", abort=random.choice((0.1, 0.5)))
-
-
-def _reader(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return {
-        "partitions": _some(random, partitions),
-        "committed_only": random.random() < 0.5,
-        "pause_s": random.choice((0.1, 0.5, 2.0)),
-        "seek": random.choice((0.0, 0.3)),
-        "max_bytes": random.choice((200, 4_096, 1 << 20)),
-    }
-
-
-def _member(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return {
-        "partitions": tuple(partitions),
-        "group": random.choice(("g1", "g2")),
-        "committed_only": True,
-        "pause_s": random.choice((0.3, 1.0)),
-        "max_bytes": random.choice((500, 4_096)),
-    }
-
-
-def _copier(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return {
-        "partitions": _some(random, partitions),
-        "group": f"copier{index}",
-        "target": ("copies", 0),
-        "transactional_id": f"copier{index}",
-        "pause_s": random.choice((0.2, 1.0)),
-        "max_bytes": random.choice((500, 4_096)),
-    }
-
-
-def _admin(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return {
-        "partitions": tuple(partitions),
-        "pause_s": random.choice((1.0, 4.0)),
-        "delete_records": random.random() < 0.3,
-    }
-
-
-def _mover(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return {"partitions": tuple(partitions), "pause_s": random.choice((2.0, 5.0)), "elects": random.random() < 0.5}
-
-
-def _table(random: Random, partitions: Partitions, index: int) -> dict[str, Any]:
-    return _writing(random, [("table", 0)], keys=random.choice((3, 20)), burst=random.choice((5, 20)))
-
-
-#: Kind → share of seeds that have it, largest number of such actors, and the function that draws one.
-ACTORS: dict[str, tuple[float, int, Callable[[Random, Partitions, int], dict[str, Any]]]] = {
-    "plain": (0.6, 2, _plain),
-    "idempotent": (0.5, 1, _idempotent),
-    "transactional": (0.6, 2, _transactional),
-    "reader": (0.8, 2, _reader),
-    "member": (0.5, 3, _member),
-    "copier": (0.4, 1, _copier),
-    "table": (0.4, 2, _table),
-    "admin": (0.5, 1, _admin),
-    "mover": (0.0, 1, _mover),
-}
-
-
 def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple[FaultPlan, ...]:
     kinds = profile.faults if nodes == 1 else profile.faults + profile.cluster_faults
-    on = [kind for kind in kinds if _stream(seed, f"swarm/{kind}").random() < 0.5]
-    random = _stream(seed, "faults")
+    on = [kind for kind in kinds if stream(seed, f"swarm/{kind}").random() < 0.5]
+    random = stream(seed, "faults")
     every_s = profile.every_s * random.choice((0.6, 1.0, 2.0) if nodes == 1 else (0.4, 0.7, 1.2))
     if not on and kinds:
         on = [random.choice(kinds)]
@@ -276,9 +182,9 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
     at = random.expovariate(1 / every_s)
     while at < duration_s and on:
         index = len(faults) + 1
-        fault = _fault(_stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at)
+        fault = _fault(stream(seed, f"fault/{index}"), index, on[int(random.random() * len(on))], at)
         if nodes > 1:  # a cluster needs longer to notice a fault
-            fault = replace(fault, lasts=_stream(seed, f"lasts/{index}").choice(LASTING_S))
+            fault = replace(fault, lasts=stream(seed, f"lasts/{index}").choice(LASTING_S))
         faults.append(fault)
         at += random.expovariate(1 / every_s)
     if nodes > 1:
@@ -288,7 +194,7 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
 
 def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
     """Draws aimed faults from a separate random stream, so that they don't change the other faults of a seed."""
-    random = _stream(seed, "aimed")
+    random = stream(seed, "aimed")
     found: list[FaultPlan] = []
     if random.random() >= profile.aimed_share:
         return found
@@ -296,7 +202,7 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
     at = random.expovariate(1 / profile.aimed_every_s)
     while at < duration_s:
         index = FIRST_AIMED + len(found)
-        found.append(_fault(_stream(seed, f"fault/{index}"), index, kinds[len(found) % len(kinds)], at))
+        found.append(_fault(stream(seed, f"fault/{index}"), index, kinds[len(found) % len(kinds)], at))
         at += random.expovariate(1 / profile.aimed_every_s)
     return found
 

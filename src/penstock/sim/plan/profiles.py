@@ -74,4 +74,10 @@ PROFILES: dict[str, Profile] = {
         (*LATE, *ALONE, *VOTERS),
         0.3,
     ),
+    "compaction": Profile(
+        "transactions, tombstones and readers of tables on compacted topics, while machines die",
+        ("kill", "kill in write", "restart", "power", "power in write", "client kill", "reset"),
+        6.0,
+        ("kill a leader", "isolate a leader", "rolling restart"),
+    ),
 }

@@ -1,0 +1,69 @@
+"""The rules for compacted topics: each finds the violation that it forbids, and accepts what is excused."""
+
+from dataclasses import replace
+
+from penstock.sim.checks.history import FinalView, History, Outcome, StoredRecord, TablePass, Transaction, Write
+from penstock.sim.checks.history_rules import judge
+from penstock.sim.plan.plan import Plan, TopicPlan
+
+P = ("t", 0)
+TABLE = TopicPlan("t", 1, {"cleanup.policy": "compact"}, fsync=False)
+PLAN = Plan(1, "calm", 1, 10, {}, (TABLE,), (), ())
+
+
+def wrote(
+    number: int, offset: int, *, at: float = 1.0, tombstone: bool = False, of: Transaction | None = None
+) -> Write:
+    value = f"w:{number}:".encode()
+    return Write("w", number, P, value, at, -1, True, of, b"k", at + 0.1, Outcome.DONE, offset, tombstone)
+
+
+def view(*offsets: int, end: int = 10) -> FinalView:
+    records = {offset: StoredRecord(f"w:{offset}:".encode(), 0, b"k") for offset in offsets}
+    return FinalView({P: records}, {P: dict(records)}, {P: 0}, {P: end}, {"t": 1})
+
+
+def read(last: int | None, *, began: float = 5.0, ended: float = 6.0, end: int = 10) -> TablePass:
+    return TablePass("r", P, began, ended, end, True, {} if last is None else {b"k": (last, b"")})
+
+
+def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
+    return sorted({violation.rule for violation in judge(plan, history, found)})
+
+
+def test_a_reader_that_misses_the_last_record_of_a_key_is_found() -> None:
+    history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)])
+    assert rules(PLAN, history, view(2)) == ["tables are complete"]
+    assert rules(PLAN, History(writes=history.writes, passes=[read(2)]), view(2)) == []
+
+
+def test_a_reader_that_misses_a_tombstone_and_saw_an_older_value_is_found() -> None:
+    history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)], passes=[read(1)])
+    assert rules(PLAN, history, view()) == ["tables are complete"]
+    assert rules(PLAN, History(writes=history.writes, passes=[read(None)]), view()) == []
+
+
+def test_a_record_written_behind_the_end_of_a_reading_may_have_replaced_the_one_that_is_missing() -> None:
+    writes = [wrote(1, 1), wrote(12, 12, at=5.5)]
+    assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(12)) == []
+    late = [wrote(1, 1), wrote(12, 12, at=7.0)]
+    assert rules(PLAN, History(writes=late, passes=[read(None)]), view(12)) == ["tables are complete"]
+
+
+def test_a_record_of_an_aborted_transaction_replaces_no_record() -> None:
+    aborted = Transaction("x", 1.0, 2.0, Outcome.DONE, committed=False)
+    writes = [wrote(1, 1), wrote(12, 12, at=5.5, of=aborted)]
+    assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]
+
+
+def test_a_deleted_value_at_the_end_of_the_run_is_found() -> None:
+    history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)])
+    assert rules(PLAN, history, view(1)) == ["tables are complete at the end"]
+    assert rules(PLAN, history, view()) == []
+
+
+def test_a_power_loss_excuses_tables_unless_all_acknowledgements_promise_fsync() -> None:
+    history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)], power_losses=[4.0])
+    fsync = replace(PLAN, topics=(replace(TABLE, fsync=True),), fsync_everywhere=True)
+    assert rules(PLAN, history, view(2)) == []
+    assert rules(fsync, history, view(2)) == ["tables are complete"]

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
@@ -19,10 +19,11 @@ from penstock.cli.options import finish, positive_float, positive_int
 
 if TYPE_CHECKING:
     from penstock.sim.plan.plan import Plan
+    from penstock.sim.plan.points import PointFault
     from penstock.sim.run.simulation import Verdict
 
 PROFILES = (
-    *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile"),
+    *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile", "points"),
     *("compaction",),
 )
 DEFAULT_SECONDS = 60.0
@@ -48,6 +49,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--faults", type=_indexes, metavar="I,J", help="only these faults of the seed ('none': none)")
     parser.add_argument("--actors", type=_indexes, metavar="I,J", help="only these actors of the seed")
+    parser.add_argument(
+        "--at",
+        type=_point_fault,
+        action="append",
+        metavar="POINT#N:FAULT",
+        help="a fault at the n-th point of a kind, such as 'AlterPartition answer#3:drop' ('none': none)",
+    )
+    parser.add_argument(
+        "--coverage", metavar="FILE", help="read and write which faults have happened at which points (profile points)"
+    )
     parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
     parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
     parser.add_argument("--report", metavar="FILE", help="write the run as an HTML page (with --seed)")
@@ -72,6 +83,15 @@ def _indexes(text: str) -> frozenset[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,2") from None
 
 
+def _point_fault(text: str) -> PointFault | None:
+    from penstock.sim.plan.points import parse_point_fault
+
+    try:
+        return parse_point_fault(text) if text != "none" else None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def run(args: argparse.Namespace) -> int:
     if args.nodes > MOST_NODES:
         raise Failure(f"--nodes must be from 1 to {MOST_NODES}", Exit.USAGE)
@@ -79,6 +99,12 @@ def run(args: argparse.Namespace) -> int:
         return _list_plants(args)
     if args.seed is None and args.seeds is None:
         raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
+    if args.profile == "points" and args.at is None:
+        from penstock.cli.sim_points import run_points
+
+        return run_points(args)
+    if args.coverage:
+        raise Failure("--coverage needs --profile points without --at, which chooses the points", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 
@@ -102,34 +128,35 @@ def _list_plants(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _plan(args: argparse.Namespace, seed: int) -> Plan:
+def plan_for(args: argparse.Namespace, seed: int) -> Plan:
     from penstock.sim.plan.draw import draw_plan
 
     seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
     whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
-    return whole.only(args.faults, args.actors)
+    points = tuple(each for each in args.at or () if each is not None)
+    return replace(whole.only(args.faults, args.actors), points=points)
 
 
-def _execute(plan: Plan, plant: str | None, *, trace: bool = False) -> Verdict:
+def execute(plan: Plan, plant: str | None, *, trace: bool = False, record_points: bool = False) -> Verdict:
     from penstock.sim.run.simulation import run_plan
 
     if plant is None:
-        return run_plan(plan, keep_trace=trace)
+        return run_plan(plan, keep_trace=trace, record_points=record_points)
     from penstock.sim.faults.planted import PLANTS
 
     if plant not in PLANTS:
         raise Failure(f"there is no planted bug {plant!r}: --plant list names them", Exit.USAGE)
     with PLANTS[plant].planted():
-        return run_plan(plan, keep_trace=trace)
+        return run_plan(plan, keep_trace=trace, record_points=record_points)
 
 
 # One seed.
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    plan = _plan(args, args.seed)
+    plan = plan_for(args, args.seed)
     began = time.process_time()
-    verdict = _execute(plan, args.plant, trace=args.trace)
+    verdict = execute(plan, args.plant, trace=args.trace)
     seconds = time.process_time() - began
     if args.report:
         from penstock.sim.run.report import write_report
@@ -138,11 +165,11 @@ def _run_one(args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps(_summary(verdict, seconds), indent=2))
     else:
-        _tell(verdict, seconds)
+        tell(verdict, seconds)
     if verdict.ok:
         return Exit.OK
     if not args.no_shrink:
-        _show_smaller(args, verdict)
+        show_smaller(args, verdict)
     return Exit.FAILED
 
 
@@ -159,7 +186,7 @@ def _summary(verdict: Verdict, seconds: float) -> dict[str, Any]:
     }
 
 
-def _tell(verdict: Verdict, seconds: float) -> None:
+def tell(verdict: Verdict, seconds: float) -> None:
     plan = verdict.plan
     actors = ", ".join(f"{actor.kind[:5]}{actor.index}" for actor in plan.actors)
     fsync = "  fsync everywhere" if plan.fsync_everywhere else ""
@@ -198,11 +225,11 @@ def _ids(ids: tuple[int, ...]) -> str:
     return ",".join(f"n{each}" for each in ids)
 
 
-def _show_smaller(args: argparse.Namespace, verdict: Verdict) -> None:
+def show_smaller(args: argparse.Namespace, verdict: Verdict) -> None:
     from penstock.sim.run.shrink import command, shrink
 
     output.note("searching for a smaller run with the same failure …")
-    small = shrink(verdict, run=lambda plan: _execute(plan, args.plant))
+    small = shrink(verdict, run=lambda plan: execute(plan, args.plant))
     print(f"again:   {command(small.plan)}" + (f" --plant {args.plant}" if args.plant else ""))
     for violation in small.violations[:3]:
         print(f"         {str(violation).splitlines()[0]}")
@@ -228,21 +255,21 @@ class _Done:
 
 def _do(job: _Job) -> _Done:
     args = job.args
-    plan = _plan(args, job.seed)
+    plan = plan_for(args, job.seed)
     began = time.process_time()
-    verdict = _execute(plan, args.plant)
+    verdict = execute(plan, args.plant)
     seconds = time.process_time() - began
     again = ""
     if not verdict.ok:
         from penstock.sim.run.shrink import command, shrink
 
-        small = verdict if args.no_shrink else shrink(verdict, run=lambda plan: _execute(plan, args.plant))
+        small = verdict if args.no_shrink else shrink(verdict, run=lambda plan: execute(plan, args.plant))
         again = command(small.plan) + (f" --plant {args.plant}" if args.plant else "")
     return _Done(job.seed, [str(each) for each in verdict.violations], verdict.virtual_s, seconds, again)
 
 
 def _run_many(args: argparse.Namespace) -> int:
-    jobs = [_Job(seed, _picklable(args)) for seed in args.seeds]
+    jobs = [_Job(seed, picklable(args)) for seed in args.seeds]
     began = time.perf_counter()
     done: list[_Done] = []
     with output.Progress("simulated", total=len(jobs), unit="seeds") as progress:
@@ -267,7 +294,7 @@ def _run_many(args: argparse.Namespace) -> int:
     return Exit.FAILED if failed else Exit.OK
 
 
-def _picklable(args: argparse.Namespace) -> argparse.Namespace:
+def picklable(args: argparse.Namespace) -> argparse.Namespace:
     kept = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
     return argparse.Namespace(**kept)
 

@@ -1,6 +1,7 @@
 """`penstock sim`: its output as text and JSON, and its exit codes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,24 @@ def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
 
+def test_runs_with_faults_at_points_write_their_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--profile", "points", "--seconds", "2", "--coverage", str(tmp_path / "coverage.json")]
+    assert main(["sim", "--seeds", "1..2", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["seeds"], found["failed"]) == (2, 0)
+    assert main(["sim", "--seed", "3", *words]) == 0
+    told = capsys.readouterr().out
+    assert "points passed" in told
+    covered = int(told.partition(" of ")[0].splitlines()[-1])
+    assert covered > found["cells_covered"] > 0
+
+
+def test_a_fault_at_a_point_is_part_of_the_story(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seed", "3", "--profile", "calm", "--seconds", "2", "--at", "write segment#3:kill"]
+    assert main(["sim", *words]) == 0
+    assert "write segment#3: kill of n1" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -71,6 +90,8 @@ def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None
         ["--seeds", "x"],
         ["--seed", "1", "--seeds", "1..2"],
         ["--seed", "1", "--faults", "x"],
+        ["--seed", "1", "--at", "write segment:kill"],
+        ["--seed", "1", "--coverage", "coverage.json"],
         [],
     ],
 )

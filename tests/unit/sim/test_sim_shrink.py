@@ -1,5 +1,7 @@
 """Shrinking, with faked runs and with a planted bug: the parts that cause the failure are left."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.sim.checks.history import History
@@ -7,6 +9,7 @@ from penstock.sim.checks.story import Violation
 from penstock.sim.faults.planted import PLANTS
 from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.points import parse_point_fault
 from penstock.sim.run.shrink import command, shrink, whole
 from penstock.sim.run.simulation import Verdict, run_plan
 
@@ -133,3 +136,18 @@ def _as_told(line: str) -> Plan:
 
 def _indexes(text: str | None) -> frozenset[int] | None:
     return None if text is None else frozenset(int(each) for each in text.split(",") if each != "none")
+
+
+def test_only_the_faults_at_points_that_cause_the_failure_are_left() -> None:
+    texts = ("Vote request#1:drop", "Fetch(quorum) answer#7:drop+kill-sender", "write segment#9:power")
+    plan = replace(draw_plan(3, "points", nodes=3, duration_s=60), points=tuple(map(parse_point_fault, texts)))
+    needed = parse_point_fault("Fetch(quorum) answer#7:kill-sender")
+
+    def run(part: Plan) -> Verdict:
+        fails = any(each.kind == needed.kind and "kill-sender" in each.faults for each in part.points)
+        return verdict(part, *(["rule"] if fails else []))
+
+    small = shrink(verdict(plan, "rule"), run=run)
+    assert small.plan.points == (needed,)
+    assert small.plan.nodes == 3
+    assert small.plan.faults == ()

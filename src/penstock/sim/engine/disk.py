@@ -66,6 +66,8 @@ class SimDisk:
         self.conditions = conditions
         #: Called before every change with its kind and path. It may kill the process: see `Machine.die_at_change`.
         self.on_change: Callable[[str, str], None] | None = None
+        #: Called before every change, like `on_change`: see `Machine.watch_disk`.
+        self.on_step: Callable[[str, str], None] | None = None
         self._locks: list[str] = []
 
     # Faults and time.
@@ -78,6 +80,8 @@ class SimDisk:
         """Called before every change of a file. Raises DiskError, or kills the process, if a fault demands it."""
         self._alive(path)
         self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
+        if self.on_step is not None:
+            self.on_step(kind, path)
         if self.on_change is not None:
             self.on_change(kind, path)
         conditions = self.conditions

@@ -82,6 +82,7 @@ class Machine:
         self.disk: SimDisk | None = None
         #: Notified of everything that happens to the machine: a sentence, and the state that it enters, if it does.
         self.on_event: Callable[[Machine, str, State | None], None] = lambda machine, what, state: None
+        self._on_disk_step: Callable[[str, str], None] | None = None
         #: Notified of every event that the node on this machine emits.
         self.on_node_event: Callable[[Machine, NodeEvent], None] = lambda machine, event: None
         #: Notified when the node has started.
@@ -147,6 +148,7 @@ class Machine:
         loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
         loop.turn_cost_s = self.turn_cost_s
         self.disk = SimDisk(self.volume, loop, self.random, self.trace, self.conditions)
+        self.disk.on_step = self._on_disk_step
         self._enter(State.STARTING, "starts")
         try:
             await run_in(loop, self._boot(loop, self.disk))
@@ -252,6 +254,12 @@ class Machine:
         self.node = self.disk = None
         entries, changes = self.volume.lose_power(self.random, severity)
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
+
+    def watch_disk(self, on_step: Callable[[str, str], None] | None) -> None:
+        """Calls `on_step` before every change of the disk, with its kind and path; None ends that."""
+        self._on_disk_step = on_step
+        if self.disk is not None:
+            self.disk.on_step = on_step
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
         """Kills the process inside the `count`-th change of its disk from now, then calls `how` to finish the fault."""

@@ -9,7 +9,7 @@ from random import Random
 
 from penstock.sim.engine.disk import NORMAL_SYNC_S
 from penstock.sim.engine.links import Conditions, Link
-from penstock.sim.engine.machine import DATA, Machine, State
+from penstock.sim.engine.machine import DATA, Machine
 from penstock.sim.faults.aimed_faults import AimedFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.lost_machines import DISK, POWER
@@ -17,7 +17,6 @@ from penstock.sim.faults.target import FaultTarget
 from penstock.sim.faults.voter_replacement import VoterReplacement
 from penstock.sim.plan.plan import FaultPlan
 
-RESTART_S = 1.0
 ROTTING = (".log", ".index", ".timeindex")
 
 
@@ -207,7 +206,7 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         machine.volume.free_bytes = None
         machine.disk_faults -= 1
-        self._repaired(machine, incarnation)
+        self._target.repaired(machine, incarnation)
 
     async def _errors(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
@@ -221,16 +220,7 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         setattr(machine.conditions, kind, 0.0)
         machine.disk_faults -= 1
-        self._repaired(machine, incarnation)
-
-    def _repaired(self, machine: Machine, incarnation: int) -> None:
-        """Restarts a node that has taken its disk offline, now that the disk works again."""
-        if machine.state is State.SERVING and machine.incarnation == incarnation and not machine.offline:
-            self._target.losses.spared(machine)
-        if machine.state is State.SERVING and machine.offline:
-            self._target.story.add(machine.name, "is restarted: its disk works again")
-            machine.kill()
-            self._target.restart(machine, RESTART_S)
+        self._target.repaired(machine, incarnation)
 
     async def _rot(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)

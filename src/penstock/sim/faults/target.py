@@ -14,7 +14,7 @@ from penstock.sim.checks.story import Story
 from penstock.sim.checks.watcher import Watcher
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import Timeline
-from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.machine import Machine, State
 from penstock.sim.engine.network import Fabric
 from penstock.sim.faults.lost_machines import POWER, LostMachines
 from penstock.sim.faults.supervisor import Supervisor
@@ -22,6 +22,9 @@ from penstock.sim.plan.plan import FaultPlan, Plan
 
 if TYPE_CHECKING:
     from penstock.disk.volume import Severity
+
+#: A node whose disk works again is restarted after this time.
+RESTART_S = 1.0
 
 
 @dataclass(slots=True)
@@ -81,3 +84,12 @@ class FaultTarget:
         self.losses.note(machine, POWER)
         machine.lose_power(severity)
         self.restart(machine, off_s)
+
+    def repaired(self, machine: Machine, incarnation: int) -> None:
+        """Restarts a node that has taken its disk offline, now that the disk works again."""
+        if machine.state is State.SERVING and machine.incarnation == incarnation and not machine.offline:
+            self.losses.spared(machine)
+        if machine.state is State.SERVING and machine.offline:
+            self.story.add(machine.name, "is restarted: its disk works again")
+            machine.kill()
+            self.restart(machine, RESTART_S)

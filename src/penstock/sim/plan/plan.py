@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.sim.engine.cluster_layout import ClusterLayout
 from penstock.sim.engine.links import Conditions
+from penstock.sim.plan.points import PointFault
 
 #: Suffix of topics that actors create with acknowledgements that promise fsync.
 FSYNC_SUFFIX = "-fsync"
@@ -69,6 +70,8 @@ class Plan:
     layout: ClusterLayout = field(default_factory=ClusterLayout)
     clocks: tuple[tuple[int, float], ...] = ()
     """Skew and drift of the clocks of the second and all later machines."""
+    points: tuple[PointFault, ...] = ()
+    """Faults at chosen points of the run."""
 
     def clock(self, node_id: int) -> tuple[int, float]:
         return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]

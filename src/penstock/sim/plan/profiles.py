@@ -80,4 +80,10 @@ PROFILES: dict[str, Profile] = {
         6.0,
         ("kill a leader", "isolate a leader", "rolling restart"),
     ),
+    "points": Profile(
+        "faults at chosen messages and steps on disks, with few other faults",
+        ("kill", "restart", "reset"),
+        9.0,
+        ("kill a leader", "kill the controller", "isolate", "isolate a leader", "cut two"),
+    ),
 }

@@ -1,16 +1,21 @@
 """Shrinks a failing run: fewer nodes, faults and actors, and less time, as long as the run breaks the same rule.
 
+A run with faults at points keeps its nodes.
+
 Fewer nodes come first, because all further attempts are faster then. The same seed may draw other
 faults and actors for a smaller cluster.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.points import PointFault
+from penstock.sim.run.point_runs import PROFILE as POINTS
 from penstock.sim.run.simulation import Verdict, run_plan
 
 ATTEMPTS = 60
@@ -38,11 +43,15 @@ class _Shrinking:
         self._run = run
 
     def result(self) -> Verdict:
-        self._fewer_nodes()
+        if self._best.plan.points:  # a smaller cluster passes other points
+            self._fewer_points()
+        else:
+            self._fewer_nodes()
         self._reduce([fault.index for fault in self._best.plan.faults], self._with_faults)
         self._reduce([actor.index for actor in self._best.plan.actors], self._with_actors)
         self._shorten()
         self._reduce([fault.index for fault in self._best.plan.faults], self._with_faults)
+        self._fewer_points()
         return self._best
 
     def _with_faults(self, kept: list[int]) -> Plan:
@@ -73,6 +82,19 @@ class _Shrinking:
             if self._fails(smaller.only(faults if nodes > 1 else None, actors)):
                 return
 
+    def _fewer_points(self) -> None:
+        """Leaves out faults at points; of two faults at one point, one may stay."""
+        singles = [(each.kind, each.nth, fault) for each in self._best.plan.points for fault in each.faults]
+
+        def with_points(kept: list[int]) -> Plan:
+            found: dict[tuple[str, int], tuple[str, ...]] = {}
+            for kind, nth, fault in (singles[each] for each in kept):
+                found[kind, nth] = (*found.get((kind, nth), ()), fault)
+            points = tuple(PointFault(kind, nth, faults) for (kind, nth), faults in found.items())
+            return replace(self._best.plan, points=points)
+
+        self._reduce(list(range(len(singles))), with_points)
+
     def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
         """Leaves out items (faults or actors) without which the run still fails.
 
@@ -93,10 +115,14 @@ class _Shrinking:
         """Tries a shorter duration. The seed's actors may have shorter pauses in a shorter run."""
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
+        last = max(last, *(point.time for point, _ in self._best.points.happened), 0.0)
         faults = frozenset(fault.index for fault in plan.faults)
         actors = frozenset(actor.index for actor in plan.actors)
         for seconds in (round(last + 1.0, 1), round(last + AFTERMATH_S, 1), round(plan.duration_s / 2, 1)):
-            if seconds < plan.duration_s and self._fails(whole(replace(plan, duration_s=seconds)).only(faults, actors)):
+            if seconds >= plan.duration_s:
+                continue
+            shorter = whole(replace(plan, duration_s=seconds)).only(faults, actors)
+            if self._fails(replace(shorter, points=plan.points)):
                 return
 
 
@@ -110,6 +136,9 @@ def command(plan: Plan) -> str:
         words.append(f"--faults {_list([fault.index for fault in plan.faults])}")
     if plan.actors != original.actors:
         words.append(f"--actors {_list([actor.index for actor in plan.actors])}")
+    words += [f"--at {shlex.quote(str(each))}" for each in plan.points]
+    if plan.profile == POINTS and not plan.points:
+        words.append("--at none")
     return " ".join(words)
 
 

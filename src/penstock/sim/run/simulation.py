@@ -42,9 +42,11 @@ from penstock.sim.engine.loop import SimulationError, run_in
 from penstock.sim.engine.machine import Machine, State
 from penstock.sim.faults.lost_machines import LostMachines
 from penstock.sim.faults.nemesis import Nemesis
+from penstock.sim.faults.point_counter import PointCounter
 from penstock.sim.faults.supervisor import Supervisor
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.points import PointLog
 
 #: Virtual seconds for each phase: a cluster that takes longer is not alive.
 START_BOUND_S = 60.0
@@ -67,6 +69,8 @@ class Verdict:
     history: History
     trace: list[str] = field(default_factory=list)
     watcher: Watcher | None = None
+    points: PointLog = field(default_factory=PointLog)
+    """Points that the run passed, if they were recorded, and the faults that happened at points."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +78,7 @@ class Verdict:
 
 
 class Simulation:
-    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+    def __init__(self, plan: Plan, *, keep_trace: bool = False, record_points: bool = False) -> None:
         self.plan = plan
         self.environment = Environment(
             plan.seed,
@@ -110,6 +114,8 @@ class Simulation:
             self.losses,
             self.supervisor,
         )
+        self.points = PointCounter(self.target, self.loop, record=record_points)
+        self.counts_points = record_points or bool(plan.points)
         for machine in self.machines:
             self._observe(machine)
 
@@ -162,6 +168,8 @@ class Simulation:
         if not self.plan.layout.single_node:
             supervisors.append(asyncio.ensure_future(self._watch()))
         acting = [asyncio.ensure_future(actor.run()) for actor in self.actors]
+        if self.counts_points:
+            self.points.begin()
         nemesis = Nemesis(self.target)
         faults = [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
         await asyncio.sleep(self.plan.duration_s)
@@ -200,6 +208,8 @@ class Simulation:
         for outcome in await asyncio.gather(*faults, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
+        if self.counts_points:
+            self.points.end()
         self.story.add("world", "heals everything")
         self.environment.fabric.mend_all()
         for machine in self.machines:
@@ -350,6 +360,7 @@ class Simulation:
             history,
             self.environment.trace.lines,
             None if self.plan.layout.single_node else self.watcher,
+            self.points.log,
         )
 
 
@@ -383,5 +394,5 @@ def _excused(error: BaseException) -> bool:
     return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def run_plan(plan: Plan, *, keep_trace: bool = False) -> Verdict:
-    return Simulation(plan, keep_trace=keep_trace).run()
+def run_plan(plan: Plan, *, keep_trace: bool = False, record_points: bool = False) -> Verdict:
+    return Simulation(plan, keep_trace=keep_trace, record_points=record_points).run()

@@ -1,0 +1,39 @@
+"""Runs of the profile `points`: one run that records the points of a plan, then runs with faults at chosen points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from penstock.sim.plan.coverage import Coverage
+from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.point_choice import PointChoice
+from penstock.sim.run.simulation import Verdict, run_plan
+
+PROFILE = "points"
+#: Runs with faults at points for each run that records the points.
+RUNS = 6
+
+
+class Run(Protocol):
+    def __call__(self, plan: Plan, *, record_points: bool = False) -> Verdict: ...
+
+
+def point_runs(plan: Plan, coverage: Coverage, *, runs: int = RUNS, run: Run = run_plan) -> Iterator[Verdict]:
+    """Yields the verdict of the run that records the points, then those of the runs with faults at points.
+
+    What each run covers is added to `coverage`. If the first run fails, its points are chosen nevertheless.
+    """
+    recorded = run(plan, record_points=True)
+    coverage.add(recorded.points)
+    choice = PointChoice(recorded.points, coverage, Random(f"{plan.seed}/points"))  # noqa: S311
+    yield recorded
+    for _ in range(runs):
+        points = choice.faults()
+        if not points:
+            return
+        verdict = run(replace(plan, points=points))
+        coverage.add(verdict.points)
+        yield verdict

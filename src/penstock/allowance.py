@@ -1,4 +1,4 @@
-"""A bound on the memory that a node keeps for its clients: granted by estimate, recounted from time to time."""
+"""Bounds the memory that a node keeps for its clients: memory is granted by estimate and recounted now and then."""
 
 from __future__ import annotations
 

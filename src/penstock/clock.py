@@ -1,4 +1,4 @@
-"""Wall time, injected. Record timestamps, retention and leases use it; monotonic time comes from the event loop."""
+"""The clock that a node is given: wall time for timestamps and retention. Monotonic time is the event loop's."""
 
 from typing import Protocol
 

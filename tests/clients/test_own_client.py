@@ -64,7 +64,7 @@ def test_records_are_read_as_they_were_sent(client: Client, topic: NewTopicName,
     assert by_key[None].value == b""
 
 
-def test_offsets_follow_one_another(client: Client, topic: NewTopicName) -> None:
+def test_offsets_of_sent_records_are_consecutive(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         sent = [producer.send(name, b"%d" % number) for number in range(50)]

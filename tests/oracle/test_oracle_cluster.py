@@ -111,7 +111,7 @@ def test_the_quorum_of_one_is_described(peer: Peer, version: int) -> None:
         """)
 
 
-def test_other_quorums_are_not_described(peer: Peer) -> None:
+def test_only_the_metadata_partition_has_a_quorum_to_describe(peer: Peer) -> None:
     peer.ask(quorum(METADATA, 1))
     peer.ask(quorum("other", 0))
     peer.ask(quorum(METADATA))

@@ -294,6 +294,6 @@ def test_spark_archives_segments_once_and_reports_a_damaged_one_in_one_sentence(
     assert all(row["headers"][0]["value"] == row["key"] for row in rows)
     [log, *_] = Path(place).glob("*/*.log")
     log.write_bytes(log.read_bytes()[:-1])
-    with pytest.raises(Exception, match="is damaged: it is cut off") as caught:
+    with pytest.raises(Exception, match="is damaged: the file is cut off") as caught:
         read_with_archive(spark, topic, place).count()
     assert reason(caught.value).startswith(f"{place}/{log.parent.name}/{log.name} is damaged")

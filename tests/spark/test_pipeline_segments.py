@@ -295,7 +295,9 @@ def test_archive_in_an_object_store_has_the_same_files_as_in_a_directory(broker:
         assert archived(place, "stored") == live(broker, "stored")
         [*_, last] = sorted(key for key in server.objects if key.endswith(".log"))
         server.objects[last] = server.objects[last][:-1]
-        with pytest.raises(SourceError, match=r"s3a://bucket/archives/stored-0/.*\.log is damaged: it is cut off"):
+        with pytest.raises(
+            SourceError, match=r"s3a://bucket/archives/stored-0/.*\.log is damaged: the file is cut off"
+        ):
             archived(place, "stored")
         del server.objects[last]
         with pytest.raises(SourceError, match=r"s3a://bucket/archives/stored-0/.*\.log can't be read: "):
@@ -322,10 +324,10 @@ def test_damaged_file_is_reported_by_name_in_one_sentence(broker: Broker, tmp_pa
 
     for harmed, why in (
         (good[:-1] + bytes([good[-1] ^ 1]), "the checksum of the batch at offset"),
-        (good[:-1], "it is cut off, or has bytes that are not a batch"),
+        (good[:-1], "the file is cut off, or has bytes that are not a batch"),
         (good[:20000] + b"\xff" * 100 + good[20100:], "damaged"),
         (good + b"\0" * 100, "damaged"),
-        (b"", "it has 0 bytes"),
+        (b"", "the file has 0 bytes"),
     ):
         log.write_bytes(harmed)
         assert why in sentence()
@@ -339,7 +341,7 @@ def test_damaged_file_is_reported_by_name_in_one_sentence(broker: Broker, tmp_pa
     other = json.loads(words)
     other["sha256"] = "0" * 64
     described.write_text(json.dumps(other))
-    assert "its digest differs from the digest in its .json file" in sentence()
+    assert "the file's digest differs from the digest in its .json file" in sentence()
     described.write_bytes(words)
     assert archived(tmp_path, "harmed") == live(broker, "harmed")
 

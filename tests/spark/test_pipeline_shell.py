@@ -222,7 +222,7 @@ def test_archived_segments_are_restored_with_keys_times_and_headers_after_a_kill
     [damaged, *_] = place.glob(f"{topic}-0/*.log")
     damaged.write_bytes(damaged.read_bytes()[:-1])
     done = shell.run("pipeline", *words, "-b", broker.bootstrap, *SMALL, "--json")
-    assert (done.code, "is damaged: it is cut off" in done.last) == (Exit.FAILED, True), done.err
+    assert (done.code, "is damaged: the file is cut off" in done.last) == (Exit.FAILED, True), done.err
     assert "Traceback" not in done.err
 
 

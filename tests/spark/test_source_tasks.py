@@ -187,7 +187,9 @@ def test_directory_of_another_cluster_is_not_read(broker: Broker, tmp_path: Path
     assert len(rows(options(broker, "elsewhere", read_mode="auto"), [task])) == 10
 
 
-def test_rest_is_fetched_if_compaction_swaps_files_or_a_file_is_damaged(broker: Broker, tmp_path: Path) -> None:
+def test_the_rest_of_a_range_is_fetched_if_compaction_swaps_files_or_a_file_is_damaged(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.create_topic("damaged", 1)
     fill(broker, "damaged", range(4000))
     (task,) = tasks_of(options(broker, "damaged"))

@@ -73,7 +73,7 @@ def test_thousands_of_values_are_decoded_in_order() -> None:
     assert len(bads(found)) == 6
 
 
-def test_csv_lines_are_decoded() -> None:
+def test_csv_lines_are_decoded_to_columns() -> None:
     found = decoded(
         [b"1;x", b"2;", b"x;y", b"3", b'4;"a;b"', b'5;"open', b"", b"6;a\n7;b", None],
         value_format="csv",

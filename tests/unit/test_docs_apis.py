@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_page_of_apis_is_current() -> None:
+def test_the_docs_page_of_apis_is_current() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "tools.apis"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     ).stdout

@@ -264,7 +264,7 @@ NOT_RUN = {
 }
 
 
-def test_every_block_is_run_or_listed_with_a_reason() -> None:
+def test_every_code_block_of_the_docs_is_run_or_listed_with_a_reason() -> None:
     assert sorted([*RUN, *NOT_RUN]) == sorted(block.name for block in blocks())
 
 

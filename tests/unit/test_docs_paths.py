@@ -23,18 +23,18 @@ def functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_hop_names_a_function(page: Path) -> None:
+def test_every_hop_in_the_architecture_page_names_an_existing_function(page: Path) -> None:
     hops = HOP.findall(page.read_text())
     missing = [f"{file}:{name}" for file, name in hops if name not in functions(SOURCE / file)]
     assert missing == []
 
 
-def test_the_five_paths_are_written_as_hops() -> None:
+def test_the_architecture_page_has_five_paths_of_hops() -> None:
     assert len(HOP.findall(PAGES[0].read_text())) > 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_is_named_exists(page: Path) -> None:
+def test_every_file_named_in_the_docs_exists(page: Path) -> None:
     named = FILE.findall(page.read_text())
     missing = [name for name in named if not any((place / name).exists() for place in PLACES)]
     assert missing == []
@@ -50,7 +50,7 @@ def named_tests(page: Path) -> Iterator[tuple[str, str]]:
             yield file, name
 
 
-def test_every_test_that_shows_a_failure_exists() -> None:
+def test_every_test_named_in_the_list_of_failures_exists() -> None:
     shown = set(named_tests(ROOT / "docs" / "failures.md"))
     assert len(shown) > 150
     missing = [

@@ -89,7 +89,7 @@ def test_number_of_queries_of_a_run_is_bounded() -> None:
         json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "state": {}}),
     ],
 )
-def test_an_invalid_file_is_skipped(place: Path, content: str) -> None:
+def test_an_invalid_file_of_a_run_is_skipped(place: Path, content: str) -> None:
     (place / "bad.json").write_text(content.replace('"x"', '"bad"'))
     (place / "directory.json").mkdir()
     runs.save(runs.begin("good", ""))
@@ -99,7 +99,7 @@ def test_an_invalid_file_is_skipped(place: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"lag": -1}, {"lag": "7"}, {"rows": None}, {"batch_ms": 2**70}, {"name": 5}])
-def test_invalid_figures_are_left_out(place: Path, wrong: dict[str, object]) -> None:
+def test_invalid_figures_in_the_file_of_a_run_are_left_out(place: Path, wrong: dict[str, object]) -> None:
     told = {**{name: getattr(QUERY, name) for name in QUERY.__slots__}, **wrong}
     told.update({} if wrong else {"rows_per_second": float("nan")})
     run = {"name": "x", "pid": os.getpid(), "spec": "", "began": "", "queries": {"a": told, "b": 7}}

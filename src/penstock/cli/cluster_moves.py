@@ -189,7 +189,7 @@ def _ask(question: str) -> None:
             Exit.USAGE,
         )
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was moved", Exit.FAILED)
+        raise Failure("the plan was not confirmed, so no replica was moved", Exit.FAILED)
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
@@ -386,7 +386,7 @@ def run_reset(args: argparse.Namespace) -> int:
         facts = read_facts(broker)
         partition = (topic, int(index)) if index.isdigit() else ("", 0)
         if partition not in facts.partitions:
-            raise Failure(f"{args.partition}: there is no such partition", Exit.NOT_FOUND)
+            raise Failure(f"the cluster has no partition {args.partition}", Exit.NOT_FOUND)
         part = facts.partitions[partition]
         others = tuple(each for each in part.replicas if each != node)
         if node not in part.replicas:

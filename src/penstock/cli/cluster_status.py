@@ -71,7 +71,7 @@ def read_facts(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Collects the facts that `status` shows, without those that only an unreachable node could report."""
+    """Collects the facts that `status` shows. Facts that only an unreachable node knows are left out."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError

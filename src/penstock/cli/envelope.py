@@ -83,9 +83,9 @@ def read_envelope(line: bytes) -> BulkRecord:
 
 def _read(told: Any) -> BulkRecord:
     if not isinstance(told, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("the line is not a JSON object")
     if "payload" not in told:
-        raise ValueError('it has no "payload" (for a tombstone write "payload": null)')
+        raise ValueError('the record has no "payload" (for a tombstone write "payload": null)')
     unknown = next((name for name in told if name not in KNOWN), None)
     if unknown is not None:
         meant = ': "ts" has the time' if unknown == "timestamp" else ""

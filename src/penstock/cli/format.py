@@ -1,4 +1,4 @@
-"""How consumed records are printed: kcat's format strings.
+"""Prints consumed records with kcat's format strings.
 
 `%t` topic, `%p` partition, `%o` offset, `%T` timestamp, `%k` key, `%s` value, `%h` headers, `%K` and `%S` the lengths
 of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a percent sign; `\\n`, `\\t`, `\\r`,

@@ -193,9 +193,9 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function to call often. It returns True once `due` does; until then it runs `work` now and then.
+    """Returns a function that the caller calls often: it returns True once `due()` is true, and runs `work` before.
 
-    The work runs if its last run is a few seconds ago, or if `at_once` returns True.
+    `work` runs if its last run is a few seconds ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """Start at the group's committed offset; at the beginning if there is none."""
+    """A start at the group's committed offset, or at the beginning if the group has none."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -88,7 +88,8 @@ def run_list(args: argparse.Namespace) -> int:
                 raise failure(f"node {node}", answer.error_code, None)
             if answer.unknown_state_filters:
                 raise Failure(
-                    f"there is no state {', '.join(answer.unknown_state_filters)}: there are {listed(LABELS.values())}",
+                    f"there is no transaction state {', '.join(answer.unknown_state_filters)}: use "
+                    f"{listed(LABELS.values())}",
                     Exit.USAGE,
                 )
             found += [

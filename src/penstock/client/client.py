@@ -61,7 +61,7 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
 
 
 class AsyncClient:
-    """Use as `async with AsyncClient("host:port") as client`. One event loop, no threads.
+    """A client on one event loop, without threads: `async with AsyncClient("host:port") as client`.
 
     Each node has one connection per channel. A broker handles the requests of a connection one at a time; a channel of
     its own keeps a request that the broker may park, such as a Fetch, from delaying the others.

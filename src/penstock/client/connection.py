@@ -198,7 +198,7 @@ class BrokerConnection:
         return len(self._stream.waiting)
 
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
-        """Returns the highest version that both sides support. Raises UNSUPPORTED_VERSION."""
+        """Returns the highest version that both sides support. Raises KafkaError if there is none."""
         api = APIS[api_key]
         low, high = self.versions.get(api_key, (0, -1))
         low, high = max(low, api.min_version), min(high, api.latest_stable)

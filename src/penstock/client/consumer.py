@@ -186,7 +186,7 @@ class Consumer:
             self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
 
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
-        """Handles partitions without a leader: has their leaders looked up, while other partitions are read.
+        """Starts to look up the leaders of partitions that have none, while other partitions are read.
 
         Returns no data, like a fetch that finds none.
         """

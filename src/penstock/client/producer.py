@@ -77,7 +77,7 @@ class ProducerSettings:
 
 
 class Producer:
-    """Use as `async with Producer(client, clock) as producer`; leaving it flushes."""
+    """Sends records: `async with Producer(client, clock) as producer`. Leaving the block flushes."""
 
     def __init__(self, client: AsyncClient, clock: Clock, settings: ProducerSettings | None = None) -> None:
         self._client = client

@@ -6,7 +6,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Pauses double up to a maximum.
+    """Determines the pauses between retries: each pause is twice as long as the one before, up to a maximum.
 
     Each pause is varied at random by a fifth, so that clients don't retry at the same time.
     """

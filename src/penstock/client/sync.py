@@ -69,7 +69,7 @@ class _LoopThread:
 
 
 class Client:
-    """Use as `with Client("host:port") as client`. Safe to use from several threads."""
+    """A blocking client that several threads may use: `with Client("host:port") as client`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Client:
         retry_first: bool = False,
         network: Network | None = None,
     ) -> None:
-        """With `retry_first` a failed first connection is retried, as later ones are; otherwise it raises at once."""
+        """Connects to the brokers. With `retry_first`, a failed first connection is retried."""
         self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
         self._admin = Admin(self.asynchronous)
         self._thread = _LoopThread()

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups and DeleteGroups."""
+"""Handles DescribeGroups, ListGroups and DeleteGroups."""
 
 from __future__ import annotations
 

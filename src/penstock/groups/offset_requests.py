@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, and the expiry of offsets."""
+"""Handles OffsetCommit, OffsetFetch and OffsetDelete, and expires old offsets."""
 
 from __future__ import annotations
 

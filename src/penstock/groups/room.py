@@ -1,4 +1,4 @@
-"""Memory of groups, members and offsets, and admission of new ones within the coordinator's limit."""
+"""Admits new groups, members and offsets only while their memory stays within the coordinator's limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of groups and members: Python's sizes for data from clients, estimates for the rest."""
+"""Estimates the memory of groups and members: Python's own sizes for data from clients, constants for the rest."""
 
 from __future__ import annotations
 

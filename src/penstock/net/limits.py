@@ -77,7 +77,10 @@ class ConnectionCounts:
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
-        """Returns why a new connection from this host is refused; None if accepted. `protected`: no total limit."""
+        """Returns why a new connection from this host is refused; None if it is accepted.
+
+        A `protected` listener has no limit on the total number of connections.
+        """
         if self._loopback < self.limits.loopback_connections and is_loopback(host):
             return None
         if not protected and self.full:

@@ -242,7 +242,7 @@ def _object(value: bytes) -> dict[str, Any]:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("the object has a name twice")
+        raise ValueError("the JSON object has a name twice")
     return found
 
 

@@ -116,11 +116,11 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
                         found.append((header, batch))
                 yield found
         except KafkaError:
-            raise _damaged(store, name, "it is cut off, or has bytes that are not a batch") from None
+            raise _damaged(store, name, "the file is cut off, or has bytes that are not a batch") from None
     if size != described["bytes"]:
-        raise _damaged(store, name, f"it has {size} bytes instead of {described['bytes']}")
+        raise _damaged(store, name, f"the file has {size} bytes instead of {described['bytes']}")
     if digest.hexdigest() != described["sha256"]:
-        raise _damaged(store, name, "its digest differs from the digest in its .json file")
+        raise _damaged(store, name, "the file's digest differs from the digest in its .json file")
 
 
 def _portions(file: Any) -> Iterator[bytes]:

@@ -1,5 +1,5 @@
-"""Following a leader: fetch and append records, truncate records that the leader lacks, and load a snapshot if the
-leader's log no longer has the next record.
+"""Follows a leader: fetches and appends records, truncates records that the leader lacks, and loads a snapshot if
+the leader's log no longer has the next record.
 
 One fetch is in flight at a time. It is sent only when all records below its offset are on disk, because the leader
 counts the offset towards the high watermark.

@@ -1,4 +1,4 @@
-"""Leading an epoch: its first record, proposals, fetches, the high watermark, and resignation."""
+"""Leads an epoch: writes its first record, appends proposals, answers fetches, moves the high watermark, resigns."""
 
 from __future__ import annotations
 

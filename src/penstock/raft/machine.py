@@ -186,7 +186,7 @@ class Raft:
                 assert_never(request)
 
     def _believes(self, flight: InFlight, answer: Answer, from_known_address: bool) -> bool:
-        """Returns True if this replica takes over the answer's epoch. An address that is not known may be forged."""
+        """Returns True if this replica takes over the answer's epoch. An unknown address may be forged."""
         core = self.core
         if answer.epoch > (MAX_EPOCH if from_known_address else highest_epoch(core)):
             core.peers.pause(flight.to, type(flight.request), core.now)

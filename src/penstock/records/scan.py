@@ -1,4 +1,4 @@
-"""Quick passes over a batch's records that decode only the wanted parts.
+"""Passes quickly over a batch's records and decodes only the wanted parts.
 
 A client decides how many records a batch holds. So passes on the event loop work in slices: each is a generator that
 yields after every `SLICE_RECORDS` records and returns its result at the end.

@@ -1,4 +1,4 @@
-"""Comparison of leader epochs, by leaders, followers and clients (KIP-101, KIP-320)."""
+"""Compares leader epochs, for leaders, followers and clients (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 

@@ -269,4 +269,7 @@ async def end_transaction(
         await transactions.start(keep_prepared=True)
         if transactions.prepared != state:
             return
-    raise KafkaError(ErrorCode.PRODUCER_FENCED, f"Transaction {name} was taken over {FENCINGS} times.")
+    raise KafkaError(
+        ErrorCode.PRODUCER_FENCED,
+        f"Transaction {name} could not be ended: other producers took it over {FENCINGS} times.",
+    )

@@ -1,4 +1,4 @@
-"""The steps of an exactly-once write, by name. Tests set `on_step` to end a process at each step.
+"""Names the steps of an exactly-once write. Tests set `on_step` to end a process at each step.
 
 In production `on_step` is None.
 """

@@ -138,7 +138,12 @@ def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] |
         ),
         (BROKER, "abc", "INVALID_REQUEST", "'abc' is not a broker id: give a number."),
         (LOGGER, "", "INVALID_REQUEST", "Loggers belong to a broker: give the broker's id."),
-        (LOGGER, "77", "INVALID_REQUEST", "This broker can't describe broker 77: send the request to that broker, or name 1 here."),
+        (
+            LOGGER,
+            "77",
+            "INVALID_REQUEST",
+            "This broker can't describe broker 77: send the request to that broker, or name 1 here.",
+        ),
         (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give it one."),
         (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),
     ],

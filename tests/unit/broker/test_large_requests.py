@@ -436,11 +436,11 @@ async def _later(fails: bool) -> int:
     return 1000
 
 
-def test_few_steps_are_done_at_once() -> None:
+def test_a_handler_with_few_steps_answers_in_one_pass_of_the_loop() -> None:
     assert run_steps(counting(STEPS_PER_PASS - 1)) == STEPS_PER_PASS - 1
 
 
-def test_many_steps_let_other_requests_run_in_between() -> None:
+def test_other_requests_run_between_the_steps_of_a_long_handler() -> None:
     async def run() -> Any:
         return await cast(Awaitable[int], run_steps(counting(20 * STEPS_PER_PASS)))
 
@@ -450,7 +450,7 @@ def test_many_steps_let_other_requests_run_in_between() -> None:
 
 
 @pytest.mark.parametrize(("fails", "total"), [(False, 1010), (True, 9)])
-def test_a_step_may_be_awaitable(fails: bool, total: int) -> None:
+def test_a_handler_may_wait_for_an_awaitable_between_two_steps(fails: bool, total: int) -> None:
     async def run() -> Any:
         return await cast(Awaitable[int], run_steps(counting(10, waits_at=3, fails=fails)))
 

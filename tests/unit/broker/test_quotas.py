@@ -33,19 +33,19 @@ def quotas(limits: dict[QuotaEntity, dict[str, float]]) -> Quotas:
 # --- rates ----------------------------------------------------------------------------------------
 
 
-def test_a_burst_of_a_whole_window_passes_and_the_next_byte_waits() -> None:
+def test_a_burst_of_a_windows_quota_passes_and_the_next_byte_is_throttled() -> None:
     rate = Rate(100, Window(11, 1000))
     assert rate.record(1000, START) == 0
     assert rate.record(100, START) == 1000
 
 
-def test_the_wait_is_the_relative_excess_times_the_time_in_the_window() -> None:
+def test_the_throttle_time_is_the_relative_excess_times_the_time_in_the_window() -> None:
     rate = Rate(500, Window(11, 1000))
     assert not any(rate.record(400, START + second * 1000) for second in range(10))
     assert rate.record(2300, START + 10_500) == 2100
 
 
-def test_a_steady_rate_below_the_limit_never_waits() -> None:
+def test_a_steady_rate_below_the_limit_is_never_throttled() -> None:
     rate = Rate(100, Window(11, 1000))
     assert not any(rate.record(90, START + second * 1000) for second in range(60))
 
@@ -86,14 +86,14 @@ def test_a_token_bucket_does_not_change_while_the_clock_goes_back() -> None:
     assert bucket.take(0, START - 3_600_000 + 1000) == 0
 
 
-def test_forget_takes_a_recorded_amount_out_of_the_rate() -> None:
+def test_forget_subtracts_a_recorded_amount_from_the_rate() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(2000, START)
     rate.forget(2000, START)
     assert rate.excess_ms(START) == 0
 
 
-def test_a_window_may_have_one_sample() -> None:
+def test_a_rate_over_a_window_of_one_sample_is_throttled_until_the_window_ends() -> None:
     rate = Rate(100, Window(1, 1000))
     assert rate.record(100, START) == 0
     assert rate.record(100, START + 999) > 0

@@ -87,7 +87,7 @@ def test_a_response_waits_for_the_controllers_decision() -> None:
     in_virtual_time(test)
 
 
-def test_a_missing_decision_is_waited_for_only_once() -> None:
+def test_a_request_waits_only_once_for_a_decision_that_the_controller_does_not_make() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         assert leader_of(await node.ask()) == 1

@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
 THERE, ASKED = 100, 2_000
 
 
-def test_missing_partitions_are_not_compared_with_each_other() -> None:
+def test_unknown_partitions_are_removed_from_a_request_in_linear_time() -> None:
     compared: list[int] = []
 
     class Index(int):
@@ -39,7 +39,7 @@ def test_missing_partitions_are_not_compared_with_each_other() -> None:
     assert len(compared) < 5 * ASKED
 
 
-def test_missing_topics_are_not_compared_with_all_existing_ones() -> None:
+def test_results_of_unknown_topics_are_merged_in_linear_time() -> None:
     compared: list[int] = []
 
     class Name(str):

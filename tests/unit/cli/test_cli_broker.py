@@ -235,7 +235,7 @@ def test_bytes_that_are_not_utf8_survive_a_copy_through_json(shell: Shell, name:
 def test_a_json_object_without_payload_is_refused_and_stores_nothing(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("produce", "-t", name, "-J", stdin=b'{"key":"k","value":"v"}\n', code=Exit.USAGE)
-    assert 'it has no "payload"' in shell.err
+    assert 'the record has no "payload"' in shell.err
     assert shell.run("consume", "-t", name, "-e", "-q") == ""
 
 

@@ -71,7 +71,7 @@ def test_the_fields_that_kcat_writes_are_accepted() -> None:
 
 def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
     assert read_envelope(b'{"key":"k","payload":null}') == (b"k", None, (), None)
-    with pytest.raises(Failure, match='it has no "payload"') as refused:
+    with pytest.raises(Failure, match='the record has no "payload"') as refused:
         read_envelope(b'{"key":"k","value":"v"}')
     assert refused.value.code == Exit.USAGE
 

@@ -75,7 +75,7 @@ def test_an_unexpected_exception_shows_no_traceback(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_debug_lets_the_exception_through() -> None:
+def test_with_the_debug_option_an_exception_shows_its_traceback() -> None:
     with pytest.raises(ValueError, match="why"):
         run_with(raising(ValueError("why")), debug=True)
 
@@ -90,7 +90,7 @@ def test_an_invalid_address_is_answered_with_the_expected_form(capsys: pytest.Ca
     assert "host:port" in capsys.readouterr().err
 
 
-def test_pairs_keep_equals_signs_of_the_value() -> None:
+def test_the_value_of_a_name_value_option_may_contain_equals_signs() -> None:
     assert pairs(["a=b=c", " d = e "], "--config") == {"a": "b=c", "d": "e"}
     with pytest.raises(Failure, match="NAME=VALUE"):
         pairs(["alone"], "--config")

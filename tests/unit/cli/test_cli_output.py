@@ -23,7 +23,7 @@ def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "TOPIC   PARTITIONS\na       3\nlonger  -\n"
 
 
-def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_every_key_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("json", ["topic"], ROWS)
     shown = json.loads(capsys.readouterr().out)
     assert shown[0] == {"topic": "a", "partitions": 3, "hidden": "x"}

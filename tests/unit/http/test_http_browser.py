@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def test_the_page_refreshes_itself(tmp_path: Path) -> None:
+def test_the_console_page_refreshes_itself(tmp_path: Path) -> None:
     async def scenario() -> str:
         looks = 0
 

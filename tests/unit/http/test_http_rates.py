@@ -35,7 +35,7 @@ def test_a_recreated_or_partly_known_topic_has_no_rate() -> None:
     assert found == {"kept": (0.0, 0.0)}  # retention reduces the size: the byte rate is zero, not negative
 
 
-def test_the_history_is_bounded() -> None:
+def test_the_history_of_rates_is_bounded() -> None:
     rates = Rates()
     for second in range(POINTS * 2):
         rates.add_sample(float(second), {"t": Sums(1, second * 7, 0)})

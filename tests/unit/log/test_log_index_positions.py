@@ -9,7 +9,7 @@ from penstock.log.offset_index import OffsetIndex
 
 
 @pytest.mark.parametrize("stored", [0, 1, 2, 3])
-def test_the_first_entry_at_or_past_a_byte_is_found_in_file_and_memory(stored: int) -> None:
+def test_the_first_index_entry_at_or_after_a_position_is_found_in_file_and_memory(stored: int) -> None:
     disk = MemoryDisk()
     disk.mkdir("/log")
     index = OffsetIndex(disk, "/log/00000000000000000100.index", 100, new=True)
@@ -21,7 +21,7 @@ def test_the_first_entry_at_or_past_a_byte_is_found_in_file_and_memory(stored: i
     assert [index.first_past(position) for position in asked] == [110, 110, 120, 120, 130, None]
 
 
-def test_an_empty_index_has_no_entry_past_any_byte() -> None:
+def test_an_empty_index_has_no_entry_after_any_position() -> None:
     disk = MemoryDisk()
     disk.mkdir("/log")
     assert OffsetIndex(disk, "/log/00000000000000000000.index", 0, new=True).first_past(0) is None

@@ -100,7 +100,7 @@ def test_an_index_that_does_not_fit_its_log_is_recognised(data: bytes, log_size:
     assert OffsetIndex(disk, "/index", BASE).is_sane(log_size) is sane
 
 
-def test_any_bytes_that_a_crash_left_above_the_cut_are_removed() -> None:
+def test_bytes_that_a_crash_left_after_the_last_good_index_entry_are_removed() -> None:
     disk = MemoryDisk()
     disk.write_new("/index", struct.pack(">iiiiii", 3, 10, 5, 90, 0, 0) + b"\1\2\3")
     index = OffsetIndex(disk, "/index", BASE)
@@ -173,7 +173,7 @@ def test_the_time_index_consists_of_pairs_of_int64_and_int32() -> None:
     assert disk.read_bytes("/time") == struct.pack(">qi", 1_700_000_000_000, 4)
 
 
-def test_aborted_transactions_have_34_bytes_each() -> None:
+def test_an_entry_of_the_transaction_index_has_34_bytes() -> None:
     aborted = [AbortedTransaction(7, 1010, 1020, 1021), AbortedTransaction(8, 1011, 1022, 1023)]
     data = b"".join(each.pack() for each in aborted)
     assert len(data) == 68

@@ -102,7 +102,7 @@ def test_no_batch_at_or_above_the_bound_is_returned() -> None:
     assert log.read(9, 1 << 20, upper_bound=8).size == 0
 
 
-def test_bytes_can_be_read_from_the_cache_awaited_or_blocking() -> None:
+def test_a_slice_can_be_read_from_the_page_cache_asynchronously_or_blocking() -> None:
     log = new_log()
     produce(log, 3)
     found = log.read(0, 1000, upper_bound=3)

@@ -130,7 +130,9 @@ MUCH_OF_NOTHING = [
 
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("pattern", MUCH_OF_NOTHING, ids=lambda pattern: f"{pattern[:23]} {len(pattern)}")
-def test_parsing_and_building_take_steps_too(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parsing_and_building_a_pattern_count_towards_its_limit_of_steps(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = 0
     build = patterns._Automaton.build
 

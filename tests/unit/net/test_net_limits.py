@@ -32,7 +32,7 @@ class Sleeper:
         return True
 
 
-def test_the_wheel_expires_connections_after_one_whole_idle_period() -> None:
+def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> None:
     wheel = IdleWheel()
     for _ in range(5):
         wheel.tick()
@@ -46,7 +46,7 @@ def test_the_wheel_expires_connections_after_one_whole_idle_period() -> None:
     assert active.expired_at == []
 
 
-def test_the_wheel_checks_a_connection_that_stays_again_at_the_next_tick() -> None:
+def test_the_idle_wheel_checks_a_connection_that_stays_open_again_at_the_next_tick() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -57,7 +57,7 @@ def test_the_wheel_checks_a_connection_that_stays_again_at_the_next_tick() -> No
     assert held.expired_at == [41]
 
 
-def test_the_wheel_expires_connections_in_the_order_of_arrival() -> None:
+def test_the_idle_wheel_expires_connections_in_the_order_of_arrival() -> None:
     wheel = IdleWheel()
     order: list[Sleeper] = []
 
@@ -74,7 +74,7 @@ def test_the_wheel_expires_connections_in_the_order_of_arrival() -> None:
     assert order == sleepers[::-1]
 
 
-def test_the_wheel_does_not_expire_removed_connections() -> None:
+def test_the_idle_wheel_does_not_expire_removed_connections() -> None:
     wheel = IdleWheel()
     gone = Sleeper(wheel=wheel)
     wheel.add(gone)
@@ -84,7 +84,7 @@ def test_the_wheel_does_not_expire_removed_connections() -> None:
     assert gone.expired_at == []
 
 
-def test_the_budget_wakes_waiters_in_order_once_there_is_room() -> None:
+def test_the_byte_budget_wakes_waiting_connections_in_order_once_there_is_room() -> None:
     budget = ByteBudget(100)
     woken: list[str] = []
 
@@ -125,7 +125,7 @@ def test_a_budget_reports_its_room_and_whether_it_is_strained_or_overdrawn() -> 
     assert not unbounded.overdrawn
 
 
-def test_connection_counts_go_back_to_zero() -> None:
+def test_connection_counts_return_to_zero_when_all_connections_are_closed() -> None:
     counts = ConnectionCounts(Limits(max_connections_per_ip=2))
     counts.add("10.0.0.1")
     counts.add("10.0.0.1")
@@ -210,7 +210,7 @@ def test_a_frame_that_only_announces_its_size_takes_little_memory() -> None:
         received += len(tail)
 
 
-def test_a_partial_frame_ends_with_exactly_its_size_though_its_tail_is_still_held() -> None:
+def test_a_complete_frame_has_exactly_its_size_even_while_views_of_its_buffer_exist() -> None:
     body = bytes(range(256)) * 1000
     partial = PartialFrame(len(body), memoryview(body)[:10])
     held = []

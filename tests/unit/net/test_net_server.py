@@ -76,7 +76,7 @@ def test_the_next_request_starts_only_when_the_one_before_is_answered(loop: str)
     run_on(loop, scenario())
 
 
-def test_a_coroutine_may_answer(loop: str) -> None:
+def test_a_request_may_be_answered_by_a_coroutine(loop: str) -> None:
     async def answer(request: memoryview) -> Reply:
         await asyncio.sleep(0)
         return [bytes(request).upper()]
@@ -128,7 +128,7 @@ def test_large_frames_arrive_whole_and_are_followed_by_the_next(loop: str, size:
     run_on(loop, scenario())
 
 
-def test_a_handler_may_keep_its_frame(loop: str) -> None:
+def test_a_frame_stays_unchanged_after_its_handler_has_returned(loop: str) -> None:
     kept: list[memoryview] = []
 
     def keep(connection: Connection, request: memoryview) -> Reply:
@@ -146,7 +146,7 @@ def test_a_handler_may_keep_its_frame(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_a_request_without_an_answer_leaves_no_gap(loop: str) -> None:
+def test_answers_stay_in_order_around_a_request_without_an_answer(loop: str) -> None:
     def every_other(connection: Connection, request: memoryview) -> Reply:
         return None if request[0] == ord("0") else [request]
 
@@ -375,7 +375,7 @@ def test_a_mute_delays_the_next_request_but_not_the_answer(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_a_mute_ends_by_itself(loop: str) -> None:
+def test_a_muted_connection_continues_when_its_mute_time_is_over(loop: str) -> None:
     async def scenario() -> None:
         def mute(connection: Connection, request: memoryview) -> Reply:
             connection.mute_for(0.02)
@@ -486,7 +486,9 @@ def test_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_a_dribbled_frame_is_dropped_when_others_wait_for_memory(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_with_a_slow_frame_is_closed_when_others_wait_for_memory(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         limits = Limits(queued_max_request_bytes=1000, slow_frame_timeout_ms=0)
         async with serving(limits=limits) as harness:

@@ -57,7 +57,7 @@ def test_a_varlong_over_64_bits_is_refused() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_an_id_survives_its_text_form(value: bytes) -> None:
+def test_an_id_survives_conversion_to_text_and_back(value: bytes) -> None:
     text = uuid_to_str(value)
     assert len(text) == 22
     assert uuid_from_str(text) == value
@@ -80,7 +80,7 @@ def test_error_codes_are_retriable_as_in_kafka() -> None:
     assert (ErrorCode(-1), ErrorCode(0)) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
 
 
-def test_a_kafka_error_carries_its_code_and_what_to_do() -> None:
+def test_a_kafka_error_has_a_code_and_a_message_with_the_remedy() -> None:
     error = KafkaError(ErrorCode.INVALID_CONFIG, "Set a positive number.")
     assert (error.code, error.message) == (ErrorCode.INVALID_CONFIG, "Set a positive number.")
     assert str(error) == "INVALID_CONFIG: Set a positive number."
@@ -121,7 +121,7 @@ def test_persisted_types_are_found_by_number() -> None:
             assert [cls.API_KEY for cls in lookup(number)] == [number, number]
 
 
-def test_a_coordinator_record_survives_its_framing() -> None:
+def test_a_coordinator_record_survives_encoding_and_decoding() -> None:
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     value = OffsetCommitValue(offset=42, leader_epoch=1, metadata="", commit_timestamp=5)
     wire = framing.encode_key(key)

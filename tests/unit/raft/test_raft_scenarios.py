@@ -19,5 +19,5 @@ def test_every_command_of_a_raft_scenario_gets_the_answer_in_its_script(
     compare_scenario(script, run_script(includes[script.stem], includes))
 
 
-def test_every_rule_has_a_script() -> None:
+def test_every_rule_of_the_quorum_has_a_scenario_script() -> None:
     assert len(SCRIPTS) >= 15

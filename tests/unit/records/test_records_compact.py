@@ -99,7 +99,7 @@ def test_only_the_latest_record_of_a_key_stays_and_keeps_its_offset_and_time(cod
     assert (header.base_timestamp, header.max_timestamp, header.compression) == (2, 2, codec)
 
 
-def test_a_batch_that_loses_nothing_is_the_same_object() -> None:
+def test_compaction_returns_the_same_object_for_an_unchanged_batch() -> None:
     batch = put(0, (b"a", b"1"), (b"b", b"1"))
     compactor = Compactor(OffsetMap(0, 9), TransactionScan(), NOW, RETENTION, 99)
     assert compactor.clean(parse_header(batch), batch) is batch

@@ -41,7 +41,7 @@ TAME = (ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=4000), repeat=st.integers(1, 60))
 @settings(max_examples=examples(25), deadline=None)
-def test_data_unpacks_to_what_was_packed(codec: Codec, data: bytes, repeat: int) -> None:
+def test_decompression_restores_the_compressed_data(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
     assert decompress(codec, compress(codec, memoryview(data)), len(data)) == data
 
@@ -83,7 +83,7 @@ def test_a_decompression_bomb_allocates_no_more_than_its_limit(codec: Codec) -> 
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_cut_off_data_is_corrupt(codec: Codec) -> None:
+def test_compressed_data_that_is_cut_off_is_refused_as_corrupt(codec: Codec) -> None:
     data = bytes(range(256)) * 4
     packed = compress(codec, data)
     header_only = 16 if codec is Codec.SNAPPY else None  # a stream of no blocks is a stream
@@ -95,7 +95,7 @@ def test_cut_off_data_is_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), data=st.binary(min_size=1, max_size=200))
 @settings(max_examples=examples(100), deadline=None)
-def test_mutated_data_is_unpacked_or_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
+def test_mutated_data_is_decompressed_or_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
     packed = bytearray(compress(codec, data * 3))
     packed[position % len(packed)] ^= flip
     assert outcome(codec, packed) in TAME
@@ -104,7 +104,7 @@ def test_mutated_data_is_unpacked_or_refused(codec: Codec, position: int, flip: 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=300))
 @settings(max_examples=examples(100), deadline=None)
-def test_garbage_is_unpacked_or_refused(codec: Codec, data: bytes) -> None:
+def test_random_bytes_are_decompressed_or_refused(codec: Codec, data: bytes) -> None:
     assert outcome(codec, data) in TAME
 
 
@@ -113,7 +113,7 @@ def test_a_bare_snappy_block_is_decompressed() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), MEGABYTE) == data
 
 
-def test_two_snappy_streams_in_a_row_are_one() -> None:
+def test_two_consecutive_snappy_streams_are_decompressed_as_one() -> None:
     packed = compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two")
     assert decompress(Codec.SNAPPY, packed, MEGABYTE) == b"onetwo"
 

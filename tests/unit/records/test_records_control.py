@@ -39,7 +39,7 @@ MESSAGES: list[tuple[ControlType, Any]] = [
 
 
 @pytest.mark.parametrize("marker", [EndTxn(True, 5), EndTxn(False, 0)])
-def test_a_marker_reads_back(marker: EndTxn) -> None:
+def test_a_marker_survives_encoding_and_decoding(marker: EndTxn) -> None:
     batch = build_end_txn(marker, producer_id=4, producer_epoch=2, timestamp=99, base_offset=8, leader_epoch=3)
     header = parse_header(batch)
     assert crc_ok(batch)
@@ -59,7 +59,7 @@ def test_a_marker_has_the_same_bytes_as_kafkas() -> None:
 
 
 @pytest.mark.parametrize(("kind", "message"), MESSAGES)
-def test_a_message_of_the_quorum_reads_back(kind: ControlType, message: Any) -> None:
+def test_a_control_message_of_the_quorum_survives_encoding_and_decoding(kind: ControlType, message: Any) -> None:
     batch = build_control([message], timestamp=50, base_offset=2, leader_epoch=9)
     header = parse_header(batch)
     assert header.is_control
@@ -98,7 +98,7 @@ def test_unknown_control_records_are_skipped() -> None:
         Record(0, 0, control_key(ControlType.SNAPSHOT_HEADER), b"\x00\x00\x00"),
     ],
 )
-def test_broken_control_records_are_invalid(record: Record) -> None:
+def test_broken_control_records_get_invalid_record(record: Record) -> None:
     with pytest.raises(KafkaError) as refused:
         parse_control(record)
     assert refused.value.code == ErrorCode.INVALID_RECORD

@@ -143,7 +143,7 @@ def test_bytes_that_are_no_batch_give_an_error_code(read: Callable[[bytes], obje
         (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", 1),  # a header without a key
     ],
 )
-def test_impossible_records_are_invalid(payload: bytes, count: int) -> None:
+def test_records_with_impossible_lengths_get_invalid_record(payload: bytes, count: int) -> None:
     assert outcome(read_records, with_payload(payload, count)) == ErrorCode.INVALID_RECORD
 
 
@@ -152,7 +152,7 @@ def test_the_smallest_record_is_read() -> None:
     assert read_records(batch) == [Record(0, 1000, None, None)]
 
 
-def test_unpacking_is_limited() -> None:
+def test_unpacking_a_batch_is_limited_to_max_bytes() -> None:
     batch = build_batch([(0, None, bytes(10_000), ())], compression=1)
     assert outcome(lambda b: read_records(b, max_bytes=5000), batch) == ErrorCode.MESSAGE_TOO_LARGE
 

@@ -46,7 +46,7 @@ def content(records: list[Record]) -> list[NewRecord]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists, base_offset=st.integers(0, 2**62))
 @settings(max_examples=examples(40), deadline=None)
-def test_a_batch_reads_back_as_it_was_built(codec: Codec, records: list[NewRecord], base_offset: int) -> None:
+def test_a_batch_survives_building_and_reading(codec: Codec, records: list[NewRecord], base_offset: int) -> None:
     batch = build_batch(records, base_offset=base_offset, compression=codec)
     read = read_records(batch)
     assert content(read) == records
@@ -116,13 +116,13 @@ def test_uncompressed_batches_are_byte_for_byte_what_kafka_python_writes(records
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_a_varlong_reads_back(value: int) -> None:
+def test_a_varlong_survives_encoding_and_decoding(value: int) -> None:
     encoded = varint(value)
     assert read_varlong(encoded + b"x", 0) == (value, len(encoded))
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_a_varint_reads_back(value: int) -> None:
+def test_a_varint_survives_encoding_and_decoding(value: int) -> None:
     encoded = varint(value)
     assert len(encoded) <= 5
     assert read_varint(encoded, 0) == (value, len(encoded))
@@ -163,7 +163,7 @@ def test_a_delete_horizon_is_stored_as_base_timestamp_and_does_not_change_record
     assert [r.timestamp for r in read_records(batch)] == [1, 2]
 
 
-def test_a_header_packs_to_what_it_was_parsed_from() -> None:
+def test_a_parsed_header_is_packed_to_the_same_bytes() -> None:
     batch = build_batch(
         [(1, b"k", None, ())], base_offset=3, leader_epoch=6, producer_id=1, producer_epoch=2, base_sequence=3
     )

@@ -74,7 +74,7 @@ def test_a_batch_gets_its_offset_and_leader_epoch_and_nothing_else() -> None:
     assert [r.offset for r in read_records(data)] == [500, 501, 502]
 
 
-def test_the_payload_is_a_view_of_what_was_received() -> None:
+def test_the_payload_is_a_view_of_the_received_bytes() -> None:
     frame = bytearray(BATCH)
     result = validate_produced(memoryview(frame), RULES, base_offset=0, leader_epoch=0, now_ms=NOW)
     assert isinstance(result.tail, memoryview)
@@ -82,14 +82,14 @@ def test_the_payload_is_a_view_of_what_was_received() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_codec_passes_as_it_is(codec: Codec) -> None:
+def test_batches_of_every_codec_are_accepted_unchanged(codec: Codec) -> None:
     batch = build_batch(RECORDS, compression=codec)
     assert stored(produced(batch))[16:] == batch[16:]
     assert claimed_attributes(batch) == codec
     assert claimed_attributes(batch[:60]) == 0
 
 
-def test_idempotent_and_transactional_batches_pass() -> None:
+def test_idempotent_and_transactional_batches_are_accepted() -> None:
     batch = build_batch(RECORDS, producer_id=4, producer_epoch=0, base_sequence=0, transactional=True)
     header = produced(batch).header
     assert (header.producer_id, header.last_sequence, header.is_transactional) == (4, 2, True)
@@ -245,7 +245,7 @@ def test_a_compacted_topic_names_the_records_without_key(codec: Codec) -> None:
     assert stored(produced(batch, rules))[16:] == batch[16:]
 
 
-def test_an_empty_key_is_a_key() -> None:
+def test_an_empty_key_counts_as_a_key() -> None:
     assert produced(build_batch([(NOW, b"", b"v", ())]), replace(RULES, keys_required=True))
 
 

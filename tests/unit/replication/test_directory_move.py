@@ -124,7 +124,7 @@ def test_the_future_log_follows_the_current_log(
 
 
 @given(st.data())
-def test_steps_lead_to_equal_bounds(data: st.DataObject) -> None:
+def test_steps_lead_to_equal_bounds_of_both_logs(data: st.DataObject) -> None:
     offsets = st.integers(0, 30)
     start = data.draw(offsets)
     current = Bounds(start, start + data.draw(offsets))

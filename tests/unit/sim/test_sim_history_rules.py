@@ -48,23 +48,23 @@ def test_a_lost_acknowledged_record_is_found() -> None:
     assert rules(PLAN, history, view("w:1:")) == ["nothing acknowledged is lost"]
 
 
-def test_a_power_loss_excuses_the_end_of_a_log() -> None:
+def test_records_that_a_power_loss_took_from_the_end_of_a_log_break_no_rule() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0])
     assert rules(PLAN, history, view("w:1:")) == []
     assert rules(FSYNC, history, view("w:1:")) == ["nothing acknowledged is lost"]
 
 
-def test_a_power_loss_before_the_write_excuses_nothing() -> None:
+def test_a_power_loss_before_a_write_does_not_excuse_the_loss_of_its_record() -> None:
     history = History(writes=[wrote(1, 0, at=9)], power_losses=[5.0])
     assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
 
 
-def test_a_power_loss_does_not_excuse_a_hole() -> None:
+def test_a_power_loss_does_not_excuse_a_lost_record_before_a_kept_one() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1), wrote(3, 2)], power_losses=[5.0])
     assert "losses are at the end" in rules(PLAN, history, view("w:1:", "other", "w:3:"))
 
 
-def test_requested_deletions_are_no_losses() -> None:
+def test_records_that_a_client_deleted_do_not_count_as_lost() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], deletions=[Deletion(P, 1)])
     assert rules(PLAN, history, view("w:2:", start=1)) == []
 
@@ -200,6 +200,6 @@ def test_created_topics_exist_and_deleted_topics_do_not() -> None:
     assert rules(PLAN, history, found) == []
 
 
-def test_damaged_files_excuse_their_partition() -> None:
+def test_losses_in_a_partition_with_damaged_files_break_no_rule() -> None:
     history = History(writes=[wrote(1, 0)], damaged={P})
     assert rules(PLAN, history, view()) == []

@@ -99,7 +99,7 @@ def test_a_blocking_call_blocks_its_process_only() -> None:
     assert world.run(run(), main) == (1.0, 3.0)
 
 
-def test_a_pause_outlasts_a_blocking_call() -> None:
+def test_a_paused_process_does_not_resume_when_its_blocking_call_ends() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
 
@@ -180,7 +180,7 @@ def test_an_uncaught_exception_is_recorded() -> None:
     assert [type(failure.error) for failure in world.failures] == [ZeroDivisionError]
 
 
-def test_threads_are_refused() -> None:
+def test_a_simulated_process_cannot_start_a_thread() -> None:
     world = timeline()
     main = world.process("main")
 

@@ -81,7 +81,7 @@ def test_a_partition_that_is_unreadable_after_the_restart_is_found() -> None:
     assert found(look(0, range(3)), FinalView(), 11) == ["t-0 changed with a clean restart"]
 
 
-def test_damage_and_compaction_excuse_their_partitions() -> None:
+def test_partitions_with_damage_or_compaction_may_change_in_a_restart() -> None:
     first, again = look(0, range(5)), look(0, range(4))
     assert list(changes_by_restart(first, again, {}, History(damaged={PART}), set())) == []
     assert list(changes_by_restart(first, again, {}, History(), {"t"})) == []

@@ -1,4 +1,4 @@
-"""JoinGroup v0-9 for a classic group: new members, known members, and restarted static members."""
+"""Handles JoinGroup v0-9 of a classic group: new members, known members, and restarted static members."""
 
 from __future__ import annotations
 

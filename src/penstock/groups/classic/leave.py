@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5 of a classic group. It names one or more members: by member id or, if static, by instance id."""
+"""Handles LeaveGroup v0-5 of a classic group. A request names members by member id or, if static, by instance id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SyncGroup v0-5 and Heartbeat v0-4 of a classic group."""
+"""Handles SyncGroup v0-5 and Heartbeat v0-4 of a classic group."""
 
 from __future__ import annotations
 

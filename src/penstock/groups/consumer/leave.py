@@ -1,4 +1,4 @@
-"""Removal of members: they leave, leave temporarily, or time out."""
+"""Removes members that leave, leave temporarily, or time out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Java's `.properties` text: the format of server.properties and of small files that Kafka keeps in a log directory.
+r"""Reads and writes Java's `.properties` text, the format of server.properties and of small files in log directories.
 
 An entry is `key=value`, `key: value` or `key value`. `#` and `!` start a comment line. A line that ends in an odd
 number of backslashes continues on the next line, whose leading blanks are dropped. `\t`, `\n`, `\r`, `\f`, `\\` and

@@ -1,4 +1,5 @@
-"""Topic configs: all of Kafka 4.3 with type, default and limits, our own `penstock.*`, and the typed `LogConfig`.
+"""Topic configs: all of Kafka 4.3 with type, default and limits, Penstock's own `penstock.*`, and the typed
+`LogConfig`.
 
 `TOPIC_CONFIGS` is the only list. `LogConfig` has a field for each row, named after the row with underscores for dots; a
 test checks that rows and fields agree. A row with `supported=False` is accepted and shown but has no effect:

@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs as decisions.
+"""Decides AlterConfigs and IncrementalAlterConfigs requests.
 
 Either all changes of a resource are made or none; a refused resource does not affect the others. A broker's settings
 are checked by the rules of dynamic configuration, those of topics, groups and client metrics subscriptions by their

@@ -1,4 +1,4 @@
-"""Elections on request (ElectLeaders) and periodic ones: of the preferred replica, or of any live replica if the
+"""Elects leaders on request (ElectLeaders) and periodically: the preferred replica, or any live replica if the
 partition has no leader.
 """
 

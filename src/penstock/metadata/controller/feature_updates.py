@@ -1,4 +1,4 @@
-"""UpdateFeatures as a decision: either makes all updates, or makes none and returns the first error."""
+"""Decides UpdateFeatures requests: either makes all updates, or makes none and returns the first error."""
 
 from __future__ import annotations
 

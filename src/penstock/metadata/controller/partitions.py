@@ -1,4 +1,4 @@
-"""CreatePartitions as a decision."""
+"""Decides CreatePartitions requests: returns the records of new partitions."""
 
 from __future__ import annotations
 

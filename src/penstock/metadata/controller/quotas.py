@@ -1,4 +1,4 @@
-"""AlterClientQuotas as a decision, and DescribeClientQuotas as a query of the image.
+"""Decides AlterClientQuotas requests, and answers DescribeClientQuotas from the image.
 
 A quota belongs to an entity: a user, a client id, both together, or an address. An entity whose name is None is the
 default for its type.

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments.
+"""Decides AlterPartitionReassignments requests, and answers ListPartitionReassignments from the image.
 
 A target equal to the current replicas changes nothing, a new order of the same brokers is one record, and any other
 target starts a reassignment: the partition has both sets of replicas until the added ones have caught up.

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics as decisions."""
+"""Decides CreateTopics and DeleteTopics requests: returns the records that create and delete topics."""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""The states of a record in a share group, the answers of a member to a record, and the limits of a group.
+
+available ──acquire──► acquired ──accept──► acknowledged
+    ▲                     │ ├─────reject──► archived
+    └──release, timeout───┘ └─release or timeout after the last delivery──► archived
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class RecordState(IntEnum):
+    """The state of a record, with the numbers of `__share_group_state`. PENDING is never written."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    PENDING = 3  # an acknowledgement or a release that is being written
+    ARCHIVED = 4
+
+
+FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+
+
+class Acknowledge(IntEnum):
+    """What a member reports for an acquired record, with the numbers of ShareAcknowledge."""
+
+    GAP = 0  # the offset holds no record
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4  # the member needs more time (KIP-1222)
+
+
+class AcquireMode(IntEnum):
+    """How `max_records` is meant (KIP-1206)."""
+
+    BATCH_OPTIMIZED = 0  # whole record batches, so that more records than the limit may be acquired
+    RECORD_LIMIT = 1  # never more records than the limit
+
+
+class ShareLimits(NamedTuple):
+    """The limits of one share group, from its group configs or the broker."""
+
+    lock_duration_ms: int = 30_000
+    max_deliveries: int = 5
+    max_record_locks: int = 2000
+    renewable: bool = True
+
+    @property
+    def throttled_from(self) -> int:
+        """Records with this many deliveries are delivered in smaller and smaller portions, as in Kafka: if one
+        record makes its consumer fail, the others must not run out of deliveries with it.
+        """
+        return max(2, (self.max_deliveries + 1) // 2)
+
+
+class StateBatch(NamedTuple):
+    """Records in one state, in the form in which the share coordinator stores them."""
+
+    first: int
+    last: int
+    state: int
+    deliveries: int
+
+
+class Acquired(NamedTuple):
+    """Records that a member has acquired, and how often they have been delivered."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class FetchedBatch(NamedTuple):
+    """A record batch that was read from the log. Markers and aborted batches are not deliverable."""
+
+    first: int
+    last: int
+    deliverable: bool = True
+
+
+class AcknowledgedRange(NamedTuple):
+    """A member's answer for a range of offsets: one type for all, or one type for each offset."""
+
+    first: int
+    last: int
+    types: tuple[int, ...]

@@ -1,0 +1,160 @@
+"""The offsets that a share group has begun to deliver, as runs of records in the same state.
+
+A run is a place in four arrays, not an object: a batch that nobody has touched is one run, and a batch whose records
+were acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.share.states import RecordState
+
+STATES = max(RecordState) + 1
+NOBODY = 0
+
+
+class Run(NamedTuple):
+    first: int
+    stop: int  # the offset after the last record
+    state: int
+    deliveries: int
+    owner: int  # the lock of acquired records, the transition of pending ones, NOBODY for all others
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.first
+
+
+class Window:
+    __slots__ = ("_counts", "_firsts", "_owners", "_states", "end", "start", "totals")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        #: Number of records in each state.
+        self.totals = [0] * STATES
+        self._firsts = array("q")
+        self._states = array("b")
+        self._counts = array("h")
+        self._owners = array("q")
+
+    def __len__(self) -> int:
+        """Returns the number of runs."""
+        return len(self._firsts)
+
+    @property
+    def size(self) -> int:
+        """The number of offsets in the window."""
+        return self.end - self.start
+
+    @property
+    def bytes(self) -> int:
+        """The memory of the arrays."""
+        columns = (self._firsts, self._states, self._counts, self._owners)
+        return sum(len(column) * column.itemsize for column in columns)
+
+    def runs(self, first: int, stop: int) -> Iterator[Run]:
+        """Yields the parts of runs in [first, stop). The window must not change meanwhile."""
+        first, stop = max(first, self.start), min(stop, self.end)
+        if first >= stop:
+            return
+        firsts = self._firsts
+        index = bisect_right(firsts, first) - 1
+        while index < len(firsts) and firsts[index] < stop:
+            after = firsts[index + 1] if index + 1 < len(firsts) else self.end
+            yield Run(
+                max(firsts[index], first),
+                min(after, stop),
+                self._states[index],
+                self._counts[index],
+                self._owners[index],
+            )
+            index += 1
+
+    def first_in(self, state: int, since: int) -> int | None:
+        """Returns the lowest offset from `since` on that is in this state; None if there is none."""
+        if not self.totals[state]:
+            return None
+        since = max(since, self.start)
+        states, firsts = self._states, self._firsts
+        index = max(0, bisect_right(firsts, since) - 1)
+        try:
+            found = states.index(state, index)
+        except ValueError:
+            return None
+        return max(firsts[found], since)
+
+    def append(self, stop: int, state: int, count: int = 0, owner: int = NOBODY) -> None:
+        """Extends the window up to `stop` with records in one state."""
+        if stop <= self.end:
+            return
+        self.totals[state] += stop - self.end
+        if not self._ends_with(len(self._firsts) - 1, state, count, owner):
+            self._firsts.append(self.end)
+            self._states.append(state)
+            self._counts.append(count)
+            self._owners.append(owner)
+        self.end = stop
+
+    def _ends_with(self, index: int, state: int, count: int, owner: int) -> bool:
+        return (
+            index >= 0
+            and self._states[index] == state
+            and self._counts[index] == count
+            and self._owners[index] == owner
+        )
+
+    def fill(self, first: int, stop: int, state: int, count: int = 0, owner: int = NOBODY) -> None:
+        """Sets the state of the window's records in [first, stop)."""
+        first, stop = max(first, self.start), min(stop, self.end)
+        if first >= stop:
+            return
+        low, high = self._cut(first), self._cut(stop)
+        self._uncount(low, high)
+        self.totals[state] += stop - first
+        merged = self._ends_with(low - 1, state, count, owner)
+        if high < len(self._firsts) and self._ends_with(high, state, count, owner):
+            high += 1
+        self._replace(low, high, () if merged else (first,), state, count, owner)
+
+    def drop_before(self, offset: int) -> None:
+        """Moves the start of the window; beyond its end, the window becomes empty."""
+        if offset <= self.start:
+            return
+        if offset >= self.end:
+            self._uncount(0, len(self._firsts))
+            self._replace(0, len(self._firsts), (), 0, 0, 0)
+            self.start = self.end = offset
+            return
+        index = self._cut(offset)
+        self._uncount(0, index)
+        self._replace(0, index, (), 0, 0, 0)
+        self.start = offset
+
+    def _cut(self, offset: int) -> int:
+        """Returns the index of the run that begins at `offset`, and splits a run for it if necessary."""
+        firsts = self._firsts
+        index = bisect_left(firsts, offset)
+        if offset >= self.end or (index < len(firsts) and firsts[index] == offset):
+            return index
+        firsts.insert(index, offset)
+        for column in (self._states, self._counts, self._owners):
+            column.insert(index, column[index - 1])
+        return index
+
+    def _uncount(self, low: int, high: int) -> None:
+        firsts, totals = self._firsts, self.totals
+        for index in range(low, high):
+            after = firsts[index + 1] if index + 1 < len(firsts) else self.end
+            totals[self._states[index]] -= after - firsts[index]
+
+    def _replace(self, low: int, high: int, firsts: tuple[int, ...], state: int, count: int, owner: int) -> None:
+        some = len(firsts)
+        self._firsts[low:high] = array("q", firsts)
+        self._states[low:high] = array("b", [state] * some)
+        self._counts[low:high] = array("h", [count] * some)
+        self._owners[low:high] = array("q", [owner] * some)

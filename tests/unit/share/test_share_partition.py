@@ -1,0 +1,149 @@
+"""Single rules of the acquisition state, each with the smallest example."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.partition import SharePartition, Wish
+from penstock.share.states import (
+    Acknowledge,
+    AcknowledgedRange,
+    AcquireMode,
+    FetchedBatch,
+    RecordState,
+    ShareLimits,
+    StateBatch,
+)
+
+LIMITS = ShareLimits(lock_duration_ms=1000, max_deliveries=5, max_record_locks=100)
+TEN = [FetchedBatch(0, 9)]
+
+
+def ranges(share: SharePartition) -> list[tuple[int, int, str, int]]:
+    return [(run.first, run.stop - 1, RecordState(run.state).name, run.deliveries) for run, _ in share.inspect()]
+
+
+def deliver(share: SharePartition, times: int, batches: list[FetchedBatch], limits: ShareLimits = LIMITS) -> None:
+    """Delivers the available records and lets their locks run out."""
+    for _ in range(times):
+        now_ms = (share.locks.next_deadline() or 0) + 1
+        share.acquire(Wish("m", 1000), share.next_fetch_offset(), batches, limits, now_ms)
+        share.expire(limits, now_ms + 10_000)
+
+
+def test_an_untouched_batch_is_one_run() -> None:
+    share = SharePartition(0)
+    assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 9, 1)]
+    assert len(share.window) == 1
+
+
+def test_acknowledgements_of_single_records_split_and_join_runs() -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
+    for offset in (4, 6, 5):
+        transition = share.acknowledge("m", [AcknowledgedRange(offset, offset, (Acknowledge.ACCEPT,))], LIMITS, 0)
+        assert transition is not None
+        share.commit(transition)
+    assert ranges(share) == [(0, 3, "ACQUIRED", 1), (4, 6, "ACKNOWLEDGED", 1), (7, 9, "ACQUIRED", 1)]
+    assert share.complete_count == 3
+
+
+def test_batches_are_acquired_whole_unless_the_limit_is_strict() -> None:
+    whole, strict = SharePartition(0), SharePartition(0)
+    assert whole.acquire(Wish("m", 4), 0, TEN, LIMITS, 0) == [(0, 9, 1)]
+    assert strict.acquire(Wish("m", 4, mode=AcquireMode.RECORD_LIMIT), 0, TEN, LIMITS, 0) == [(0, 3, 1)]
+    assert strict.next_fetch_offset() == 4
+
+
+def test_acquired_ranges_end_at_batches_near_the_batch_size() -> None:
+    share = SharePartition(0)
+    batches = [FetchedBatch(first, first + 3) for first in range(0, 20, 4)]
+    assert share.acquire(Wish("m", 500, batch_size=8), 0, batches, LIMITS, 0) == [(0, 7, 1), (8, 15, 1), (16, 19, 1)]
+
+
+def test_offsets_without_deliverable_records_are_archived() -> None:
+    share = SharePartition(0)
+    batches = [FetchedBatch(2, 3), FetchedBatch(4, 4, deliverable=False), FetchedBatch(8, 9)]
+    assert share.acquire(Wish("m", 500), 0, batches, LIMITS, 0) == [(2, 3, 1), (8, 9, 1)]
+    assert ranges(share) == [(2, 3, "ACQUIRED", 1), (4, 7, "ARCHIVED", 0), (8, 9, "ACQUIRED", 1)]
+
+
+def test_a_full_window_delivers_released_records_only() -> None:
+    limits = LIMITS._replace(max_record_locks=10)
+    share = SharePartition(0)
+    batches = [*TEN, FetchedBatch(10, 19)]
+    assert share.acquire(Wish("a", 500), 0, batches, limits, 0) == [(0, 9, 1)]
+    assert not share.can_acquire(limits)
+    release = share.acknowledge("a", [AcknowledgedRange(5, 5, (Acknowledge.RELEASE,))], limits, 0)
+    assert release is not None
+    share.commit(release)
+    assert share.acquire(Wish("b", 500), 5, batches, limits, 0) == [(5, 5, 2)]
+
+
+def test_records_with_many_deliveries_are_delivered_in_smaller_portions() -> None:
+    share = SharePartition(0)
+    batch = [FetchedBatch(0, 7)]
+    deliver(share, 3, batch)
+    assert share.acquire(Wish("m", 500), 0, batch, LIMITS, 20_000) == [(0, 3, 4)]
+    share.expire(LIMITS, 40_000)
+    assert share.acquire(Wish("m", 500), 0, batch, LIMITS, 40_000) == [(0, 0, 5)]
+    assert share.acquire(Wish("m", 500), 1, batch, LIMITS, 40_000) == [(1, 1, 5)]
+
+
+def test_a_record_is_archived_after_its_last_delivery() -> None:
+    limits = LIMITS._replace(max_deliveries=2)
+    share = SharePartition(0)
+    deliver(share, 2, TEN, limits)
+    assert (share.start_offset, share.end_offset) == (10, 10)
+
+
+def test_a_lowered_delivery_limit_archives_instead_of_delivering() -> None:
+    share = SharePartition(0, [StateBatch(0, 9, RecordState.AVAILABLE, 3)])
+    assert share.acquire(Wish("m", 500), 0, TEN, LIMITS._replace(max_deliveries=3), 0) == []
+    assert share.start_offset == 10
+
+
+def test_a_renewed_record_keeps_its_lock_longer() -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
+    assert share.acknowledge("m", [AcknowledgedRange(3, 3, (Acknowledge.RENEW,))], LIMITS, 900) is None
+    share.expire(LIMITS, 1100)
+    assert ranges(share) == [(0, 2, "AVAILABLE", 1), (3, 3, "ACQUIRED", 1), (4, 9, "AVAILABLE", 1)]
+
+
+@pytest.mark.parametrize(
+    ("member", "first", "last", "code"),
+    [
+        ("other", 0, 9, ErrorCode.INVALID_RECORD_STATE),
+        ("m", 0, 10, ErrorCode.INVALID_REQUEST),
+        ("m", 20, 29, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_refused_acknowledgement_changes_nothing(member: str, first: int, last: int, code: ErrorCode) -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
+    good = AcknowledgedRange(0, 3, (Acknowledge.ACCEPT,))
+    with pytest.raises(KafkaError) as refused:
+        share.acknowledge(member, [good, AcknowledgedRange(max(first, 4), last, (Acknowledge.ACCEPT,))], LIMITS, 0)
+    assert refused.value.code is code
+    assert ranges(share) == [(0, 9, "ACQUIRED", 1)]
+
+
+def test_offsets_without_a_stored_state_are_available_again() -> None:
+    share = SharePartition(0, [StateBatch(4, 5, RecordState.ACKNOWLEDGED, 1)])
+    assert ranges(share) == [(0, 3, "AVAILABLE", 0), (4, 5, "ACKNOWLEDGED", 1)]
+    assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 3, 1), (6, 9, 1)]
+
+
+def test_single_acknowledgements_need_no_object_for_each_record() -> None:
+    share = SharePartition(0)
+    limits = LIMITS._replace(max_record_locks=10_000)
+    batch = [FetchedBatch(0, 9_999)]
+    share.acquire(Wish("m", 10_000), 0, batch, limits, 0)
+    kinds = (Acknowledge.RELEASE, Acknowledge.ACCEPT) * 5_000
+    transition = share.acknowledge("m", [AcknowledgedRange(0, 9_999, kinds)], limits, 0)
+    assert transition is not None
+    share.commit(transition)
+    assert len(share.window) == 10_000
+    assert share.window.bytes < 10_000 * 20

@@ -189,8 +189,8 @@ class ShareModel(RuleBasedStateMachine):
         for change in transition.changes if transition is not None else ():
             for each in range(change.first, change.last + 1):
                 assert change.deliveries == self.window[each].deliveries - 1, "the delivery counts"
-        for each in mine:
-            each.state = RecordState.PENDING
+        for record in mine:
+            record.state = RecordState.PENDING
         return transition
 
     @rule(transition=consumes(transitions))

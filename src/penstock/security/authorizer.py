@@ -1,0 +1,204 @@
+"""Decides what a principal may do, with the rules of Kafka's StandardAuthorizer.
+
+1. A super user may do everything.
+2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix.
+3. A matching DENY wins over every ALLOW, whichever pattern is more specific.
+4. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. ALL covers every operation. A
+   DENY implies nothing: it covers its own operation, or all.
+5. A resource without any ACL is closed, or open where `allow.everyone.if.no.acl.found` is set.
+
+The index is made once for the ACLs of an image. A question costs one look-up for the name, one for the wildcard and one
+for each length that a prefix of an ACL has; answers are kept until the next index, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from penstock.security.vocabulary import (
+    SUPPORTED_OPERATIONS,
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    AclResource,
+    Operation,
+    PatternType,
+    Permission,
+)
+
+#: Answers that an index keeps. When there are more, all are forgotten and collected anew.
+MAX_ANSWERS = 20_000
+
+_IMPLYING: Mapping[Operation, frozenset[int]] = {
+    operation: frozenset({operation, Operation.ALL}) for operation in Operation
+} | {
+    Operation.DESCRIBE: frozenset(
+        {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}),
+}
+
+
+class Acl(Protocol):
+    """One ACL as the metadata image keeps it."""
+
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+    @property
+    def pattern_type(self) -> int: ...
+    @property
+    def principal(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def operation(self) -> int: ...
+    @property
+    def permission_type(self) -> int: ...
+
+
+#: The ACLs of one resource pattern: principal → (host, operation, is a DENY).
+_Entries = dict[str, list[tuple[str, int, bool]]]
+
+
+class Authorizer:
+    """Answers questions about the ACLs that it was made with. It never changes."""
+
+    def __init__(
+        self,
+        acls: Iterable[Acl] = (),
+        *,
+        super_users: frozenset[str] = frozenset(),
+        allow_without_acls: bool = False,
+    ) -> None:
+        self._super_users = super_users
+        self._allow_without_acls = allow_without_acls
+        self._literal: dict[tuple[int, str], _Entries] = {}
+        self._prefixed: dict[tuple[int, str], _Entries] = {}
+        lengths: dict[int, set[int]] = {}
+        for acl in acls:
+            key = (acl.resource_type, acl.resource_name)
+            if acl.pattern_type == PatternType.PREFIXED:
+                entries = self._prefixed.setdefault(key, {})
+                lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
+            else:
+                entries = self._literal.setdefault(key, {})
+            entries.setdefault(acl.principal, []).append(
+                (acl.host, acl.operation, acl.permission_type == Permission.DENY)
+            )
+        self._prefix_lengths = {resource: sorted(found) for resource, found in lengths.items()}
+        self._answers: dict[tuple[str, str, int, int, str], bool] = {}
+        self._answers_for_any: dict[tuple[str, str, int, int], bool] = {}
+
+    def allows(self, principal: str, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
+        """Returns True if the principal, connected from `host`, may do the operation on the named resource."""
+        question = (principal, host, operation, resource, name)
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = self._decide(principal, host, operation, resource, name)
+            if len(self._answers) >= MAX_ANSWERS:
+                self._answers.clear()
+            self._answers[question] = answer
+        return answer
+
+    def allows_any(self, principal: str, host: str, operation: Operation, resource: AclResource) -> bool:
+        """Returns True if the principal may do the operation on at least one resource of this kind.
+
+        As in Kafka, only ACLs for exactly this operation or ALL count. A pattern that is allowed counts unless a DENY
+        covers all of it.
+        """
+        if self.allows(principal, host, operation, resource, "hardcode"):  # Kafka asks for this name
+            return True
+        question = (principal, host, operation, resource)
+        answer = self._answers_for_any.get(question)
+        if answer is None:
+            if len(self._answers_for_any) >= MAX_ANSWERS:
+                self._answers_for_any.clear()
+            answer = self._answers_for_any[question] = self._decide_any(principal, host, operation, resource)
+        return answer
+
+    def _decide_any(self, principal: str, host: str, operation: Operation, resource: AclResource) -> bool:
+        allowed_literal, denied_literal = self._patterns(self._literal, principal, host, operation, resource)
+        allowed_prefixed, denied_prefixed = self._patterns(self._prefixed, principal, host, operation, resource)
+        if WILDCARD in denied_literal:
+            return False
+        if WILDCARD in allowed_literal:
+            return True
+        lengths = {len(prefix) for prefix in denied_prefixed}
+        return any(
+            not any(name[:length] in denied_prefixed for length in lengths)
+            for name in (allowed_literal - denied_literal) | allowed_prefixed
+        )
+
+    def operations(self, principal: str, host: str, resource: AclResource, name: str) -> int:
+        """Returns the allowed operations as Kafka's bit field."""
+        bits = 0
+        for operation in SUPPORTED_OPERATIONS[resource]:
+            if self.allows(principal, host, operation, resource, name):
+                bits |= 1 << operation
+        return bits
+
+    def _decide(self, principal: str, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
+        if principal in self._super_users:
+            return True
+        implying = _IMPLYING[operation]
+        has_acls = allowed = False
+        for entries in self._matching(resource, name):
+            has_acls = True
+            for acl_host, acl_operation, denies in _of_principal(entries, principal):
+                if acl_host not in (WILDCARD, host):
+                    continue
+                if denies:
+                    if acl_operation in (operation, Operation.ALL):
+                        return False
+                elif acl_operation in implying:
+                    allowed = True
+        return allowed or (not has_acls and self._allow_without_acls)
+
+    def _matching(self, resource: AclResource, name: str) -> Iterator[_Entries]:
+        """Yields the ACLs of each resource pattern that covers the name."""
+        for literal in (name, WILDCARD) if name != WILDCARD else (WILDCARD,):
+            entries = self._literal.get((resource, literal))
+            if entries is not None:
+                yield entries
+        for length in self._prefix_lengths.get(resource, ()):
+            if length > len(name):
+                return
+            entries = self._prefixed.get((resource, name[:length]))
+            if entries is not None:
+                yield entries
+
+    @staticmethod
+    def _patterns(
+        patterns: dict[tuple[int, str], _Entries],
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource: AclResource,
+    ) -> tuple[set[str], set[str]]:
+        """Returns the allowed and the denied names or prefixes."""
+        allowed: set[str] = set()
+        denied: set[str] = set()
+        for (kind, name), entries in patterns.items():
+            if kind != resource:
+                continue
+            for acl_host, acl_operation, denies in _of_principal(entries, principal):
+                if acl_host in (WILDCARD, host) and acl_operation in (operation, Operation.ALL):
+                    (denied if denies else allowed).add(name)
+        return allowed, denied
+
+
+def _of_principal(entries: _Entries, principal: str) -> Iterator[tuple[str, int, bool]]:
+    yield from entries.get(principal, ())
+    yield from entries.get(WILDCARD_PRINCIPAL, ())
+
+
+def parse_super_users(value: str) -> frozenset[str]:
+    """Returns the principals of `super.users`, which are separated by semicolons. Raises ValueError."""
+    users = frozenset(filter(None, (part.strip() for part in value.split(";"))))
+    for user in users:
+        kind, colon, name = user.partition(":")
+        if not (kind and colon and name):
+            raise ValueError(f"super.users has the entry {user!r}: write each user as User:name, separated by ';'.")
+    return users

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.peers.peers import Peers
     from penstock.broker.replicas.partitions import Partitions
     from penstock.broker.replicas.replica_manager import ReplicaManager
+    from penstock.broker.requests.access_control import AccessControl
     from penstock.broker.telemetry import Telemetry
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
@@ -54,6 +55,8 @@ class Broker:
     transactions: Transactions
     quotas: Quotas
     telemetry: Telemetry
+    #: None on a node without an authorizer, where every client is allowed everything.
+    access: AccessControl | None = None
     controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)
     slices: Slices = field(default_factory=Slices)

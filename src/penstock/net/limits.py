@@ -241,6 +241,10 @@ class LimitedLog:
         self._time = time
         self._kinds: dict[str, tuple[float, int]] = {}
 
+    def info(self, kind: str, message: str) -> None:
+        if self._shows(kind):
+            self._logger.info("%s", message)
+
     def warning(self, kind: str, message: str) -> None:
         if self._shows(kind):
             self._logger.warning("%s", message)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.metadata.configs.protection import AUTHORIZER, STANDARD_AUTHORIZER
 from penstock.metadata.image import EMPTY_IMAGE
 from penstock.node.parts import limits_of
 from penstock.node.storage import StorageError
@@ -73,12 +74,12 @@ class ImageDelivery:
         self._subscribe(Since.START)
 
     def follow(self) -> None:
-        """Applies the current image and all later images. Raises StorageError if the current image has ACLs.
+        """Applies the current image and all later images. Raises StorageError if it has ACLs but no authorizer is set.
 
         Call it once the image contains all records written before this node registered.
         """
         image = self._broker.metadata.image
-        if image.acls:
+        if image.acls and self._broker.access is None:
             raise _unprotected(image)
         self._apply(EMPTY_IMAGE, image)
         if self._is_broker:
@@ -93,7 +94,9 @@ class ImageDelivery:
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
         """Applies all changes since the last image that was applied without a failure."""
         old, broker = self._applied, self._broker
-        if new.acls:
+        if broker.access is not None:
+            broker.access.apply_image(None if old is EMPTY_IMAGE else old, new)
+        elif new.acls:
             self._on_fatal(_unprotected(new))
             return
         if new.configs is not old.configs:
@@ -125,8 +128,8 @@ class ImageDelivery:
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """Returns the error for a cluster with ACLs. Penstock refuses to serve it, because it does not enforce ACLs."""
+    """Returns the error for a node without an authorizer in a cluster with ACLs, which it would not enforce."""
     return StorageError(
-        f"The metadata log holds ACLs ({len(image.acls)}), and Penstock has no authorizer yet: remove them with "
-        "Kafka's kafka-acls first, and let only trusted machines reach the node's ports."
+        f"The metadata log holds ACLs ({len(image.acls)}), and this node has no authorizer: set {AUTHORIZER}="
+        f"{STANDARD_AUTHORIZER} on every node, or remove the ACLs with kafka-acls first."
     )

@@ -29,13 +29,16 @@ from penstock.broker.replicas.directory_assignments import DirectoryAssignments
 from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
+from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.broker.telemetry import Telemetry
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
+from penstock.metadata.configs.protection import AUTHORIZER, SUPER_USERS
 from penstock.net.limits import ByteBudget, Limits
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_67_allocate_producer_ids import AllocateProducerIdsRequest
+from penstock.security.authorizer import parse_super_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +124,7 @@ def make_broker(
     faults: Faults,
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
+    access = access_of(settings, world.clock)
     controller = Controller(metadata, settings, world.clock, world.network, world.random)
     local = LocalController(
         node_id=node_id,
@@ -131,6 +135,7 @@ def make_broker(
         metadata=metadata,
         controller=controller,
         connection=LocalConnection(next(iter(controller_listeners), "CONTROLLER")),
+        access=access,
     )
     channel = ControllerChannel(world.network, node_id, metadata, local)
     metadata.watch_controller(channel.controller_changed)
@@ -185,7 +190,7 @@ def make_broker(
             assignments=assignments,
             broker_epoch=broker_epoch,
         ),
-        fetch_policy=FetchPolicy(partitions.host, settings, inter_broker_listener),
+        fetch_policy=FetchPolicy(partitions.host, settings, inter_broker_listener, access),
         fetch_sessions=FetchSessions(
             settings.int("max.incremental.fetch.session.cache.slots"),
             world.random,
@@ -206,6 +211,7 @@ def make_broker(
         ),
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
+        access=access,
         controller_listeners=frozenset(controller_listeners),
         unsent=unsent,
         faults=faults,
@@ -242,6 +248,17 @@ def limits_of(settings: Settings, network: Network) -> Limits:
         queued_max_request_bytes=settings.int("queued.max.request.bytes"),
         queued_max_response_bytes=settings.int("penstock.queued.max.response.bytes"),
         socket_listen_backlog_size=settings.int("socket.listen.backlog.size"),
+    )
+
+
+def access_of(settings: Settings, clock: Clock) -> AccessControl | None:
+    """Returns the node's authorizer; None if none is configured."""
+    if not settings.str(AUTHORIZER).strip():
+        return None
+    return AccessControl(
+        super_users=parse_super_users(settings.str(SUPER_USERS)),
+        allow_without_acls=settings.bool("allow.everyone.if.no.acl.found"),
+        seconds=lambda: clock.wall_ms() / 1000,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.broker.handlers.api_18_api_versions import api_keys
 from penstock.broker.handlers.registry import load_handler, served_versions
+from penstock.net.later import settled
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest, DescribeAclsResponse
@@ -18,7 +21,8 @@ DISABLED = ErrorCode.SECURITY_DISABLED
 
 
 def answer(api_key: int, version: int, request: Any, response_class: type[Any]) -> Any:
-    response = load_handler(api_key)(None, None, request)
+    broker = SimpleNamespace(access=None)
+    response = asyncio.run(settled(load_handler(api_key)(broker, None, request)))
     return decode(response_class, version, encode(response, version))
 
 

@@ -35,6 +35,7 @@ class StubBroker:
         self.clock = ManualClock()
         self.faults = Faults()
         self.quotas = NoQuotas()
+        self.access = None
 
 
 def dispatcher() -> Dispatcher:

@@ -47,7 +47,7 @@ def passes(ask: Callable[[], Any], made: list[int]) -> Any:
 
 
 def broker(**fields: Any) -> Any:
-    return SimpleNamespace(logs=SimpleNamespace(environment=SimpleNamespace(disk=MemoryDisk())), **fields)
+    return SimpleNamespace(access=None, logs=SimpleNamespace(environment=SimpleNamespace(disk=MemoryDisk())), **fields)
 
 
 def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatc
         f"g{number}": SimpleNamespace(group_id=f"g{number}", protocol_type="consumer", state="Empty")
         for number in range(COUNT)
     }
-    coordinator = SimpleNamespace(active=lambda: SimpleNamespace(groups=groups))
+    coordinator = SimpleNamespace(active=lambda: SimpleNamespace(access=None, groups=groups))
     node = broker(groups=SimpleNamespace(coordinators=lambda: iter([coordinator])))
     answer = passes(lambda: handler_16.handle(node, context(16, 5), ListGroupsRequest()), made)
     assert isinstance(answer, Encoded)

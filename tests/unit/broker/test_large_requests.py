@@ -129,6 +129,7 @@ def test_joining_the_responses_to_all_pieces_gives_the_response_to_the_whole_req
 
 def broker(disk: MemoryDisk | None = None) -> Any:
     return SimpleNamespace(
+        access=None,
         clock=ManualClock(),
         faults=Faults(),
         quotas=SimpleNamespace(request=SimpleNamespace(limits={})),

@@ -87,6 +87,7 @@ class FakeMetadata:
 def broker_with(image: MetadataImage, **properties: str) -> Any:
     settings = Settings({name.replace("_", "."): value for name, value in properties.items()})
     broker = SimpleNamespace(
+        access=None,
         node_id=1,
         cluster_id="cluster",
         settings=settings,

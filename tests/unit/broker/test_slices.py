@@ -45,6 +45,7 @@ def ask_large(monkeypatch: pytest.MonkeyPatch, handle: Any) -> asyncio.Task[Any]
     """Sends a SyncGroup with many assignments; its member waits for the leader."""
     monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
     broker: Any = SimpleNamespace(
+        access=None,
         clock=ManualClock(),
         faults=Faults(),
         quotas=SimpleNamespace(request=SimpleNamespace(limits={})),

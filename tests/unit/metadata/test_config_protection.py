@@ -10,10 +10,7 @@ from penstock.metadata.configs.protection import check_protection
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
         ("authorizer.class.nam", "misspelt"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("security.inter.broker.protocol", "SASL_SSL"),
         ("ssl.client.auth", "required"),
         ("ssl.client.auth", "requested"),
@@ -67,3 +64,30 @@ def test_default_values_in_the_file_require_no_protection() -> None:
             "connections.max.reauth.ms": "0",
         }
     )
+
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def test_kafkas_own_authorizer_is_honoured_with_its_properties() -> None:
+    static = {
+        "authorizer.class.name": STANDARD,
+        "super.users": "User:a;User:b",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    check_protection(static)
+    assert {judgement.verdict for judgement in judge(static)} == {Verdict.HONOURED}
+
+
+@pytest.mark.parametrize(
+    ("static", "reason"),
+    [
+        ({"authorizer.class.name": "com.example.Authorizer"}, "names a class that Penstock does not have"),
+        ({"super.users": "User:a"}, "super.users has no effect without an authorizer"),
+        ({"allow.everyone.if.no.acl.found": "false"}, "has no effect without an authorizer"),
+        ({"authorizer.class.name": STANDARD, "super.users": "User:a;bob"}, "'bob': write each user as User:name"),
+    ],
+)
+def test_authorizer_properties_that_would_not_protect_are_refused(static: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check_protection(static)

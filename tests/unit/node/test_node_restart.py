@@ -451,7 +451,7 @@ def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: 
 
 def test_a_node_refuses_to_start_with_unsupported_security_properties() -> None:
     settings = local_settings("/data", port=0, overrides={"authorizer.class.name": "StandardAuthorizer"})
-    with pytest.raises(ConfigError, match=r"authorizer.class.name requires protection"):
+    with pytest.raises(ConfigError, match=r"authorizer.class.name names a class that Penstock does not have"):
         make_node(settings, MemoryDisk())
 
 
@@ -476,7 +476,7 @@ def test_a_node_refuses_to_start_with_acls_in_its_metadata_log() -> None:
         assert "holds ACLs (1)" in str(stopped[0])
         await node.stop()
         again = make_node(local_settings("/data", port=0), disk, seed=2)
-        with pytest.raises(StorageError, match=r"holds ACLs .1., and Penstock has no authorizer yet"):
+        with pytest.raises(StorageError, match=r"holds ACLs .1., and this node has no authorizer"):
             await again.start()
 
     asyncio.run(scenario())

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.fetch.long_poll import PartitionRead, Reader
+from penstock.broker.fetch.long_poll import ANY_CONSUMER, PartitionRead, Reader
 from penstock.broker.replicas.throttle import LEADER_RATE, Throttle
 from penstock.net.limits import LimitedLog
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_REPLICA
 from penstock.replication.preferred_replica import preferred_replica
+from penstock.security.vocabulary import AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
     from penstock.broker.replicas.partition_host import PartitionHost
+    from penstock.broker.requests.access_control import AccessControl
+    from penstock.broker.requests.context import RequestContext
     from penstock.metadata.configs.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -32,8 +36,17 @@ FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 class FetchPolicy:
     """Makes the `Reader` of each Fetch: a follower, a consumer, or a refused follower."""
 
-    def __init__(self, host: PartitionHost[Partition], settings: Settings, inter_broker_listener: str) -> None:
-        """A follower's Fetch is accepted over `inter_broker_listener` only."""
+    def __init__(
+        self,
+        host: PartitionHost[Partition],
+        settings: Settings,
+        inter_broker_listener: str,
+        access: AccessControl | None = None,
+    ) -> None:
+        """A follower's Fetch is accepted over `inter_broker_listener` only, and where there is an authorizer, only from
+        a principal with CLUSTER_ACTION.
+        """
+        self._access = access
         self._host = host
         self._settings = settings
         self._inter_broker_listener = inter_broker_listener
@@ -46,9 +59,12 @@ class FetchPolicy:
         """Reads `fetch.max.bytes` again, which is cached because every Fetch needs it."""
         self.max_bytes = self._settings.int("fetch.max.bytes")
 
-    def follower(self, replica_id: int, broker_epoch: int, listener: str) -> Reader:
+    def follower(self, replica_id: int, broker_epoch: int, ctx: RequestContext) -> Reader:
         holds_back = self._holds_back if self.throttle.limited else None
-        refusal = self._refusal(replica_id, broker_epoch, listener)
+        refusal = self._refusal(replica_id, broker_epoch, ctx.listener_name)
+        if self._access is not None and not self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION):
+            message = f"{ctx.principal} may not fetch as broker {replica_id}: allow CLUSTER_ACTION to the brokers."
+            refusal = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
@@ -90,10 +106,22 @@ class FetchPolicy:
     def _rack_aware(self) -> bool:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
-    def consumer(self, rack: str) -> Reader:
-        if rack and self._rack_aware:
-            return Reader(CONSUMER_REPLICA, any_replica=True, prefer=partial(self._preferred, rack))
-        return FROM_ANY_REPLICA
+    def consumer(self, rack: str, ctx: RequestContext) -> Reader:
+        """Returns the reader for a consumer in this rack; "" is no rack."""
+        prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
+        if prefer is None and self._access is None:
+            return FROM_ANY_REPLICA
+        return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
+
+    def leader_consumer(self, ctx: RequestContext) -> Reader:
+        """Returns the reader for a consumer whose version knows no other replica than the leader."""
+        return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
+
+    def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:
+        access = self._access
+        if access is None:
+            return None
+        return lambda topic: not access.allows(ctx, Operation.READ, AclResource.TOPIC, topic)
 
     def _preferred(self, rack: str, partition: Partition, offset: int) -> int:
         leading = partition.leading

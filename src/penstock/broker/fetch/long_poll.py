@@ -102,6 +102,8 @@ class Reader:
     wants_marks: bool = False
     #: Returns True if a throttled follower gets no records of this partition now.
     holds_back: Callable[[Partition, int], bool] | None = None
+    #: Returns True if the consumer may not read the topic; None where every client may read every topic.
+    denies: Callable[[str], bool] | None = None
     #: Why this fetch is not accepted as a follower's, although it names a replica id.
     refusal: KafkaError | None = None
 
@@ -250,12 +252,16 @@ class Fetching:
 
     def _read(self, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
         wanted = read.wanted
+        reader = self.reader
         if self.by_id:
             partition = self._by_id(wanted)
+            if reader.denies is not None:
+                _check_access(reader.denies, partition.topic)
         else:
+            if reader.denies is not None:  # before the look-up: the answer must not say whether the topic exists
+                _check_access(reader.denies, wanted.topic)
             partition = self.partitions.get(wanted.topic, wanted.partition)
         read.partition = partition
-        reader = self.reader
         if reader.replica_id >= 0:
             self._read_as_follower(read, partition, budget, whole_batch=whole_batch)
             return
@@ -395,3 +401,8 @@ def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(done.result())
+
+
+def _check_access(denies: Callable[[str], bool], topic: str) -> None:
+    if denies(topic):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The client may not read {topic}: add an ACL for it.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.fetch.fetch_sessions import NO_SESSION, FetchSession, Wanted
 from penstock.broker.fetch.large_fetch import SMALL_FETCH_PARTITIONS, LargeFetching
-from penstock.broker.fetch.long_poll import ANY_CONSUMER, UNKNOWN, Fetching, PartitionRead, Reader
+from penstock.broker.fetch.long_poll import UNKNOWN, Fetching, PartitionRead, Reader
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.slices import SLICE_PARTITIONS
@@ -217,10 +217,10 @@ def _reader(broker: Broker, ctx: RequestContext, request: FetchRequest) -> Reade
     if ctx.api_version >= FIRST_VERSION_WITH_REPLICA_STATE:
         replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
     if replica_id >= 0:
-        return broker.fetch_policy.follower(replica_id, broker_epoch, ctx.listener_name)
+        return broker.fetch_policy.follower(replica_id, broker_epoch, ctx)
     if ctx.api_version < FIRST_VERSION_WITH_RACK:
-        return ANY_CONSUMER
-    return broker.fetch_policy.consumer(request.rack_id)
+        return broker.fetch_policy.leader_consumer(ctx)
+    return broker.fetch_policy.consumer(request.rack_id, ctx)
 
 
 def _respond(

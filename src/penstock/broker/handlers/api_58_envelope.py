@@ -6,6 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.controlplane.controller_channel import says_not_controller
+from penstock.broker.handlers.access import guarded
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.handlers.registry import load_handler, served_versions
 from penstock.broker.requests.context import RequestContext
@@ -34,7 +35,8 @@ async def handle(broker: Broker, ctx: RequestContext, request: EnvelopeRequest) 
     if inner.api_key not in CONTROLLER_APIS or inner.api_version not in served_versions(inner.api_key):
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
-        answer = await settled(load_handler(inner.api_key)(broker, inner, message))
+        handler = guarded(load_handler(inner.api_key), inner.api_key, broker.access)
+        answer = await settled(handler(broker, inner, message))
     except KafkaError as error:
         answer = error_response(inner.api_key, inner.api_version, message, error.code, error.message)
     if says_not_controller(answer):

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import TOPIC_OPERATIONS, ClusterView
@@ -21,6 +22,7 @@ from penstock.protocol.messages.api_75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from penstock.protocol.vocabulary import INTERNAL_TOPICS
+from penstock.security.vocabulary import AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -31,7 +33,7 @@ def handle(
     broker: Broker, ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     view = ClusterView.of(broker.metadata.image, ctx.listener_name)
-    names, first_partition = _wanted(view, request)
+    names, first_partition = _wanted(view, request, _visible(broker, ctx))
     configured = broker.settings.int("max.request.partition.size.limit")
     room = max(min(configured, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
@@ -54,11 +56,21 @@ def handle(
     return response
 
 
-def _wanted(view: ClusterView, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
+def _visible(broker: Broker, ctx: RequestContext) -> Callable[[str], bool]:
+    """Returns a function that says whether the client may know of a topic."""
+    access = broker.access
+    if access is None:
+        return lambda _: True
+    return lambda topic: access.sees(ctx, Operation.DESCRIBE, AclResource.TOPIC, topic)
+
+
+def _wanted(
+    view: ClusterView, request: DescribeTopicPartitionsRequest, visible: Callable[[str], bool]
+) -> tuple[list[str], int]:
     """Returns the names to describe, and the partition at which the first one starts."""
     cursor = request.cursor
     everything = not request.topics
-    names = sorted(view.image.topics if everything else {topic.name for topic in request.topics})
+    names = sorted(filter(visible, view.image.topics) if everything else {topic.name for topic in request.topics})
     if cursor is None:
         return names, 0
     if cursor.partition_index < 0:

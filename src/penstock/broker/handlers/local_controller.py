@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.handlers.access import guarded
 from penstock.broker.handlers.registry import load_handler
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.error_replies import error_response
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.controlplane.controller import Controller
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.requests.access_control import AccessControl
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
     from penstock.protocol.schema import Message
@@ -35,16 +37,18 @@ class LocalController:
     metadata: MetadataLog
     controller: Controller
     connection: LocalConnection
+    access: AccessControl | None = None
 
     async def answer(self, request: Message) -> Any:
         """Returns the response to a request of this node itself. A refusal is a response with its error code."""
         api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
         ctx = RequestContext(api_key, version, 0, f"node-{self.node_id}", self.connection, self.clock.wall_ms())
         try:
-            return await self.answer_client(ctx, request)
+            return await settled(load_handler(ctx.api_key)(self, ctx, request))
         except KafkaError as error:
             return error_response(api_key, version, request, error.code, error.message)
 
     async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
         """Returns the response to a request that a client sent to this node. Raises the handler's KafkaError."""
-        return await settled(load_handler(ctx.api_key)(self, ctx, request))
+        handler = guarded(load_handler(ctx.api_key), ctx.api_key, self.access)
+        return await settled(handler(self, ctx, request))

@@ -121,11 +121,20 @@ penstock.queued.max.response.bytes LONG =268435456
     Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
 """
 
+# Properties of Kafka's StandardAuthorizer, which Kafka passes to it without listing them.
+_OF_AUTHORIZER = """
+allow.everyone.if.no.acl.found BOOLEAN =false
+    True lets every client use a resource that has no ACL.
+super.users STRING =
+    Principals that are allowed everything, as User:name, separated by semicolons.
+"""
+
 _ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]
 _DYNAMIC = list(_rows(_DYNAMIC_ONLY))
 
 BROKER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _ALL)
 OWN_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _rows(_OWN))
+AUTHORIZER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _rows(_OF_AUTHORIZER))
 DYNAMIC_ONLY_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _DYNAMIC)
 UPDATE_MODES: dict[str, UpdateMode] = {
     row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
@@ -171,7 +180,10 @@ def broker_key(name: str) -> ConfigKey | None:
     """Returns the row of a property, also for names with the prefix `listener.name.<listener>.`."""
     listener = _LISTENER.fullmatch(name)
     base = name if listener is None else _without_mechanism(listener[1])
-    return BROKER_CONFIGS.get(base) or DYNAMIC_ONLY_CONFIGS.get(base) or OWN_CONFIGS.get(base)
+    for known in (BROKER_CONFIGS, DYNAMIC_ONLY_CONFIGS, OWN_CONFIGS, AUTHORIZER_CONFIGS):
+        if base in known:
+            return known[base]
+    return None
 
 
 def update_mode(name: str) -> UpdateMode:

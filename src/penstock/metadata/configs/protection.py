@@ -1,28 +1,36 @@
-"""Properties for protection that Penstock does not have yet: TLS, SASL, an authorizer, policies.
+"""Properties for protection: those that Penstock enforces, and those that it does not have yet.
 
-A node that ignored one of them would be open to everybody against its owner's intent, so it refuses to start.
+A node that ignored such a property would be open to everybody against its owner's intent, so it refuses to start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.metadata.configs.broker import PROTECTION_CONFIGS, broker_key
+from penstock.metadata.configs.broker import AUTHORIZER_CONFIGS, PROTECTION_CONFIGS, broker_key
 from penstock.metadata.configs.definition import ConfigError
+from penstock.security.authorizer import parse_super_users
 
-#: Properties of Kafka's own authorizer; Kafka's table of broker properties does not list them.
-_OF_AUTHORIZER = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+AUTHORIZER = "authorizer.class.name"
+SUPER_USERS = "super.users"
+#: Kafka's own authorizer, whose rules `security/authorizer.py` has.
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 #: Other properties with these prefixes belong to a security plug-in, or are misspelt.
 _PREFIXES = ("authorizer.", "delegation.token.", "sasl.", "ssl.")
 
 
 def protection_refusal(name: str, value: str) -> str | None:
-    """Returns why a node does not start with this property, as a sentence; None if the property is not about
-    protection.
-    """
+    """Returns why a node does not start with this property, as a sentence; None if nothing speaks against it."""
+    if name == AUTHORIZER and value.strip() not in ("", STANDARD_AUTHORIZER):
+        return f"{name} names a class that Penstock does not have: use {STANDARD_AUTHORIZER}, or remove the property."
+    if name == SUPER_USERS:
+        try:
+            parse_super_users(value)
+        except ValueError as problem:
+            return str(problem)
     key = broker_key(name)
     if key is None:
-        asks = name in _OF_AUTHORIZER or name.startswith(_PREFIXES)
+        asks = name.startswith(_PREFIXES)
     else:
         asks = key.name in PROTECTION_CONFIGS and value.strip() != (key.default or "")
     if not asks:
@@ -34,8 +42,13 @@ def protection_refusal(name: str, value: str) -> str | None:
 
 
 def check_protection(static: Mapping[str, str]) -> None:
-    """Raises ConfigError for the first property that requires protection."""
+    """Raises ConfigError for the first property whose protection the node would not give."""
     for name in sorted(static):
         refusal = protection_refusal(name, static[name])
+        if refusal is None and name in AUTHORIZER_CONFIGS and not static.get(AUTHORIZER, "").strip():
+            refusal = (
+                f"{name} has no effect without an authorizer, and the node would be open to everybody: set "
+                f"{AUTHORIZER}={STANDARD_AUTHORIZER}, or remove {name}."
+            )
         if refusal is not None:
             raise ConfigError(refusal)

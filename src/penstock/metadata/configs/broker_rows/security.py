@@ -3,7 +3,7 @@
 ROWS = """
 alter.config.policy.class.name CLASS low unsupported
     Class that may refuse changes of configs.
-authorizer.class.name STRING = low unsupported
+authorizer.class.name STRING = low
     Class that authorizes requests; without it every request is allowed.
 create.topic.policy.class.name CLASS low unsupported
     Class that may refuse new topics.

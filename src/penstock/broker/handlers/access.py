@@ -1,0 +1,223 @@
+"""What each API asks of the authorizer: one table, from the API key to its rules.
+
+A rule refuses the whole request, or some items of its first array: the handler then gets the remaining items, and the
+refused ones are added to its response with their error code. So handlers never see what a client may not touch. Filters
+remove from a response what the client may not see. Every API of `HANDLERS` has an entry; an API without one does not
+import. Nodes without an authorizer call the handlers directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.handlers import access_filters as filters
+from penstock.broker.handlers import access_rules as rules
+from penstock.broker.handlers.access_rules import GROUP, TOPIC, TRANSACTIONAL_ID, Asker, Denied, Rule
+from penstock.broker.handlers.registry import HANDLERS, Handler, Role
+from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.error_replies import clone, error_response, merge
+from penstock.net.connection import Close
+from penstock.net.later import Later, settled
+from penstock.protocol.apis import METADATA, response_class
+from penstock.protocol.codec import decode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.security.vocabulary import Operation
+
+if TYPE_CHECKING:
+    from penstock.broker.requests.access_control import AccessControl
+
+Filter = Callable[[Asker, Any, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    rules: tuple[Rule, ...] = ()
+    filter: Filter | None = None
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+_READ, _WRITE, _DESCRIBE, _DELETE, _ALTER = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DESCRIBE,
+    Operation.DELETE,
+    Operation.ALTER,
+)
+OPEN = Access()
+_BROKERS = Access((rules.cluster(Operation.CLUSTER_ACTION),))
+_CLUSTER_ALTER = Access((rules.cluster(_ALTER),))
+_CLUSTER_DESCRIBE = Access((rules.cluster(_DESCRIBE),))
+_GROUP_READ = rules.named(_READ, GROUP, "group_id")
+_TRANSACTION_WRITE = rules.named(_WRITE, TRANSACTIONAL_ID, "transactional_id")
+
+ACCESS: dict[int, Access] = {
+    0: Access((rules.transactional_records, rules.each(_WRITE, TOPIC, "topic_data"))),
+    1: OPEN,  # the reader of a fetch session is asked for each partition: `FetchPolicy`
+    2: Access((rules.each(_DESCRIBE, TOPIC, "topics"),)),
+    3: Access((rules.described_or_created,), filters.visible_topics),
+    8: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
+    9: Access((rules.fetched_groups,), filters.visible_offsets),
+    10: Access((rules.coordinator_keys,)),
+    11: Access((_GROUP_READ,)),
+    12: Access((_GROUP_READ,)),
+    13: Access((_GROUP_READ,)),
+    14: Access((_GROUP_READ,)),
+    15: Access((rules.each(_DESCRIBE, GROUP, "groups"),), filters.group_operations),
+    16: OPEN,  # the handler lists only groups that the client may describe
+    18: OPEN,
+    19: Access((rules.created_topics,), filters.created_configs),
+    20: Access((rules.deleted_topics,)),
+    21: Access((rules.each(_DELETE, TOPIC, "topics"),)),
+    22: Access((rules.producer_id,)),
+    23: Access((rules.epoch_ends,)),
+    24: Access((rules.added_partitions,)),
+    25: Access((_TRANSACTION_WRITE, _GROUP_READ)),
+    26: Access((_TRANSACTION_WRITE,)),
+    27: Access((rules.cluster(_ALTER, Operation.CLUSTER_ACTION),)),
+    28: Access((_TRANSACTION_WRITE, _GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
+    29: _CLUSTER_DESCRIBE,
+    30: _CLUSTER_ALTER,
+    31: _CLUSTER_ALTER,
+    32: Access((rules.configs(Operation.DESCRIBE_CONFIGS),)),
+    33: Access((rules.configs(Operation.ALTER_CONFIGS),)),
+    34: _CLUSTER_ALTER,
+    35: _CLUSTER_DESCRIBE,
+    37: Access((rules.each(_ALTER, TOPIC, "topics"),)),
+    42: Access((rules.each(_DELETE, GROUP, "groups_names"),)),
+    43: _CLUSTER_ALTER,
+    44: Access((rules.configs(Operation.ALTER_CONFIGS),)),
+    45: _CLUSTER_ALTER,
+    46: _CLUSTER_DESCRIBE,
+    47: Access((rules.named(_DELETE, GROUP, "group_id"), rules.each(_READ, TOPIC, "topics"))),
+    48: Access((rules.cluster(Operation.DESCRIBE_CONFIGS),)),
+    49: Access((rules.cluster(Operation.ALTER_CONFIGS),)),
+    50: _CLUSTER_DESCRIBE,
+    51: _CLUSTER_ALTER,
+    52: _BROKERS,
+    53: _BROKERS,
+    54: _BROKERS,
+    55: _CLUSTER_DESCRIBE,
+    56: _BROKERS,
+    57: _CLUSTER_ALTER,
+    58: _BROKERS,
+    59: _BROKERS,
+    60: Access((), filters.cluster_operations),
+    61: Access((rules.each(_READ, TOPIC, "topics"),)),
+    62: _BROKERS,
+    63: _BROKERS,
+    64: _CLUSTER_ALTER,
+    65: Access((rules.each(_DESCRIBE, TRANSACTIONAL_ID, "transactional_ids"),), filters.visible_transaction_topics),
+    66: Access((), filters.visible_transactions),
+    67: _BROKERS,
+    68: Access((_GROUP_READ, rules.subscribed_topics)),
+    69: Access((rules.each(_DESCRIBE, GROUP, "group_ids"),), filters.described_members),
+    70: _BROKERS,
+    71: OPEN,
+    72: OPEN,
+    73: _BROKERS,
+    74: Access((rules.cluster(Operation.DESCRIBE_CONFIGS),)),
+    75: Access((rules.each(_DESCRIBE, TOPIC, "topics"),), filters.topic_operations),
+    80: _CLUSTER_ALTER,
+    81: _CLUSTER_ALTER,
+    82: _BROKERS,
+}
+#: APIs with other rules on a controller's listener.
+ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALTER),), filters.cluster_operations)}
+
+_missing = sorted(HANDLERS.keys() - ACCESS.keys())
+if _missing:
+    raise ImportError(f"handlers/access.py has no entry for the API keys {_missing}: add what they require")
+
+
+# --- the guard --------------------------------------------------------------------------------------
+
+
+def guarded(handler: Handler, api_key: int, access: AccessControl | None, role: Role = "BROKER") -> Handler:
+    """Returns the handler behind the API's rules; the handler itself if the node has no authorizer."""
+    needs = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
+    needs = needs or ACCESS[api_key]
+    if access is None or needs is OPEN:
+        return handler
+    return _Guard(handler, access, needs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    handler: Handler
+    access: AccessControl
+    needs: Access
+
+    def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
+        asker = Asker(self.access, ctx, broker.metadata.image)
+        denied: Denied | None = None
+        for rule in self.needs.rules:
+            verdict = rule(asker, request)
+            if isinstance(verdict, ErrorCode):
+                return error_response(ctx.api_key, ctx.api_version, request, verdict, _message(verdict))
+            denied = denied or verdict
+        if denied is None:
+            return self._filtered(asker, request, self.handler(broker, ctx, request))
+        return Later(self._partly(broker, asker, request, denied))
+
+    async def _partly(self, broker: Any, asker: Asker, request: Any, denied: Denied) -> Any:
+        """Has the allowed items handled, and adds the refused ones to the response."""
+        items: dict[ErrorCode | None, list[Any]] = {}
+        for item, code in zip(getattr(request, denied.field), denied.codes):
+            items.setdefault(code, []).append(item)
+        kept = items.pop(None, [])
+        response = await self._allowed(broker, asker, _with(request, denied.field, kept), any_items=bool(kept))
+        ctx = asker.ctx
+        for code, refused in items.items():
+            assert code is not None
+            part = _with(request, denied.field, refused)
+            errors = error_response(ctx.api_key, ctx.api_version, part, code, _message(code))
+            if isinstance(errors, Close) or isinstance(response, Close):
+                return errors
+            if isinstance(response, Encoded):
+                response = decode(response_class(ctx.api_key), ctx.api_version, response.body)
+            response = errors if response is None else merge(response, errors, ctx.api_version)
+        return response
+
+    async def _allowed(self, broker: Any, asker: Asker, request: Any, *, any_items: bool) -> Any:
+        """Returns the response about the allowed items; None if there are none. A failure is a response, too: the
+        refused items keep their own codes.
+        """
+        ctx = asker.ctx
+        if not any_items and ctx.api_key != METADATA:
+            return None
+        try:
+            response = await settled(self._filtered(asker, request, self.handler(broker, ctx, request)))
+        except KafkaError as error:
+            return error_response(ctx.api_key, ctx.api_version, request, error.code, error.message)
+        if not any_items:
+            response.topics = []  # in Metadata v0 an empty list means all topics; brokers are answered in any case
+        return response
+
+    def _filtered(self, asker: Asker, request: Any, response: Any) -> Any:
+        needs = self.needs.filter
+        if needs is None or isinstance(response, Close):
+            return response
+        if type(response) is Later:
+            return Later(_filtered_later(asker, request, response, needs))
+        needs(asker, request, response)
+        return response
+
+
+async def _filtered_later(asker: Asker, request: Any, later: Later[Any], needs: Filter) -> Any:
+    response = await later
+    if not isinstance(response, Close):
+        needs(asker, request, response)
+    return response
+
+
+def _with(request: Any, field: str, items: list[Any]) -> Any:
+    part = clone(request)
+    setattr(part, field, items)
+    return part
+
+
+def _message(code: ErrorCode) -> str | None:
+    return None if code is ErrorCode.OPERATION_NOT_ATTEMPTED else "The client is not authorized: add an ACL for it."

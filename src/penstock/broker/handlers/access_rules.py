@@ -1,0 +1,245 @@
+"""Rules of access: what an API asks of the authorizer before its handler sees the request.
+
+A rule returns None if the client is allowed everything, an error code to refuse the whole request, or the refused items
+of one array. `access.py` says which API has which rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.vocabulary import GROUP_COORDINATOR, INTERNAL_TOPICS, TRANSACTION_COORDINATOR, ResourceType
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
+
+if TYPE_CHECKING:
+    from penstock.broker.requests.access_control import AccessControl
+    from penstock.broker.requests.context import RequestContext
+    from penstock.metadata.image import MetadataImage
+
+CLUSTER, TOPIC, GROUP, TRANSACTIONAL_ID = (
+    AclResource.CLUSTER,
+    AclResource.TOPIC,
+    AclResource.GROUP,
+    AclResource.TRANSACTIONAL_ID,
+)
+DENIALS = {
+    CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+#: Since this version, AddPartitionsToTxn comes from brokers.
+BROKERS_ADD_SINCE = 4
+BATCHED_OFFSET_FETCH = 8
+BATCHED_COORDINATORS = 4
+#: Position of the low byte of a record batch's attributes, and its bit for a transaction.
+ATTRIBUTES_AT, TRANSACTIONAL_BIT = 22, 0x10
+
+
+class Asker(NamedTuple):
+    """One request's client, and what the authorizer knows about it."""
+
+    access: AccessControl
+    ctx: RequestContext
+    image: MetadataImage
+
+    def may(self, operation: Operation, resource: AclResource, name: str) -> bool:
+        return self.access.allows(self.ctx, operation, resource, name)
+
+    def sees(self, resource: AclResource, name: str) -> bool:
+        """Returns True if the client may know that the resource exists."""
+        return self.access.sees(self.ctx, Operation.DESCRIBE, resource, name)
+
+    def may_cluster(self, operation: Operation) -> bool:
+        return self.access.allows_cluster(self.ctx, operation)
+
+    def topic(self, item: Any) -> str | None:
+        """Returns the topic's name of a request's item; None for the id of a topic that does not exist."""
+        if isinstance(item, str):
+            return item
+        topic_id = getattr(item, "topic_id", ZERO_UUID)
+        if topic_id != ZERO_UUID:
+            found = self.image.topics_by_id.get(topic_id)
+            return None if found is None else found.name
+        name: str | None = getattr(item, "name", None) or getattr(item, "topic", None) or ""
+        return name
+
+
+class Denied(NamedTuple):
+    """The refused items of one array of a request: each item's error code, or None where it is allowed."""
+
+    field: str
+    codes: Sequence[ErrorCode | None]
+
+
+Rule = Callable[[Asker, Any], ErrorCode | Denied | None]
+
+
+# --- kinds of rules ---------------------------------------------------------------------------------
+
+
+def cluster(*operations: Operation) -> Rule:
+    """Requires one of the operations on the cluster."""
+
+    def check(asker: Asker, request: Any) -> ErrorCode | None:
+        return None if any(asker.may_cluster(operation) for operation in operations) else DENIALS[CLUSTER]
+
+    return check
+
+
+def named(operation: Operation, resource: AclResource, field: str) -> Rule:
+    """Requires the operation on the resource that a field names; a null field names none."""
+
+    def check(asker: Asker, request: Any) -> ErrorCode | None:
+        name = getattr(request, field)
+        return None if name is None or asker.may(operation, resource, name) else DENIALS[resource]
+
+    return check
+
+
+def each(operation: Operation, resource: AclResource, field: str) -> Rule:
+    """Requires the operation for each item of an array: a bare name, or a struct that names a topic."""
+
+    def check(asker: Asker, request: Any) -> Denied | None:
+        items = getattr(request, field) or ()
+        codes = [_code(asker, operation, resource, asker.topic(item)) for item in items]
+        return Denied(field, codes) if any(codes) else None
+
+    return check
+
+
+def _code(asker: Asker, operation: Operation, resource: AclResource, name: str | None) -> ErrorCode | None:
+    return None if name is None or asker.may(operation, resource, name) else DENIALS[resource]
+
+
+def configs(operation: Operation) -> Rule:
+    """Requires the operation for each config resource: a topic, a group, or the cluster for everything else."""
+
+    def check(asker: Asker, request: Any) -> Denied | None:
+        codes: list[ErrorCode | None] = []
+        for item in request.resources:
+            if item.resource_type == ResourceType.TOPIC:
+                codes.append(_code(asker, operation, TOPIC, item.resource_name))
+            elif item.resource_type == ResourceType.GROUP:
+                codes.append(_code(asker, operation, GROUP, item.resource_name))
+            else:
+                codes.append(None if asker.may_cluster(operation) else DENIALS[CLUSTER])
+        return Denied("resources", codes) if any(codes) else None
+
+    return check
+
+
+# --- rules of single APIs ---------------------------------------------------------------------------
+
+
+def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
+    if request.transactional_id is not None:
+        allowed = asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id)
+        return None if allowed else DENIALS[TRANSACTIONAL_ID]
+    transactional = any(
+        partition.records is not None
+        and len(partition.records) > ATTRIBUTES_AT
+        and partition.records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
+    return DENIALS[TRANSACTIONAL_ID] if transactional else None
+
+
+def described_or_created(asker: Asker, request: Any) -> Denied | None:
+    """Metadata: topics must be visible; a missing topic that the request would create needs CREATE."""
+    codes: list[ErrorCode | None] = []
+    for item in request.topics or ():
+        name = asker.topic(item)
+        code = _code(asker, Operation.DESCRIBE, TOPIC, name)
+        if code is None and name is not None and request.allow_auto_topic_creation and name not in asker.image.topics:
+            code = _creation_code(asker, name)
+        codes.append(code)
+    return Denied("topics", codes) if any(codes) else None
+
+
+def _creation_code(asker: Asker, name: str) -> ErrorCode | None:
+    ctx = asker.ctx
+    allowed = asker.access.sees(ctx, Operation.CREATE, CLUSTER, CLUSTER_NAME) or asker.may(
+        Operation.CREATE, TOPIC, name
+    )
+    return None if allowed else DENIALS[TOPIC]
+
+
+def created_topics(asker: Asker, request: Any) -> Denied | None:
+    codes = [_creation_code(asker, topic.name) for topic in request.topics]
+    return Denied("topics", codes) if any(codes) else None
+
+
+def deleted_topics(asker: Asker, request: Any) -> Denied | None:
+    """DeleteTopics: DELETE on the cluster, or on each topic. An id that may not be described does not exist."""
+    if asker.access.sees(asker.ctx, Operation.DELETE, CLUSTER, CLUSTER_NAME):
+        return None
+    field = "topics" if request.topics else "topic_names"
+    codes = [_code(asker, Operation.DELETE, TOPIC, asker.topic(item)) for item in getattr(request, field)]
+    return Denied(field, codes) if any(codes) else None
+
+
+def coordinator_keys(asker: Asker, request: Any) -> ErrorCode | Denied | None:
+    resource = {GROUP_COORDINATOR: GROUP, TRANSACTION_COORDINATOR: TRANSACTIONAL_ID}.get(request.key_type)
+    if resource is None:  # the coordinator of share groups' state, which only brokers ask for
+        return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
+    if asker.ctx.api_version < BATCHED_COORDINATORS:
+        return _code(asker, Operation.DESCRIBE, resource, request.key)
+    codes = [_code(asker, Operation.DESCRIBE, resource, key) for key in request.coordinator_keys]
+    return Denied("coordinator_keys", codes) if any(codes) else None
+
+
+def producer_id(asker: Asker, request: Any) -> ErrorCode | None:
+    if request.transactional_id is not None:
+        if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id):
+            return DENIALS[TRANSACTIONAL_ID]
+        two_phases = getattr(request, "enable2_pc", False)
+        if two_phases and not asker.may(Operation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id):
+            return DENIALS[TRANSACTIONAL_ID]
+        return None
+    access, ctx = asker.access, asker.ctx
+    if access.sees(ctx, Operation.IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or access.sees_any(
+        ctx, Operation.WRITE, TOPIC
+    ):
+        return None
+    return None if asker.may_cluster(Operation.IDEMPOTENT_WRITE) else DENIALS[CLUSTER]
+
+
+def epoch_ends(asker: Asker, request: Any) -> Denied | None:
+    if asker.access.sees(asker.ctx, Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_NAME):
+        return None
+    verdict = each(Operation.DESCRIBE, TOPIC, "topics")(asker, request)
+    assert not isinstance(verdict, ErrorCode)
+    return verdict
+
+
+def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
+    """AddPartitionsToTxn: all or nothing, so topics beside a refused one are not attempted."""
+    if asker.ctx.api_version >= BROKERS_ADD_SINCE:
+        return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
+    if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+        return DENIALS[TRANSACTIONAL_ID]
+    codes = [
+        DENIALS[TOPIC]
+        if topic.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, TOPIC, topic.name)
+        else ErrorCode.OPERATION_NOT_ATTEMPTED
+        for topic in request.v3_and_below_topics
+    ]
+    return Denied("v3_and_below_topics", codes) if DENIALS[TOPIC] in codes else None
+
+
+def fetched_groups(asker: Asker, request: Any) -> ErrorCode | Denied | None:
+    if asker.ctx.api_version < BATCHED_OFFSET_FETCH:
+        return _code(asker, Operation.DESCRIBE, GROUP, request.group_id)
+    codes = [_code(asker, Operation.DESCRIBE, GROUP, group.group_id) for group in request.groups]
+    return Denied("groups", codes) if any(codes) else None
+
+
+def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
+    """Heartbeats of new group protocols: every topic that the member names must be visible."""
+    names = getattr(request, "subscribed_topic_names", None) or ()
+    return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]

@@ -1,0 +1,63 @@
+"""Asks the authorizer for a client: the ACLs of the current image, the super users, and the log line of a denial."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.net.limits import LimitedLog
+from penstock.protocol.apis import APIS
+from penstock.security.authorizer import Authorizer
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
+
+if TYPE_CHECKING:
+    from penstock.broker.requests.context import RequestContext
+    from penstock.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
+
+
+class AccessControl:
+    """The authorizer of a node. Until the first image is applied, only super users are allowed anything."""
+
+    def __init__(
+        self, *, super_users: frozenset[str], allow_without_acls: bool, seconds: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self._super_users = super_users
+        self._allow_without_acls = allow_without_acls
+        self._authorizer = Authorizer(super_users=super_users)
+        self._log = LimitedLog(logger, seconds)
+
+    def apply_image(self, old: MetadataImage | None, new: MetadataImage) -> None:
+        if old is None or new.acls is not old.acls:
+            self._authorizer = Authorizer(
+                new.acls.values(), super_users=self._super_users, allow_without_acls=self._allow_without_acls
+            )
+
+    def allows(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
+        """Returns True if the client may do the operation; logs a denial."""
+        if self.sees(ctx, operation, resource, name):
+            return True
+        api = APIS[ctx.api_key].name
+        self._log.info(  # names come from clients: repr() keeps line breaks and escape sequences out of the log
+            api,
+            f"Principal {ctx.principal!r} was denied {operation.name} on {resource.name} {name!r} for {api} from host "
+            f"{ctx.connection.peer_host}: add an ACL if this client should be allowed.",
+        )
+        return False
+
+    def allows_cluster(self, ctx: RequestContext, operation: Operation) -> bool:
+        return self.allows(ctx, operation, AclResource.CLUSTER, CLUSTER_NAME)
+
+    def sees(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
+        """Returns True if the client may do the operation. A denial, which only hides a resource, is not logged."""
+        return self._authorizer.allows(ctx.principal, ctx.connection.peer_host, operation, resource, name)
+
+    def sees_any(self, ctx: RequestContext, operation: Operation, resource: AclResource) -> bool:
+        """Returns True if the client may do the operation on at least one resource of this kind."""
+        return self._authorizer.allows_any(ctx.principal, ctx.connection.peer_host, operation, resource)
+
+    def operations(self, ctx: RequestContext, resource: AclResource, name: str) -> int:
+        """Returns the client's operations on the resource, as the bits of an `authorized_operations` field."""
+        return self._authorizer.operations(ctx.principal, ctx.connection.peer_host, resource, name)

@@ -1,0 +1,531 @@
+"""Requests of clients on a node with an authorizer: refused, partly refused, and filtered responses."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.controlplane.controller_channel import principal_data
+from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.handlers.access import ACCESS, ON_CONTROLLERS
+from penstock.broker.handlers.registry import HANDLERS
+from penstock.broker.requests.local_connection import LocalConnection
+from penstock.disk.memory import MemoryDisk
+from penstock.net.connection import Close, Connection
+from penstock.net.later import settled
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.apis import (
+    APIS,
+    request_class,
+    request_header_version,
+    response_class,
+    response_header_version,
+)
+from penstock.protocol.codec import decode, decode_prefix, encode
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages import api_00_produce as produce
+from penstock.protocol.messages import api_01_fetch as fetch
+from penstock.protocol.messages import api_03_metadata as metadata
+from penstock.protocol.messages import api_08_offset_commit as offset_commit
+from penstock.protocol.messages import api_09_offset_fetch as offset_fetch
+from penstock.protocol.messages import api_10_find_coordinator as find_coordinator
+from penstock.protocol.messages import api_19_create_topics as create_topics
+from penstock.protocol.messages import api_22_init_producer_id as init_producer_id
+from penstock.protocol.messages import api_29_describe_acls as describe_acls
+from penstock.protocol.messages import api_30_create_acls as create_acls
+from penstock.protocol.messages import api_31_delete_acls as delete_acls
+from penstock.protocol.messages import api_32_describe_configs as describe_configs
+from penstock.protocol.messages import api_60_describe_cluster as describe_cluster
+from penstock.protocol.messages import api_75_describe_topic_partitions as describe_topics
+from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
+from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
+from penstock.protocol.schema import Message
+from penstock.protocol.vocabulary import ResourceType
+from penstock.records.build import build_batch
+from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
+
+ADMIN, ANN, BOB = "User:admin", "User:ann", "User:bob"
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+class Clients:
+    """Sends requests to a node's dispatcher as different users."""
+
+    def __init__(self, node: Node) -> None:
+        self._dispatchers = {role: Dispatcher(node.broker, cast(Any, role)) for role in ("BROKER", "CONTROLLER")}
+
+    async def ask(
+        self,
+        principal: str,
+        request: Message,
+        *,
+        version: int | None = None,
+        role: str = "BROKER",
+        host: str = "1.2.3.4",
+    ) -> Any:
+        key = request.API_KEY
+        version = APIS[key].latest_stable if version is None else version
+        header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="test")
+        frame = encode(header, request_header_version(key, version)) + encode(request, version)
+        listener = "PLAINTEXT" if role == "BROKER" else "CONTROLLER"
+        connection = cast(Connection, LocalConnection(listener, principal, host))
+        reply = await settled(self._dispatchers[role](connection, memoryview(frame)))
+        if reply is None or isinstance(reply, Close):
+            return reply
+        body = b"".join(bytes(part) for part in reply)
+        _, start = decode_prefix(ResponseHeader, response_header_version(key, version), body)
+        return decode(response_class(key), version, body, start)
+
+    async def allow(
+        self, principal: str, operation: Operation, resource: AclResource, name: str, **options: Any
+    ) -> None:
+        answer = await self.ask(
+            ADMIN, create_acls.CreateAclsRequest(creations=[acl(principal, operation, resource, name, **options)])
+        )
+        assert [each.error_code for each in answer.results] == [0]
+
+
+def acl(
+    principal: str,
+    operation: Operation,
+    resource: AclResource,
+    name: str,
+    *,
+    deny: bool = False,
+    prefixed: bool = False,
+    host: str = "*",
+) -> create_acls.AclCreation:
+    return create_acls.AclCreation(
+        resource_type=resource,
+        resource_name=name,
+        resource_pattern_type=PatternType.PREFIXED if prefixed else PatternType.LITERAL,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=Permission.DENY if deny else Permission.ALLOW,
+    )
+
+
+def with_clients(scenario: Callable[[Clients], Awaitable[None]], **overrides: str) -> None:
+    """Runs a scenario on a node with an authorizer, the super user `admin`, and the topics open and secret."""
+    own = {"authorizer.class.name": STANDARD, "super.users": f"{ADMIN};User:ANONYMOUS", **overrides}
+
+    async def main() -> None:
+        node = make_node(local_settings("/data", port=0, overrides=own), MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        clients = Clients(node)
+        topics = [
+            create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+            for name in ("open", "secret")
+        ]
+        created = await clients.ask(ADMIN, create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000))
+        assert [topic.error_code for topic in created.topics] == [0, 0]
+        await clients.allow(ANN, Operation.ALL, AclResource.TOPIC, "open")
+        try:
+            await scenario(clients)
+        finally:
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def produced(
+    *topics: str, acks: int = -1, transactional_id: str | None = None, records: bytes | None = None
+) -> Message:
+    records = records or build_batch([(1000, b"k", b"v", ())])
+    partitions = [produce.PartitionProduceData(index=0, records=records)]
+    return produce.ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        transactional_id=transactional_id,
+        topic_data=[produce.TopicProduceData(name=topic, partition_data=partitions) for topic in topics],
+    )
+
+
+def test_every_api_has_an_entry_and_every_entry_has_an_api() -> None:
+    later = {34, 51}  # served by later handlers
+    assert HANDLERS.keys() <= ACCESS.keys()
+    assert ACCESS.keys() - HANDLERS.keys() <= later
+    assert ON_CONTROLLERS.keys() <= ACCESS.keys()
+
+
+def test_produce_to_an_allowed_and_a_forbidden_topic_is_refused_for_the_second_only() -> None:
+    async def scenario(clients: Clients) -> None:
+        answer = await clients.ask(ANN, produced("open", "secret"), version=12)
+        codes = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
+        assert codes == {"open": 0, "secret": TOPIC_DENIED}
+        answer = await clients.ask(BOB, produced("open", "nowhere"), version=12)
+        assert {topic.partition_responses[0].error_code for topic in answer.responses} == {TOPIC_DENIED}
+
+    with_clients(scenario)
+
+
+def test_produce_with_acks_0_to_a_forbidden_topic_closes_the_connection() -> None:
+    async def scenario(clients: Clients) -> None:
+        assert isinstance(await clients.ask(BOB, produced("open", acks=0), version=12), Close)
+
+    with_clients(scenario)
+
+
+def test_transactional_records_need_write_on_their_transactional_id() -> None:
+    async def scenario(clients: Clients) -> None:
+        answer = await clients.ask(ANN, produced("open", transactional_id="mine"), version=12)
+        code = answer.responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        hidden = bytearray(build_batch([(1000, b"k", b"v", ())]))
+        hidden[22] |= 0x10  # a transactional batch in a request without a transactional id
+        answer = await clients.ask(ANN, produced("open", records=bytes(hidden)), version=12)
+        assert answer.responses[0].partition_responses[0].error_code == code
+
+    with_clients(scenario)
+
+
+def fetched(topic: str, *, session: tuple[int, int] = (0, -1), replica: int = -1) -> Message:
+    asked = fetch.FetchTopic(
+        topic=topic, partitions=[fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    )
+    return fetch.FetchRequest(
+        replica_id=replica,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1000,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[asked] if session[1] <= 0 else [],
+    )
+
+
+def test_fetch_of_a_forbidden_topic_does_not_tell_whether_it_exists() -> None:
+    async def scenario(clients: Clients) -> None:
+        for topic in ("secret", "nowhere"):
+            answer = await clients.ask(ANN, fetched(topic), version=12)
+            assert answer.responses[0].partitions[0].error_code == TOPIC_DENIED
+        answer = await clients.ask(ANN, fetched("open"), version=12)
+        assert answer.responses[0].partitions[0].error_code == 0
+
+    with_clients(scenario)
+
+
+def test_fetch_session_loses_access_when_its_acl_is_removed_and_serves_no_other_user() -> None:
+    async def scenario(clients: Clients) -> None:
+        opened = await clients.ask(ANN, fetched("open", session=(0, 0)), version=12)
+        await clients.ask(ADMIN, produced("open"), version=12)
+        stolen = await clients.ask(BOB, fetched("open", session=(opened.session_id, 1)), version=12)
+        assert stolen.responses[0].partitions[0].error_code == TOPIC_DENIED
+        assert not stolen.responses[0].partitions[0].records
+        selected = delete_acls.DeleteAclsFilter(
+            resource_type_filter=AclResource.TOPIC,
+            resource_name_filter=None,
+            pattern_type_filter=PatternType.ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=Operation.ANY,
+            permission_type=Permission.ANY,
+        )
+        deleted = await clients.ask(ADMIN, delete_acls.DeleteAclsRequest(filters=[selected]))
+        assert [each.resource_name for each in deleted.filter_results[0].matching_acls] == ["open"]
+        later = await clients.ask(ANN, fetched("open", session=(opened.session_id, 2)), version=12)
+        assert later.responses[0].partitions[0].error_code == TOPIC_DENIED
+
+    with_clients(scenario)
+
+
+def test_fetch_as_a_follower_needs_cluster_action() -> None:
+    async def scenario(clients: Clients) -> None:
+        answer = await clients.ask(ANN, fetched("open", replica=1), version=12)
+        assert answer.responses[0].partitions[0].error_code == TOPIC_DENIED
+
+    with_clients(scenario)
+
+
+@pytest.mark.parametrize("version", [0, 1, 8, 13])
+def test_metadata_shows_only_topics_that_the_client_may_describe(version: int) -> None:
+    async def scenario(clients: Clients) -> None:
+        def names(answer: Any) -> dict[str, int]:
+            return {topic.name: topic.error_code for topic in answer.topics}
+
+        everything = metadata.MetadataRequest(topics=[] if version == 0 else None)
+        assert names(await clients.ask(ANN, everything, version=version)) == {"open": 0}
+        assert set(names(await clients.ask(ADMIN, everything, version=version))) == {"open", "secret"}
+        asked = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=name) for name in ("open", "secret", "new")],
+            allow_auto_topic_creation=True,
+        )
+        answer = await clients.ask(ANN, asked, version=version)
+        assert names(answer) == {"open": 0, "secret": TOPIC_DENIED, "new": TOPIC_DENIED}
+        assert len(answer.brokers) == 1
+        only = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="secret")])
+        answer = await clients.ask(ANN, only, version=version)
+        assert names(answer) == {"secret": TOPIC_DENIED}
+        assert len(answer.brokers) == 1
+        assert "new" not in names(await clients.ask(ADMIN, everything, version=version))
+
+    with_clients(scenario)
+
+
+def test_metadata_creates_a_missing_topic_only_for_a_client_with_create() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "new", prefixed=True)
+        request = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name="new1")], allow_auto_topic_creation=True
+        )
+        assert (await clients.ask(ANN, request)).topics[0].error_code == TOPIC_DENIED
+        await clients.allow(ANN, Operation.CREATE, AclResource.TOPIC, "new", prefixed=True)
+        assert (await clients.ask(ANN, request)).topics[0].error_code == 0
+
+    with_clients(scenario)
+
+
+def test_metadata_reports_the_operations_that_the_client_is_allowed() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "open")
+        request = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name="open")],
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=True,
+        )
+        answer = await clients.ask(BOB, request, version=8)
+        assert answer.topics[0].topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+        assert answer.cluster_authorized_operations == 0
+        answer = await clients.ask(
+            ADMIN, describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True)
+        )
+        assert answer.cluster_authorized_operations & 1 << Operation.CLUSTER_ACTION
+
+    with_clients(scenario)
+
+
+def test_describe_topic_partitions_leaves_out_invisible_topics_before_it_counts_pages() -> None:
+    async def scenario(clients: Clients) -> None:
+        request = describe_topics.DescribeTopicPartitionsRequest(response_partition_limit=1)
+        answer = await clients.ask(ANN, request)
+        assert [topic.name for topic in answer.topics] == ["open"]
+        assert answer.next_cursor is None
+
+    with_clients(scenario)
+
+
+def test_offsets_need_the_group_and_then_each_topic() -> None:
+    async def scenario(clients: Clients) -> None:
+        partitions = [offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3)]
+        request = offset_commit.OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(name=name, partitions=partitions) for name in ("open", "secret")
+            ],
+        )
+
+        def codes(answer: Any) -> dict[str, int]:
+            return {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+
+        assert codes(await clients.ask(ANN, request, version=8)) == {"open": GROUP_DENIED, "secret": GROUP_DENIED}
+        await clients.ask(ADMIN, find_coordinator.FindCoordinatorRequest(key="g"), version=3)  # makes the offsets topic
+        await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
+        assert codes(await clients.ask(ANN, request, version=8)) == {"open": 0, "secret": TOPIC_DENIED}
+        assert codes(await clients.ask(ADMIN, request, version=8)) == {"open": 0, "secret": 0}
+
+        everything = offset_fetch.OffsetFetchRequest(
+            groups=[offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=None) for group in ("g", "other")]
+        )
+        answer = await clients.ask(ANN, everything, version=9)
+        groups = {group.group_id: group for group in answer.groups}
+        assert groups["other"].error_code == GROUP_DENIED
+        assert {topic.name: topic.partitions[0].committed_offset for topic in groups["g"].topics} == {"open": 3}
+        named = offset_fetch.OffsetFetchRequest(
+            group_id="g",
+            topics=[
+                offset_fetch.OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in ("open", "secret")
+            ],
+        )
+        answer = await clients.ask(ANN, named, version=7)
+        seen = {t.name: (t.partitions[0].error_code, t.partitions[0].committed_offset) for t in answer.topics}
+        assert seen == {"open": (0, 3), "secret": (TOPIC_DENIED, -1)}
+
+    with_clients(scenario)
+
+
+def test_coordinators_are_found_only_for_visible_groups() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
+        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", "h"])
+        answer = await clients.ask(ANN, request, version=4)
+        assert {each.key: each.error_code for each in answer.coordinators}["h"] == GROUP_DENIED
+        single = find_coordinator.FindCoordinatorRequest(key="h")
+        assert (await clients.ask(ANN, single, version=3)).error_code == GROUP_DENIED
+
+    with_clients(scenario)
+
+
+def test_producer_ids_are_given_to_clients_that_may_write_to_some_topic() -> None:
+    async def scenario(clients: Clients) -> None:
+        request = init_producer_id.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
+        assert (await clients.ask(ANN, request)).error_code == 0
+        assert (await clients.ask(BOB, request)).error_code == CLUSTER_DENIED
+        request = init_producer_id.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
+        assert (await clients.ask(ANN, request)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    with_clients(scenario)
+
+
+def test_configs_are_described_for_visible_resources_and_the_rest_is_refused_by_kind() -> None:
+    async def scenario(clients: Clients) -> None:
+        request = describe_configs.DescribeConfigsRequest(
+            resources=[
+                describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name)
+                for kind, name in (
+                    (ResourceType.TOPIC, "open"),
+                    (ResourceType.TOPIC, "secret"),
+                    (ResourceType.BROKER, "1"),
+                    (ResourceType.GROUP, "g"),
+                )
+            ]
+        )
+        answer = await clients.ask(ANN, request)
+        codes = {(each.resource_type, each.resource_name): each.error_code for each in answer.results}
+        assert codes == {
+            (ResourceType.TOPIC, "open"): 0,
+            (ResourceType.TOPIC, "secret"): TOPIC_DENIED,
+            (ResourceType.BROKER, "1"): CLUSTER_DENIED,
+            (ResourceType.GROUP, "g"): GROUP_DENIED,
+        }
+
+    with_clients(scenario)
+
+
+def test_created_topics_hide_their_configs_from_clients_without_describe_configs() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(BOB, Operation.CREATE, AclResource.CLUSTER, "kafka-cluster")
+        topics = [create_topics.CreatableTopic(name="bobs", num_partitions=1, replication_factor=1)]
+        request = create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+        answer = await clients.ask(BOB, request)
+        assert (answer.topics[0].error_code, answer.topics[0].topic_config_error_code) == (0, TOPIC_DENIED)
+        assert answer.topics[0].configs == []
+        assert (await clients.ask(ANN, request)).topics[0].error_code == TOPIC_DENIED
+
+    with_clients(scenario)
+
+
+def test_acls_by_host_apply_to_clients_from_that_address_only() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(BOB, Operation.WRITE, AclResource.TOPIC, "open", host="10.0.0.1")
+        answer = await clients.ask(BOB, produced("open"), version=12, host="10.0.0.1")
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        answer = await clients.ask(BOB, produced("open"), version=12, host="10.0.0.2")
+        assert answer.responses[0].partition_responses[0].error_code == TOPIC_DENIED
+
+    with_clients(scenario)
+
+
+def test_acls_are_described_by_filter_and_created_once() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
+        await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
+        request = describe_acls.DescribeAclsRequest(
+            resource_type_filter=AclResource.TOPIC,
+            resource_name_filter="open",
+            pattern_type_filter=PatternType.MATCH,
+            principal_filter=None,
+            host_filter=None,
+            operation=Operation.ANY,
+            permission_type=Permission.ANY,
+        )
+        answer = await clients.ask(ADMIN, request)
+        assert answer.error_code == 0, answer
+        found = {
+            (each.resource_name, each.pattern_type, acl.principal) for each in answer.resources for acl in each.acls
+        }
+        assert found == {("open", PatternType.LITERAL, ANN), ("op", PatternType.PREFIXED, BOB)}
+        assert sum(len(each.acls) for each in answer.resources) == 2
+        assert (await clients.ask(ANN, request)).error_code == CLUSTER_DENIED
+        request.operation = 99
+        assert (await clients.ask(ADMIN, request)).error_code == ErrorCode.INVALID_REQUEST
+
+    with_clients(scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"resource_type": 1}, "resource type"),
+        ({"resource_pattern_type": 2}, "pattern type"),
+        ({"operation": 1}, "operation"),
+        ({"permission_type": 0}, "permission type"),
+        ({"resource_name": ""}, "must not be empty"),
+        ({"resource_type": 4, "resource_name": "other"}, "kafka-cluster"),
+        ({"principal": "ann"}, "no principal"),
+        ({"host": ""}, "host"),
+    ],
+)
+def test_an_invalid_acl_is_refused_and_the_others_are_created(change: dict[str, Any], message: str) -> None:
+    async def scenario(clients: Clients) -> None:
+        wrong, right = (acl(ANN, Operation.READ, AclResource.GROUP, name) for name in ("wrong", "right"))
+        for field, value in change.items():
+            setattr(wrong, field, value)
+        answer = await clients.ask(ADMIN, create_acls.CreateAclsRequest(creations=[wrong, right]))
+        assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_REQUEST, 0]
+        assert message in answer.results[0].error_message
+
+    with_clients(scenario)
+
+
+def test_resources_without_acls_are_open_where_the_setting_says_so() -> None:
+    async def scenario(clients: Clients) -> None:
+        assert (await clients.ask(BOB, produced("secret"), version=12)).responses[0].partition_responses[
+            0
+        ].error_code == 0
+        denied = await clients.ask(BOB, produced("open"), version=12)
+        assert denied.responses[0].partition_responses[0].error_code == TOPIC_DENIED
+
+    with_clients(scenario, **{"allow.everyone.if.no.acl.found": "true"})
+
+
+BROKER_APIS = sorted(key for key, needs in ACCESS.items() if key in HANDLERS and needs is ACCESS[52])
+
+
+@pytest.mark.parametrize("key", BROKER_APIS)
+def test_apis_of_brokers_and_controllers_need_cluster_action(key: int) -> None:
+    async def scenario(clients: Clients) -> None:
+        role = "BROKER" if "BROKER" in APIS[key].listeners else "CONTROLLER"
+        answer = await clients.ask(ANN, request_class(key)(), role=role)
+        assert _codes(answer) == {CLUSTER_DENIED}
+
+    with_clients(scenario)
+
+
+def _codes(answer: Any) -> set[int]:
+    return {
+        getattr(answer, field.name)
+        for field in type(answer).FIELDS
+        if field.kind == "int16" and field.name.endswith("error_code")
+    }
+
+
+def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
+    async def scenario(clients: Clients) -> None:
+        topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
+        inner = create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+        header = RequestHeader(request_api_key=19, request_api_version=7, correlation_id=1, client_id="c")
+        envelope = EnvelopeRequest(
+            request_data=encode(header, 2) + encode(inner, 7),
+            request_principal=principal_data(BOB),
+            client_host_address=struct.pack("4B", 1, 2, 3, 4),
+        )
+        answer = await clients.ask(ADMIN, envelope, role="CONTROLLER")
+        assert answer.error_code == 0
+        response = decode(create_topics.CreateTopicsResponse, 7, answer.response_data, 5)
+        assert response.topics[0].error_code == TOPIC_DENIED
+        assert (await clients.ask(ANN, envelope, role="CONTROLLER")).error_code == CLUSTER_DENIED
+
+    with_clients(scenario)

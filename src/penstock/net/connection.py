@@ -13,10 +13,12 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from penstock.net.framing import SIZE, Buffer, PartialFrame, foreign_protocol
+from penstock.net.framing import SIZE, PartialFrame, foreign_protocol, size_refusal
 from penstock.net.later import Later, result_of
+from penstock.net.outbox import Outbox
+from penstock.net.reply import Close, Reply
 from penstock.net.traffic import NONE, Traffic, traffic_of
 from penstock.net.turns import TASK_COST
 
@@ -24,28 +26,8 @@ if TYPE_CHECKING:
     from penstock.net.server import Listener, Server
 
 
-class Close:
-    """A dispatcher's reply that closes the connection, with the reason for the log."""
-
-    __slots__ = ("reason",)
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-
-CLOSE: Final = Close("the request can't be served")
-
-Reply = list[Buffer] | Close | None
-"""The buffers of one response without its size prefix; None when the request has no answer."""
-
-
 Dispatch = Callable[["Connection", memoryview], Reply | Later[Reply]]
 
-# Up to this size, one copy into one buffer costs less than a gathered write of small buffers.
-JOIN_MAX_BYTES = 16 * 1024
-# Small answers of one pass are collected, up to this many buffers, before one write.
-OUT_MAX_BUFFERS = 64
-_pack_size = SIZE.pack
 _unpack_size = SIZE.unpack_from
 EAGER_TASKS = sys.version_info >= (3, 12)
 
@@ -56,14 +38,13 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_congested",
         "_eof",
-        "_gathers",
         "_head",
         "_held_bytes",
         "_make",
         "_mute_timer",
         "_muted_until",
         "_on_close",
-        "_out",
+        "_outbox",
         "_partial",
         "_partial_since",
         "_queue",
@@ -73,8 +54,6 @@ class Connection(asyncio.BufferedProtocol):
         "_server",
         "_task",
         "_transport",
-        "_unsent_bytes",
-        "_unsent_since",
         "_waits_for_budget",
         "_waits_for_turn",
         "active_tick",
@@ -118,18 +97,15 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Future[Any] | None = None
         self._make: Callable[[asyncio.Future[Any]], Reply] = result_of
         self._congested = False
-        self._unsent_bytes = 0
-        self._unsent_since = 0.0
         self._mute_timer: asyncio.Handle | None = None
         self._muted_until = 0.0
         self._reading = True
         self._waits_for_budget = False
         self._waits_for_turn = False
         self._eof = False
-        self._gathers = False
         self._closing = False
         self._on_close: list[Callable[[], None]] | None = None
-        self._out: list[Buffer] = []
+        self._outbox = Outbox(server.unsent)
 
     def __repr__(self) -> str:
         return f"connection {self.id} from {self.peer_host}:{self.peer_port} on {self.listener.name}"
@@ -177,9 +153,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # In Python 3.12 and 3.13, asyncio's `writelines` does not call `pause_writing`: the unsent answers of a peer
-        # that never reads would grow without bound.
-        self._gathers = type(transport).__module__.startswith("uvloop")
+        self._outbox.open(self._transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
@@ -190,7 +164,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.leave(self.traffic())
         self._transport = None
-        self._sent()
+        self._congested = False
+        self._outbox.close()
         self._server.forget(self)
         if self._partial is not None:
             self._drop_partial()
@@ -217,35 +192,28 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._congested = True
         if self._transport is not None:
-            self._unsent_bytes = self._transport.get_write_buffer_size()
-            self._unsent_since = self._server.loop.time()
-            self._server.unsent.take(self._unsent_bytes)
+            self._outbox.unread(self._server.loop.time())
             if self._server.unsent.overdrawn:
                 self._server.loop.call_soon(self._server.cut_slow_readers)  # not from inside the transport's write
             self._server.watch_slow_readers()
 
-    def _sent(self) -> None:
-        """Ends congestion and gives bytes back to the budget, because the peer has read its answers or is gone."""
-        self._congested = False
-        sent, self._unsent_bytes = self._unsent_bytes, 0
-        self._server.unsent.give_back(sent)
-
     def slow_reader_since(self) -> float | None:
         """Returns when the oldest unread answer was written; None if the peer has read all."""
-        return self._unsent_since if self._unsent_bytes else None
+        return self._outbox.unsent_since if self._outbox.unsent_bytes else None
 
     @property
     def unsent_bytes(self) -> int:
-        return self._unsent_bytes
+        return self._outbox.unsent_bytes
 
     def resume_writing(self) -> None:
-        self._sent()
+        self._congested = False
+        self._outbox.read()
         self.active_tick = self._server.wheel.now
         self._continue()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._partial is not None:
-            return self._partial_tail(self._partial)
+            return self._partial.tail()
         if self._head:
             # Only a part of a size prefix has arrived: the next read continues behind it.
             count = len(self._head)
@@ -264,8 +232,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame(frame)
         else:
             self._parse(nbytes)
-        if self._out:
-            self._flush()
+        if self._outbox.buffers:
+            self._outbox.flush()
         if self._queue is not None or self._server.budget.limit > 0 or self._eof:
             self._settle()
 
@@ -317,16 +285,8 @@ class Connection(asyncio.BufferedProtocol):
             self._drop_partial()  # the peer is gone, so this request never becomes complete
 
     def _begin_partial(self, size: int, first: memoryview) -> None:
-        self._partial = PartialFrame(size, first)
+        self._partial = PartialFrame(size, first, allocated=self._server.budget.take)
         self._partial_since = self._server.loop.time()
-        self._server.budget.take(self._partial.capacity)
-
-    def _partial_tail(self, partial: PartialFrame) -> memoryview:
-        held = partial.capacity
-        tail = partial.tail()
-        if partial.capacity > held:
-            self._server.budget.take(partial.capacity - held)
-        return tail
 
     def _drop_partial(self) -> None:
         partial = self._partial
@@ -345,11 +305,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(
                 f"it sent {foreign}, but listener {self.listener.name} speaks Kafka's protocol ({speaks})", foreign
             )
-        elif size > 0:
-            limit = self.max_frame_bytes
-            self.close(f"it announced a request of {size} bytes, over socket.request.max.bytes={limit}", "size")
         else:
-            self.close(f"it announced a request of {size} bytes", "size")
+            self.close(size_refusal(size, self.max_frame_bytes), "size")
 
     # Frames to replies
 
@@ -382,7 +339,8 @@ class Connection(asyncio.BufferedProtocol):
             self._failed(error)
             return
         if type(reply) is list:
-            self._write(reply)
+            if not self._closing:
+                self._outbox.put(reply)
         elif reply is None:
             pass
         elif isinstance(reply, Close):
@@ -422,8 +380,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue is not None:
             self._drain()
         else:
-            if self._out:
-                self._flush()
+            if self._outbox.buffers:
+                self._outbox.flush()
             if self._eof:
                 self._settle()
         server.budget.give_back(held)
@@ -441,7 +399,8 @@ class Connection(asyncio.BufferedProtocol):
             self._failed(error)
             return
         if isinstance(reply, list):
-            self._write(reply)
+            if not self._closing:
+                self._outbox.put(reply)
         elif reply is not None:
             self.close(reply.reason)
 
@@ -449,34 +408,6 @@ class Connection(asyncio.BufferedProtocol):
         """Closes the connection after an unexpected exception of the dispatcher, which answers all other errors."""
         self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
-
-    def _write(self, reply: list[Buffer]) -> None:
-        if self._closing:
-            return
-        size = sum(map(len, reply))
-        if size <= JOIN_MAX_BYTES:
-            self._out.append(b"".join((_pack_size(size), *reply)))
-            if len(self._out) > OUT_MAX_BUFFERS:
-                self._flush()
-        else:
-            self._out.append(_pack_size(size))
-            self._out += reply
-            self._flush()
-
-    def _flush(self) -> None:
-        # `_out` is emptied first: the transport's write may call `resume_writing`, which calls this method again.
-        out, self._out = self._out, []
-        transport = self._transport
-        if transport is not None and out:
-            if len(out) == 1:
-                transport.write(out[0])
-            elif self._gathers:
-                transport.writelines(out)
-            elif max(map(len, out)) <= JOIN_MAX_BYTES:
-                transport.write(b"".join(out))
-            else:  # joining answers of many megabytes would take too long
-                for part in out:
-                    transport.write(part)
 
     # The queue behind the request in progress
 
@@ -513,8 +444,8 @@ class Connection(asyncio.BufferedProtocol):
             self._start(frame)
         if not queue and not self._rest:
             self._queue = None
-        if self._out:
-            self._flush()
+        if self._outbox.buffers:
+            self._outbox.flush()
         self._settle()
 
     def _settle(self) -> None:
@@ -590,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._drop_queue()
         if self._transport is not None:
-            self._flush()
+            self._outbox.flush()
             if abort:
                 self._transport.abort()
             else:

@@ -1,6 +1,7 @@
 """Frames, shared by server and client: four bytes of size, big-endian, then that many bytes."""
 
 import struct
+from collections.abc import Callable
 
 SIZE = struct.Struct(">i")
 
@@ -16,13 +17,23 @@ Buffer = bytes | bytearray | memoryview
 class PartialFrame:
     """A frame that arrives in several reads. Each read goes directly into a buffer, which grows to the frame's size."""
 
-    __slots__ = ("_buffer", "received", "size")
+    __slots__ = ("_allocated", "_buffer", "received", "size")
 
-    def __init__(self, size: int, first: memoryview, at_once: int = PARTIAL_MIN_BYTES) -> None:
+    def __init__(
+        self,
+        size: int,
+        first: memoryview,
+        at_once: int = PARTIAL_MIN_BYTES,
+        allocated: Callable[[int], None] | None = None,
+    ) -> None:
+        """Calls `allocated` with the number of bytes whenever the buffer gets memory."""
         self.size = size
         self.received = len(first)
+        self._allocated = allocated
         self._buffer = bytearray(min(size, max(at_once, PARTIAL_GROWTH * len(first))))
         self._buffer[: self.received] = first
+        if allocated is not None:
+            allocated(len(self._buffer))
 
     @property
     def capacity(self) -> int:
@@ -43,14 +54,23 @@ class PartialFrame:
         return memoryview(self._buffer)
 
     def _grow(self) -> None:
-        capacity = min(self.size, PARTIAL_GROWTH * len(self._buffer))
+        held = len(self._buffer)
+        capacity = min(self.size, PARTIAL_GROWTH * held)
         try:
-            self._buffer.extend(bytes(capacity - len(self._buffer)))
+            self._buffer.extend(bytes(capacity - held))
         except BufferError:
             # Some transports still hold the previous tail when they ask for the next one.
             grown = bytearray(capacity)
             grown[: self.received] = self._buffer
             self._buffer = grown
+        if self._allocated is not None:
+            self._allocated(capacity - held)
+
+
+def size_refusal(size: int, max_bytes: int) -> str:
+    """Returns the reason for closing a connection that announced a request of this size."""
+    limit = f", over socket.request.max.bytes={max_bytes}" if size > 0 else ""
+    return f"it announced a request of {size} bytes{limit}"
 
 
 def foreign_protocol(start: bytes) -> str | None:

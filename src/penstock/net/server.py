@@ -7,13 +7,14 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.net.connection import CLOSE, Close, Connection, Dispatch, Reply
+from penstock.net.connection import Connection, Dispatch
 from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
 from penstock.net.network import Listening, Network, RealNetwork
+from penstock.net.reply import Reply
 from penstock.net.traffic import NONE, Traffic
 from penstock.net.turns import Turns
 
-__all__ = ["CLOSE", "Close", "Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
+__all__ = ["Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
 
 _logger = logging.getLogger("penstock.net")
 

@@ -15,9 +15,10 @@ from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.metadata.features import MAX_METADATA_VERSION
-from penstock.net.connection import Connection, Reply
+from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.network import RealNetwork
+from penstock.net.reply import Reply
 from penstock.net.server import Listener, Server
 from penstock.node.clock import SystemClock
 from penstock.protocol.apis import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.requests.error_replies import Target, error_response, merge, overwrite, split, targets
-from penstock.net.connection import CLOSE
+from penstock.net.reply import CLOSE
 from penstock.protocol.apis import APIS, request_class, response_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode

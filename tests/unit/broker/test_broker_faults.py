@@ -10,7 +10,7 @@ import pytest
 
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.fault_rules import FaultRule, Faults
-from penstock.net.connection import Close
+from penstock.net.reply import Close
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import (

@@ -17,7 +17,8 @@ from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.handlers.registry import HANDLERS, ON_CONTROLLERS, Role
 from penstock.broker.requests.fault_rules import Faults
 from penstock.clock import ManualClock
-from penstock.net.connection import Close, Connection
+from penstock.net.connection import Connection
+from penstock.net.reply import Close
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse

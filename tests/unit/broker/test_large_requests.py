@@ -30,8 +30,8 @@ from penstock.broker.requests.slices import Slices
 from penstock.broker.requests.steps import STEPS_PER_PASS, Steps, run_steps
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
-from penstock.net.connection import Close
 from penstock.net.later import Later
+from penstock.net.reply import Close
 from penstock.protocol.apis import request_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError

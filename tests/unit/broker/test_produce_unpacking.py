@@ -16,7 +16,7 @@ from penstock.disk.memory import MemoryDisk
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
-from penstock.net.connection import Close
+from penstock.net.reply import Close
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import (
     PartitionProduceData,

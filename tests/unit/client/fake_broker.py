@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.client.retry import Retry
-from penstock.net.connection import Connection, Reply
+from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.loop import new_event_loop
+from penstock.net.reply import Reply
 from penstock.net.server import Listener, Server
 from penstock.protocol.apis import APIS, request_class, request_header_version, response_header_version
 from penstock.protocol.codec import decode, decode_prefix, encode, encode_parts

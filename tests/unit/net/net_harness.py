@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import uvloop
 
-from penstock.net.connection import Connection, Dispatch, Reply
+from penstock.net.connection import Connection, Dispatch
 from penstock.net.limits import Limits
+from penstock.net.reply import Reply
 from penstock.net.server import Listener, Server
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {

@@ -12,9 +12,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.net.connection import Connection, Reply
+from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.limits import LimitedLog, Limits
+from penstock.net.reply import Reply
 from penstock.net.server import Listener, Server
 from penstock.net.turns import Turns
 from tools.examples import examples

@@ -6,9 +6,10 @@ import logging
 import pytest
 from net_harness import LOOPS, RawClient, echo, frame, run_on, serving, until
 
-from penstock.net.connection import CLOSE, Close, Connection, Reply
+from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.limits import IdleWheel, Limits
+from penstock.net.reply import CLOSE, Close, Reply
 from penstock.net.server import Listener, Server
 from penstock.net.traffic import KNOWN
 

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 from net_harness import LOOPS, run_on, serving
 
-from penstock.net.connection import EAGER_TASKS, Connection, Reply
+from penstock.net.connection import EAGER_TASKS, Connection
 from penstock.net.later import Later
 from penstock.net.limits import Limits
+from penstock.net.reply import Reply
 from penstock.net.turns import TASK_COST, Turns
 
 MANY = 1000

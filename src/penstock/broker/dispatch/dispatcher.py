@@ -22,9 +22,10 @@ from penstock.broker.handlers.registry import Role, load_handler, served_version
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import error_response
-from penstock.net.connection import Close, Connection, Reply
+from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.limits import LimitedLog
+from penstock.net.reply import Close, Reply
 from penstock.protocol.apis import (
     API_VERSIONS,
     APIS,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.pieces import cut, join, size
-from penstock.net.connection import Close
 from penstock.net.later import settled
+from penstock.net.reply import Close
 from penstock.protocol.apis import FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, TXN_OFFSET_COMMIT
 from penstock.protocol.errors import ErrorCode, KafkaError
 

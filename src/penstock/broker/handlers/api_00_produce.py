@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers import transaction_verification as verification
 from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.net.connection import Close
 from penstock.net.later import Later, settled
+from penstock.net.reply import Close
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages.api_00_produce import (
     BatchIndexAndErrorMessage,

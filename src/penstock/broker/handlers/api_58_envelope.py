@@ -12,8 +12,8 @@ from penstock.broker.handlers.registry import load_handler, served_versions
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.error_replies import error_response
 from penstock.broker.requests.local_connection import LocalConnection
-from penstock.net.connection import Close
 from penstock.net.later import settled
+from penstock.net.reply import Close
 from penstock.protocol.apis import request_class, request_header_version, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
 from penstock.protocol.errors import ErrorCode, KafkaError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from penstock.net.connection import CLOSE, Close
+from penstock.net.reply import CLOSE, Close
 from penstock.protocol.apis import PRODUCE, response_class
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.schema import Field, Struct

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import Target, error_response, merge, overwrite, split, targets
-from penstock.net.connection import Close
 from penstock.net.later import settled
+from penstock.net.reply import Close
 from penstock.protocol.apis import APIS, FETCH, METADATA, response_class
 from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode

@@ -1,0 +1,83 @@
+"""The answers of one connection that are on their way to the peer: collected, written, and perhaps not read yet.
+
+Small answers of one pass of the event loop are joined into one write. When the transport's buffer is full, the peer
+does not read: from then on the bytes in that buffer count against the server's budget of unsent answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.net.framing import SIZE, Buffer
+from penstock.net.limits import ByteBudget
+
+# Up to this size, one copy into one buffer costs less than a gathered write of small buffers.
+JOIN_MAX_BYTES = 16 * 1024
+# Small answers of one pass are collected, up to this many buffers, before one write.
+OUT_MAX_BUFFERS = 64
+_pack_size = SIZE.pack
+
+
+class Outbox:
+    __slots__ = ("_budget", "_gathers", "_transport", "buffers", "unsent_bytes", "unsent_since")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._transport: asyncio.Transport | None = None
+        self._gathers = False
+        self.buffers: list[Buffer] = []
+        #: Bytes that the peer has not read since `unsent_since`; 0 while the peer keeps up.
+        self.unsent_bytes = 0
+        self.unsent_since = 0.0
+
+    def open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        # In Python 3.12 and 3.13, asyncio's `writelines` does not call `pause_writing`: the unsent answers of a peer
+        # that never reads would grow without bound.
+        self._gathers = type(transport).__module__.startswith("uvloop")
+
+    def close(self) -> None:
+        """Drops all answers, because the connection is lost."""
+        self._transport = None
+        self.read()
+
+    def put(self, reply: list[Buffer]) -> None:
+        """Adds an answer, with its size in front. Writes at once if the answer is large or there are many."""
+        size = sum(map(len, reply))
+        buffers = self.buffers
+        if size <= JOIN_MAX_BYTES:
+            buffers.append(b"".join((_pack_size(size), *reply)))
+            if len(buffers) > OUT_MAX_BUFFERS:
+                self.flush()
+        else:
+            buffers.append(_pack_size(size))
+            buffers += reply
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all collected answers to the transport."""
+        # `buffers` is emptied first: the transport's write may call `resume_writing`, which flushes again.
+        buffers, self.buffers = self.buffers, []
+        transport = self._transport
+        if transport is not None and buffers:
+            if len(buffers) == 1:
+                transport.write(buffers[0])
+            elif self._gathers:
+                transport.writelines(buffers)
+            elif max(map(len, buffers)) <= JOIN_MAX_BYTES:
+                transport.write(b"".join(buffers))
+            else:  # joining answers of many megabytes would take too long
+                for part in buffers:
+                    transport.write(part)
+
+    def unread(self, now_s: float) -> None:
+        """Counts the bytes in the transport's buffer against the budget, because the peer does not read them."""
+        if self._transport is not None:
+            self.unsent_bytes = self._transport.get_write_buffer_size()
+            self.unsent_since = now_s
+            self._budget.take(self.unsent_bytes)
+
+    def read(self) -> None:
+        """Gives the bytes back to the budget, because the peer has read its answers or is gone."""
+        unsent, self.unsent_bytes = self.unsent_bytes, 0
+        self._budget.give_back(unsent)

@@ -1,0 +1,22 @@
+"""Replies of a dispatcher to a request, as a connection sends them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.net.framing import Buffer
+
+
+class Close:
+    """A dispatcher's reply that closes the connection, with the reason for the log."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+CLOSE: Final = Close("the request can't be served")
+
+Reply = list[Buffer] | Close | None
+"""The buffers of one response without its size prefix; None when the request has no answer."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from penstock.client import produce_requests
 from penstock.client.accumulator import (
     RECORD_OVERHEAD,
     Accumulator,
@@ -24,23 +25,15 @@ from penstock.client.errors import code_of, may_pass
 from penstock.client.partitioner import another_partition, partition_for_key
 from penstock.client.prepared import PreparedTxnState
 from penstock.client.producer_identity import ProducerIdentity
-from penstock.client.transactions import OLD_PRODUCE, Transactions
+from penstock.client.transactions import Transactions
 from penstock.clock import Clock
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_00_produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from penstock.protocol.uuid import ZERO_UUID
+from penstock.protocol.messages.api_00_produce import PartitionProduceResponse, ProduceResponse
 from penstock.protocol.vocabulary import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from penstock.records.build import build_batch
 from penstock.records.record import Headers
 
 ALL = -1
-_LAST_VERSION_WITH_NAMES = 12
 _ANYWHERE = -1
 # Records wait meanwhile: metadata is refreshed more often than connections to a dead node are tried.
 LONGEST_PAUSE_S = 0.25
@@ -337,21 +330,12 @@ class Producer:
                 continue
             by_leader.setdefault(self._client.cluster.leader(*batch.partition), []).append(batch)
         for leader, batches in by_leader.items():
-            for group in self._requests(batches) if leader is not None else [[batch] for batch in batches]:
+            # Without a known leader, each batch waits for its own.
+            max_bytes = 0 if leader is None else self._settings.request_max_bytes
+            for group in produce_requests.divide(batches, max_bytes):
                 task = asyncio.ensure_future(self._deliver(leader, group))
                 for batch in group:
                     self._in_flight[batch.partition] = task
-
-    def _requests(self, batches: list[PendingBatch]) -> list[list[PendingBatch]]:
-        groups: list[list[PendingBatch]] = []
-        room = 0
-        for batch in batches:
-            if batch.size > room:
-                groups.append([])
-                room = self._settings.request_max_bytes
-            groups[-1].append(batch)
-            room -= batch.size
-        return groups
 
     async def _deliver(self, leader: int | None, batches: list[PendingBatch]) -> None:
         refused: list[PendingBatch] = []
@@ -404,8 +388,17 @@ class Producer:
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
         """Sends batches to a leader; returns those to be retried after a refresh of leaders."""
         connection = await self._client.connection(leader)
-        request = self._request(batches)
-        version = connection.version_of(request.API_KEY, self._last_version(request))
+        transactions, settings = self._transactions, self._settings
+        request = produce_requests.build(
+            batches,
+            self._client.cluster,
+            transactional_id=settings.transactional_id,
+            acks=settings.acks if transactions is None else ALL,
+            timeout_s=self._client.settings.request_timeout_s,
+        )
+        adds_partitions = transactions is None or transactions.implicit
+        last_version = produce_requests.last_version(request, adds_partitions=adds_partitions)
+        version = connection.version_of(request.API_KEY, last_version)
         if self._transactions is not None:
             await self._transactions.enlist(batch.partition for batch in batches)
         if request.acks == 0:
@@ -427,29 +420,6 @@ class Producer:
                         refused.append(answered)
         left_out = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "The broker's answer does not contain the partition.")
         return refused + [batch for batch in waiting.values() if self._failed(batch, left_out)]
-
-    def _last_version(self, request: ProduceRequest) -> int | None:
-        if self._transactions is not None and not self._transactions.implicit:
-            return OLD_PRODUCE
-        with_names = any(topic.topic_id == ZERO_UUID for topic in request.topic_data)
-        return _LAST_VERSION_WITH_NAMES if with_names else None
-
-    def _request(self, batches: list[PendingBatch]) -> ProduceRequest:
-        topics: dict[str, TopicProduceData] = {}
-        for batch in batches:
-            name, index = batch.partition
-            topic = topics.get(name)
-            if topic is None:
-                topic_id = self._client.cluster.topic_id(name)
-                topic = topics[name] = TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
-            topic.partition_data.append(PartitionProduceData(index=index, records=batch.encoded))
-        timeout_ms = int(self._client.settings.request_timeout_s * 1000)
-        return ProduceRequest(
-            transactional_id=self._settings.transactional_id,
-            acks=ALL if self._transactions is not None else self._settings.acks,
-            timeout_ms=timeout_ms,
-            topic_data=list(topics.values()),
-        )
 
     # Outcomes
 

@@ -190,9 +190,7 @@ class Transactions:
     def _expect(self, *states: State) -> None:
         if self.state not in states:
             code = ErrorCode.PRODUCER_FENCED if self.state is State.FENCED else ErrorCode.INVALID_TXN_STATE
-            raise KafkaError(
-                code, f"The producer {self.transactional_id!r} can't do this in its state, {self.state.value}."
-            )
+            raise KafkaError(code, f"The producer {self.transactional_id!r} is {self.state.value}.")
 
     # Requests
 

@@ -15,8 +15,9 @@ from penstock.broker.handlers.access import ACCESS, ON_CONTROLLERS
 from penstock.broker.handlers.registry import HANDLERS
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.disk.memory import MemoryDisk
-from penstock.net.connection import Close, Connection
+from penstock.net.connection import Connection
 from penstock.net.later import settled
+from penstock.net.reply import Close
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.protocol.apis import (

@@ -171,7 +171,7 @@ def test_a_missing_topic_is_reported_with_a_similar_name(
         (["topic", "describe", "a b"], Exit.FAILED, "a b: this is not a valid topic name"),
         (["config", "describe", "topic", "absent"], Exit.NOT_FOUND, "there is no topic absent"),
         (["txn", "describe", "absent"], Exit.NOT_FOUND, "absent: there is no such transactional id"),
-        (["txn", "list", "--state", "Open"], Exit.USAGE, "there is no state Open: there are Empty, Ongoing"),
+        (["txn", "list", "--state", "Open"], Exit.USAGE, "there is no transaction state Open: use Empty, Ongoing"),
         (["group", "delete", "absent"], Exit.NOT_FOUND, "absent: there is no such group"),
         (["cluster", "drain", "9", "--yes"], Exit.NOT_FOUND, "the cluster has no node 9: it has node 1"),
         (["consume", "-t", "page-counts", "-p", "7"], Exit.NOT_FOUND, "has no partition 7: it has 1 partition"),

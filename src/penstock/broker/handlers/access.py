@@ -18,8 +18,8 @@ from penstock.broker.handlers.access_rules import GROUP, TOPIC, TRANSACTIONAL_ID
 from penstock.broker.handlers.registry import HANDLERS, Handler, Role
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import clone, error_response, merge
-from penstock.net.connection import Close
 from penstock.net.later import Later, settled
+from penstock.net.reply import Close
 from penstock.protocol.apis import METADATA, response_class
 from penstock.protocol.codec import decode
 from penstock.protocol.errors import ErrorCode, KafkaError

@@ -1,0 +1,68 @@
+"""Parses a JAAS line, Kafka's form of a login: `module.Class required name="value" …;`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
+_TOKEN = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|([^\s="';]+)|([=;]))""")
+PASSWORD_PREFIX = "user_"  # noqa: S105 - the prefix of an option's name
+
+
+@dataclass(frozen=True, slots=True)
+class JaasEntry:
+    """One login module with its options; the options are not shown, because they hold passwords."""
+
+    module: str
+    options: dict[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Returns the class name without its package, such as `PlainLoginModule`."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def passwords(self) -> dict[str, str]:
+        """Returns the users of a PLAIN server: `user_ann="secret"` is user ann."""
+        return {
+            name.removeprefix(PASSWORD_PREFIX): value
+            for name, value in self.options.items()
+            if name.startswith(PASSWORD_PREFIX)
+        }
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """Returns the only entry of a JAAS line. Raises ValueError, with a sentence that shows no value."""
+    tokens = _tokens(text)
+    if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
+        raise ValueError('it is not `module required name="value";`: check that it ends with a semicolon')
+    module, flag, *rest = tokens[:-1]
+    if module[0] != "word" or flag[1].lower() not in _FLAGS:
+        raise ValueError(f"it has no control flag ({', '.join(sorted(_FLAGS))}) after the login module")
+    options: dict[str, str] = {}
+    while rest:
+        if len(rest) < 3 or rest[0][0] != "word" or rest[1] != ("mark", "=") or rest[2][0] == "mark":
+            raise ValueError('its options are not all name="value"')
+        name, _, (_, value), *rest = rest
+        options[name[1]] = value
+    return JaasEntry(module[1], options)
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    position = 0
+    text = text.rstrip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError("it has a quotation mark without its counterpart, or a character that must be quoted")
+        position = match.end()
+        quoted, word, mark = match.groups()
+        if quoted is not None:
+            found.append(("text", re.sub(r"\\(.)", r"\1", quoted)))
+        elif word is not None:
+            found.append(("word", word))
+        else:
+            found.append(("mark", mark))
+    return found

@@ -1,0 +1,92 @@
+"""Authentication of one connection on a SASL listener, as a state machine.
+
+    state        event           next state
+    HANDSHAKE    handshake       EXCHANGE, or HANDSHAKE again if the mechanism is not offered (the node then closes)
+    EXCHANGE     token           EXCHANGE until the mechanism is done, then DONE; FAILED if it refuses the token
+    DONE         handshake       EXCHANGE, to authenticate again (KIP-368); another user or mechanism is refused
+    FAILED       -               the connection closes
+
+It has no clock and no randomness: nonces, credentials and the session's lifetime come from its maker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Protocol
+
+from penstock.security.errors import SaslError
+
+#: Tokens that one exchange may take; SCRAM takes two.
+MAX_STEPS = 10
+
+
+class Exchange(Protocol):
+    """A mechanism's side of the server for one exchange."""
+
+    @property
+    def user(self) -> str | None:
+        """The user, once it is authenticated."""
+        ...
+
+    def step(self, message: bytes) -> bytes: ...
+
+
+class SaslState(Enum):
+    HANDSHAKE = auto()
+    EXCHANGE = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class SaslServer:
+    def __init__(self, mechanisms: Mapping[str, Callable[[], Exchange]]) -> None:
+        """`mechanisms` makes an exchange for each mechanism that the listener offers."""
+        self._mechanisms = mechanisms
+        self._exchange: Exchange | None = None
+        self._mechanism = ""
+        self._steps = 0
+        self._former: tuple[str, str] | None = None
+        self.state = SaslState.HANDSHAKE
+        self.user: str | None = None
+
+    @property
+    def offered(self) -> list[str]:
+        return list(self._mechanisms)
+
+    def handshake(self, mechanism: str) -> bool:
+        """Begins an exchange. Returns False if the mechanism is not offered. Raises SaslError out of turn."""
+        if self.state is SaslState.DONE and self.user is not None:
+            self._former = (self._mechanism, self.user)
+        elif self.state is not SaslState.HANDSHAKE:
+            self.state = SaslState.FAILED
+            raise SaslError("SaslHandshake is not expected during an exchange.")
+        make = self._mechanisms.get(mechanism)
+        if make is None:
+            return False
+        if self._former is not None and self._former[0] != mechanism:
+            self.state = SaslState.FAILED
+            raise SaslError(f"The client may authenticate again only with {self._former[0]}.")
+        self._mechanism, self._exchange, self._steps = mechanism, make(), 0
+        self.state = SaslState.EXCHANGE
+        return True
+
+    def token(self, message: bytes) -> bytes:
+        """Takes the client's next token and returns the answer. Raises SaslError; the connection then closes."""
+        if self.state is not SaslState.EXCHANGE or self._exchange is None:
+            self.state = SaslState.FAILED
+            raise SaslError("SaslAuthenticate is not expected before SaslHandshake.")
+        self._steps += 1
+        try:
+            if self._steps > MAX_STEPS:
+                raise SaslError("The exchange takes too many steps.")
+            answer = self._exchange.step(message)
+            user = self._exchange.user
+            if user is not None and self._former is not None and self._former[1] != user:
+                raise SaslError("The client may not change its user when it authenticates again.")
+        except SaslError:
+            self.state = SaslState.FAILED
+            raise
+        if user is not None:
+            self.user, self.state, self._exchange = user, SaslState.DONE, None
+        return answer

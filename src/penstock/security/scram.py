@@ -1,0 +1,267 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and both sides of the exchange.
+
+    client                                   server
+    first    n,,n=user,r=nonce          →
+             ← r=nonce+more,s=salt,i=iterations     server first
+    final    c=biws,r=…,p=proof         →
+             ← v=signature                          server final
+
+The server knows the stored key and the server key, never the password. For a user without credentials it goes through
+the same exchange with a salt made from the name, and fails at the end, so that an answer does not tell which users
+exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from penstock.security.errors import SaslError
+
+MIN_ITERATIONS, MAX_ITERATIONS, DEFAULT_ITERATIONS = 4_096, 16_384, 4_096
+#: Limits of a client's messages; real ones have a few hundred bytes.
+MAX_MESSAGE_BYTES, MAX_NONCE, MAX_NAME = 8_192, 256, 1_024
+SALT_BYTES = 16
+_BINDING = "biws"  # "n,," in base64: no channel binding
+
+
+class ScramMechanism(IntEnum):
+    """The mechanisms as the protocol numbers them."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+    @property
+    def label(self) -> str:
+        return f"SCRAM-{self.name.replace('_', '-')}"
+
+    @property
+    def hash(self) -> str:
+        return self.name.replace("_", "").lower()
+
+
+MECHANISMS: dict[str, ScramMechanism] = {mechanism.label: mechanism for mechanism in ScramMechanism}
+
+
+class ScramKeys(Protocol):
+    """A credential as the metadata image keeps it."""
+
+    @property
+    def salt(self) -> bytes: ...
+    @property
+    def stored_key(self) -> bytes: ...
+    @property
+    def server_key(self) -> bytes: ...
+    @property
+    def iterations(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScramCredential:
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(mechanism.hash, password.encode(), salt, iterations)
+
+
+def credential_of(mechanism: ScramMechanism, salt: bytes, salted: bytes, iterations: int) -> ScramCredential:
+    """Returns the credential that a server keeps, from a salted password."""
+    client_key = _mac(mechanism, salted, b"Client Key")
+    stored = hashlib.new(mechanism.hash, client_key).digest()
+    return ScramCredential(salt, stored, _mac(mechanism, salted, b"Server Key"), iterations)
+
+
+def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
+    return hmac.new(key, message, mechanism.hash).digest()
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+# --- messages ---------------------------------------------------------------------------------------
+
+
+def _attributes(text: str, kinds: str) -> list[str]:
+    """Splits `a=…,b=…` and returns the values of the first attributes, which must be of these kinds, in order."""
+    parts = text.split(",")
+    if len(parts) < len(kinds):
+        raise SaslError("The SCRAM message has too few attributes.")
+    values = []
+    for part, kind in zip(parts, kinds):
+        if not part.startswith(f"{kind}="):
+            raise SaslError(f"The SCRAM message lacks the attribute {kind!r} at its place.")
+        values.append(part[2:])
+    return values
+
+
+def _text(message: bytes) -> str:
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise SaslError("The SCRAM message is too long.")
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslError("The SCRAM message is not UTF-8.") from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SaslError("The SCRAM message has an attribute that is not base64.") from None
+
+
+def _name_in(escaped: str) -> str:
+    name = escaped.replace("=2C", ",").replace("=3D", "=")
+    if not name or len(name) > MAX_NAME or "=" in escaped.replace("=2C", "").replace("=3D", ""):
+        raise SaslError("The SCRAM message has an invalid user name.")
+    return name
+
+
+def _escaped(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _nonce_in(nonce: str) -> str:
+    if not nonce or len(nonce) > MAX_NONCE or not all(33 <= ord(char) <= 126 for char in nonce):
+        raise SaslError("The SCRAM message has an invalid nonce.")
+    return nonce
+
+
+# --- the server -------------------------------------------------------------------------------------
+
+
+class ScramServer:
+    """One exchange. `step` takes the client's messages; `user` is set once the client has proved its password."""
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find: Callable[[str], ScramKeys | None],
+        nonce: str,
+        secret: bytes,
+    ) -> None:
+        """`find` returns a user's credential. `secret` makes salts for users that do not exist, so it must not change
+        while the node runs, and clients must not know it.
+        """
+        self._mechanism = mechanism
+        self._find = find
+        self._nonce = nonce
+        self._secret = secret
+        self._keys: ScramKeys | None = None
+        self._known = False
+        self._messages = ""
+        self._name = ""
+        self.user: str | None = None
+
+    def step(self, message: bytes) -> bytes:
+        """Returns the server's next message. Raises SaslError."""
+        return self._final(message) if self._keys is not None else self._first(message)
+
+    def _first(self, message: bytes) -> bytes:
+        text = _text(message)
+        binding, _, rest = text.partition(",")
+        authzid, comma, bare = rest.partition(",")
+        if binding not in ("n", "y") or not comma:
+            raise SaslError("SCRAM with channel binding is not supported.")
+        if bare.startswith("m="):
+            raise SaslError("The SCRAM message has an extension that is mandatory and not supported.")
+        escaped, nonce = _attributes(bare, "nr")
+        self._name = _name_in(escaped)
+        if authzid not in ("", f"a={escaped}"):
+            raise SaslError("The client requested an authorization id that differs from its user name.")
+        self._nonce = _nonce_in(nonce) + self._nonce
+        found = self._find(self._name)
+        self._known = found is not None
+        self._keys = found or self._of_nobody()
+        salt = base64.b64encode(self._keys.salt).decode()
+        reply = f"r={self._nonce},s={salt},i={self._keys.iterations}"
+        self._messages = f"{bare},{reply}"
+        return reply.encode()
+
+    def _of_nobody(self) -> ScramCredential:
+        salt = hmac.new(self._secret, self._name.encode(), "sha256").digest()[:SALT_BYTES]
+        size = hashlib.new(self._mechanism.hash).digest_size
+        return ScramCredential(salt, bytes(size), bytes(size), DEFAULT_ITERATIONS)
+
+    def _final(self, message: bytes) -> bytes:
+        text = _text(message)
+        without_proof, _, proof = text.rpartition(",p=")
+        binding, nonce = _attributes(without_proof, "cr")
+        if binding not in (_BINDING, "eSws"):  # "n,," and "y,,"; an authorization id repeats the name
+            expected = base64.b64encode(f"n,a={_escaped(self._name)},".encode()).decode()
+            if binding != expected:
+                raise SaslError("The SCRAM message has another channel binding than the first one.")
+        assert self._keys is not None
+        signed = f"{self._messages},{without_proof}".encode()
+        signature = _mac(self._mechanism, self._keys.stored_key, signed)
+        given = _decoded(proof)
+        if len(given) != len(signature):
+            raise SaslError("The SCRAM message has a proof of a wrong size.")
+        stored = hashlib.new(self._mechanism.hash, _xor(given, signature)).digest()
+        matches = hmac.compare_digest(stored, self._keys.stored_key)
+        if not (hmac.compare_digest(nonce, self._nonce) and matches and self._known):
+            raise SaslError("Invalid credentials.")
+        self.user = self._name
+        verifier = base64.b64encode(_mac(self._mechanism, self._keys.server_key, signed)).decode()
+        return f"v={verifier}".encode()
+
+
+# --- the client -------------------------------------------------------------------------------------
+
+
+class ScramClient:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str, extensions: str = "") -> None:
+        """`extensions` are further attributes of the first message, such as `tokenauth=true`."""
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = nonce
+        self._bare = f"n={_escaped(user)},r={nonce}" + (f",{extensions}" if extensions else "")
+        self._verifier: bytes | None = None
+        self._step = 0
+        self.done = False
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def step(self, message: bytes) -> bytes | None:
+        """Returns the client's next message; None after the server has proved that it knows the credential.
+
+        Raises SaslError.
+        """
+        self._step += 1
+        if self._step == 1:
+            return self._final(_text(message))
+        text = _text(message)
+        if text.startswith("e="):
+            raise SaslError(f"The server refused the credentials: {text[2:]}.")
+        (verifier,) = _attributes(text, "v")
+        if self._verifier is None or not hmac.compare_digest(_decoded(verifier), self._verifier):
+            raise SaslError("The server did not prove that it knows the user: it may be an impostor.")
+        self.done = True
+        return None
+
+    def _final(self, server_first: str) -> bytes:
+        nonce, salt, iterations = _attributes(server_first, "rsi")
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise SaslError("The server's SCRAM nonce does not continue the client's.")
+        if not iterations.isdigit() or not MIN_ITERATIONS <= int(iterations) <= 1_000_000:
+            raise SaslError(f"The server asks for {iterations[:20]!r} SCRAM iterations; the least is {MIN_ITERATIONS}.")
+        salted = salted_password(self._mechanism, self._password, _decoded(salt), int(iterations))
+        keys = credential_of(self._mechanism, _decoded(salt), salted, int(iterations))
+        without_proof = f"c={_BINDING},r={nonce}"
+        signed = f"{self._bare},{server_first},{without_proof}".encode()
+        client_key = _mac(self._mechanism, salted, b"Client Key")
+        proof = _xor(client_key, _mac(self._mechanism, keys.stored_key, signed))
+        self._verifier = _mac(self._mechanism, keys.server_key, signed)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()

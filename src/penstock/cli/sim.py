@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import output
+from penstock.cli import output, sim_mutants
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, positive_float, positive_int
 
@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
     parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
     parser.add_argument("--report", metavar="FILE", help="write the run as an HTML page (with --seed)")
+    sim_mutants.configure(parser)
     finish(parser, run)
 
 
@@ -95,10 +96,13 @@ def _point_fault(text: str) -> PointFault | None:
 def run(args: argparse.Namespace) -> int:
     if args.nodes > MOST_NODES:
         raise Failure(f"--nodes must be from 1 to {MOST_NODES}", Exit.USAGE)
+    if args.mutants:
+        return sim_mutants.run(args)
     if args.plant == "list":
         return _list_plants(args)
     if args.seed is None and args.seeds is None:
         raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
+    _put_in(args.mutant)
     if args.profile == "points" and args.at is None:
         from penstock.cli.sim_points import run_points
 
@@ -106,6 +110,18 @@ def run(args: argparse.Namespace) -> int:
     if args.coverage:
         raise Failure("--coverage needs --profile points without --at, which chooses the points", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
+
+
+def _put_in(mutant: str | None) -> None:
+    """Puts a generated bug into this process. Does nothing if it is there already, in a worker of several seeds."""
+    from penstock.sim.mutants.hook import install, installed
+
+    if mutant is None or installed() == mutant:
+        return
+    try:
+        install(mutant)
+    except KeyError:
+        raise Failure(f"there is no mutant {mutant!r}: the results file of --mutants has the ids", Exit.USAGE) from None
 
 
 def _list_plants(args: argparse.Namespace) -> int:
@@ -255,6 +271,7 @@ class _Done:
 
 def _do(job: _Job) -> _Done:
     args = job.args
+    _put_in(args.mutant)
     plan = plan_for(args, job.seed)
     began = time.process_time()
     verdict = execute(plan, args.plant)

@@ -1,0 +1,72 @@
+"""The results of mutants: one JSON line each, so that an interrupted measurement continues where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from penstock.sim.mutants.catalogue import Half, Mutant
+from penstock.sim.mutants.worker import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one way of testing did to one mutant."""
+
+    id: str
+    by: str
+    killed: bool
+    how: str
+    command: str
+    cpu_s: float
+    runs: int
+    reached: int
+    budget_s: float
+    source: str
+    """A digest of the mutated file: after a change of the file the mutant is run again."""
+    diff: str
+    """Empty for a mutant of the held-out half, which nobody should look at."""
+
+    @classmethod
+    def of(cls, mutant: Mutant, by: str, outcome: Outcome, budget_s: float, source: str) -> Self:
+        diff = mutant.diff if mutant.half is Half.DEV else ""
+        return cls(mutant.id, by, **asdict(outcome), budget_s=budget_s, source=source, diff=diff)
+
+    @property
+    def by_watchdog(self) -> bool:
+        return self.how.startswith(WATCHDOG)
+
+    def settles(self, budget_s: float, source: str) -> bool:
+        """True if the mutant need not be run again with this budget."""
+        return self.source == source and (self.killed or self.budget_s >= budget_s)
+
+
+#: The first word of `how` if a limit ended the mutant.
+WATCHDOG = "watchdog"
+
+
+class ResultFile:
+    """A file of results, to which each new result is appended at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.results: dict[tuple[str, str], Result] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                result = Result(**json.loads(line))
+                self.results[result.id, result.by] = result
+
+    def get(self, mutant: Mutant, by: str) -> Result | None:
+        return self.results.get((mutant.id, by))
+
+    def add(self, result: Result) -> None:
+        self.results[result.id, result.by] = result
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def source_digest(root: Path, mutant: Mutant) -> str:
+    return hashlib.sha256((root / mutant.path).read_bytes()).hexdigest()[:12]

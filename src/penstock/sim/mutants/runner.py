@@ -1,0 +1,159 @@
+"""Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
+
+A kill counts only if the same run passes without the mutant. Unit tests are run once without a mutant for each
+package; a simulated run is repeated without the mutant when it first kills one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.sim.mutants.catalogue import PACKAGES, Mutant
+from penstock.sim.mutants.hook import ROOT
+from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile, source_digest
+from penstock.sim.mutants.worker import NO_MUTANT, RUN_CPU_S, UNIT_CPU_S, Outcome, SimTask
+
+WAYS = ("unit", "sim")
+#: Wall time for a process, in multiples of its CPU limit: the machine may be busy with other work.
+PATIENCE = 8
+SETUP_S = 120.0
+REPOSITORY = ROOT.parents[1]
+
+
+class BaselineError(Exception):
+    """The unit tests fail without any mutant, so they can't tell mutants apart."""
+
+
+@dataclass(slots=True)
+class Runner:
+    cpu_s: float
+    first_seed: int
+    file: ResultFile
+    failing: set[str] = field(default_factory=set)
+    """Commands of simulated runs that fail without a mutant."""
+    passing: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run_all(self, mutants: Sequence[Mutant], ways: Sequence[str], jobs: int) -> Iterator[Result]:
+        """Yields the result of every mutant and way, those of an earlier measurement first."""
+        todo: list[tuple[Mutant, str]] = []
+        for mutant in mutants:
+            source = source_digest(ROOT, mutant)
+            for way in ways:
+                known = self.file.get(mutant, way)
+                if known is not None and known.settles(self.cpu_s, source):
+                    yield known
+                else:
+                    todo.append((mutant, way))
+        if "unit" in ways:
+            self._check_unit_tests({mutant.package for mutant, way in todo if way == "unit"})
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = [pool.submit(self._run, mutant, way) for mutant, way in todo]
+            try:
+                for future in as_completed(futures):
+                    result = future.result()
+                    self.file.add(result)
+                    yield result
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, mutant: Mutant, way: str) -> Result:
+        outcome = self.by_unit(mutant) if way == "unit" else self.by_sim(mutant)
+        return Result.of(mutant, way, outcome, self.cpu_s, source_digest(ROOT, mutant))
+
+    # Unit tests.
+
+    def _check_unit_tests(self, packages: set[str]) -> None:
+        for directories in sorted({PACKAGES[package][1] for package in packages}):
+            outcome = run_by_unit(NO_MUTANT, directories)
+            if outcome.killed:
+                raise BaselineError(f"unit tests of {', '.join(directories)} fail without a mutant: {outcome.how}")
+
+    def by_unit(self, mutant: Mutant) -> Outcome:
+        return run_by_unit(mutant.id, PACKAGES[mutant.package][1])
+
+    # Simulator.
+
+    def by_sim(self, mutant: Mutant) -> Outcome:
+        """Runs the rotation, again from the start if the run that killed the mutant also fails without it."""
+        spent = 0.0
+        while True:
+            task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing))
+            outcome = run_by_sim(mutant.id, task)
+            spent += outcome.cpu_s
+            if not outcome.killed or not outcome.command or self._passes(outcome.command):
+                return replace(outcome, cpu_s=spent)
+
+    def _passes(self, command: str) -> bool:
+        """True if the run breaks no rule without a mutant; each command is tried once."""
+        with self._lock:
+            if command not in self.passing and command not in self.failing:
+                failed = run_worker({"by": "command", "command": command}, SETUP_S * PATIENCE).killed
+                (self.failing if failed else self.passing).add(command)
+            return command in self.passing
+
+
+def run_by_unit(name: str, directories: Sequence[str]) -> Outcome:
+    """Runs the tests in these directories (or files) of the unit tests."""
+    paths = [str(REPOSITORY / "tests" / "unit" / each) for each in directories]
+    return run_worker({"by": "unit", "mutant": name, "directories": paths}, PATIENCE * UNIT_CPU_S)
+
+
+def run_by_sim(name: str, task: SimTask) -> Outcome:
+    return run_worker({"by": "sim", "mutant": name, "task": task._asdict()}, PATIENCE * task.cpu_s + SETUP_S)
+
+
+def run_worker(task: dict[str, Any], wall_s: float) -> Outcome:
+    """Runs a worker and returns its outcome; a worker that a limit ended counts as killed by the watchdog."""
+    words = [sys.executable, "-m", "penstock.sim.mutants.worker", json.dumps(task)]
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        out, err = process.communicate(timeout=wall_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        return _ended(out, f"{WATCHDOG}: no end within {wall_s:.0f} s of wall time")
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    last = _lines(out)[-1] if _lines(out) else {}
+    if process.returncode == 0 and last.pop("kind", "") == "result":
+        return Outcome(**last)
+    return _ended(out, _cause(process.returncode, err))
+
+
+def _cause(code: int, err: str) -> str:
+    if code == -signal.SIGPROF:
+        return f"{WATCHDOG}: too much CPU time"
+    if code < 0:
+        return f"{WATCHDOG}: ended by {signal.Signals(-code).name}"
+    lines = err.strip().splitlines()
+    return f"does not start: it ended with exit code {code}: {lines[-1] if lines else 'no message'}"
+
+
+def _ended(out: str, how: str) -> Outcome:
+    """Returns the outcome of a process without a result: its last line names its run, and its limit is its CPU time."""
+    started = [line for line in _lines(out) if line["kind"] == "run"]
+    if not started:
+        return Outcome(True, how, "", UNIT_CPU_S, 0, 0)
+    return Outcome(True, how, started[-1]["command"], started[-1]["cpu_s"] + RUN_CPU_S, len(started), 0)
+
+
+def _lines(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def has_tests(repository: Path = REPOSITORY) -> bool:
+    return (repository / "tests" / "unit").is_dir()

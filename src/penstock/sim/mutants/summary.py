@@ -1,0 +1,68 @@
+"""Counts the results of a measurement: kills by unit tests and by the simulator apart, and the survivors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.sim.mutants.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The kills of one way of testing."""
+
+    by: str
+    mutants: int
+    killed: int
+    by_watchdog: int
+    cpu_hours: float
+    not_reached: int
+    """Survivors whose function never ran."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {
+            "by": self.by,
+            "mutants": self.mutants,
+            "killed": self.killed,
+            "percent": round(100 * self.killed / max(self.mutants, 1), 1),
+            "by_watchdog": self.by_watchdog,
+            "survived": self.mutants - self.killed,
+            "not_reached": self.not_reached,
+            "cpu_hours": round(self.cpu_hours, 3),
+            "kills_per_cpu_hour": round(self.killed / max(self.cpu_hours, 1e-9), 1),
+        }
+
+
+def count(by: str, results: Iterable[Result]) -> Count:
+    mine = [result for result in results if result.by == by]
+    killed = [result for result in mine if result.killed]
+    return Count(
+        by,
+        len(mine),
+        len(killed),
+        sum(result.by_watchdog for result in killed),
+        sum(result.cpu_s for result in mine) / 3600,
+        sum(not result.killed and not result.reached for result in mine),
+    )
+
+
+def survivors(results: Sequence[Result], ways: Sequence[str]) -> list[Result]:
+    """Returns a result for each mutant that every way has tried and none has killed."""
+    tried: dict[str, dict[str, Result]] = {}
+    for result in results:
+        tried.setdefault(result.id, {})[result.by] = result
+    return [
+        next(iter(by_way.values()))
+        for by_way in tried.values()
+        if all(way in by_way and not by_way[way].killed for way in ways)
+    ]
+
+
+def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, int]:
+    """Returns how many mutants any way has killed, and how many every way has tried or one has killed."""
+    alive = {result.id for result in survivors(results, ways)}
+    dead = {result.id for result in results if result.killed}
+    return len(dead), len(dead | alive)

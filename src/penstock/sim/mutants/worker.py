@@ -1,0 +1,236 @@
+"""The process that runs one mutant, by unit tests or by the simulator.
+
+Its argument is a JSON object from its parent, see `main`. It prints one JSON line before each simulated run and one at
+its end; the last line is the result. A process that dies instead (a turn that never ends, memory without bound) is
+judged by its parent from its exit status. Nothing of the node is imported before the hook is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.sim.mutants.hook import MutantFinder, install
+
+if TYPE_CHECKING:
+    from penstock.sim.plan.plan import Plan
+
+#: A mutant that needs more is killed by its limit.
+MEMORY_BYTES = 3 << 30
+#: Simulated runs take one to five seconds of CPU.
+RUN_CPU_S = 60
+#: The unit tests of a package take at most twenty seconds of CPU.
+UNIT_CPU_S = 120
+#: One unit test that waits longer for something that never comes is killed.
+UNIT_WALL_S = 120
+NO_MUTANT = "none"
+POINTS = "points"
+
+
+class Run(NamedTuple):
+    """One simulated run of the rotation."""
+
+    profile: str
+    seed: int
+    nodes: int
+    seconds: float
+    at: tuple[str, ...] = ()
+    """Faults at points; "none" stands for a run of the profile `points` without them."""
+
+    @property
+    def plan(self) -> Plan:
+        from penstock.sim.plan.draw import draw_plan
+        from penstock.sim.plan.points import parse_point_fault
+
+        points = tuple(parse_point_fault(each) for each in self.at if each != "none")
+        return replace(draw_plan(self.seed, self.profile, nodes=self.nodes, duration_s=self.seconds), points=points)
+
+    @property
+    def command(self) -> str:
+        words = {"seed": self.seed, "profile": self.profile, "nodes": self.nodes, "seconds": f"{self.seconds:g}"}
+        options = [f"--{name} {value}" for name, value in words.items()]
+        return " ".join(["penstock sim", *options, *(f"--at {shlex.quote(each)}" for each in self.at)])
+
+    @classmethod
+    def of(cls, command: str) -> Run:
+        """Returns the run whose command this is."""
+        words = shlex.split(command)[2:]
+        options = list(zip(words[::2], words[1::2]))
+        given = dict(options)
+        at = tuple(value for name, value in options if name == "--at")
+        return cls(given["--profile"], int(given["--seed"]), int(given["--nodes"]), float(given["--seconds"]), at)
+
+
+def rotation(first_seed: int) -> Iterator[Run]:
+    """Yields runs without end: every profile in turn on three machines and on one, then with the next seed."""
+    from penstock.sim.plan.profiles import PROFILES
+
+    for seed in count(first_seed):
+        for profile, nodes in product(PROFILES, (3, 1)):
+            if profile != POINTS or nodes > 1:
+                yield Run(profile, seed, nodes, 20.0 if nodes > 1 else 15.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    killed: bool
+    how: str
+    """The failing test or the broken rule; empty for a survivor."""
+    command: str
+    """The command that shows the failure without the mutant's hook."""
+    cpu_s: float
+    runs: int
+    reached: int
+    """How often the mutated function ran."""
+
+
+class _Reporter:
+    """Writes JSON lines to the parent. Everything else that this process prints is thrown away."""
+
+    def __init__(self) -> None:
+        self._out = os.dup(1)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+
+    def line(self, kind: str, value: dict[str, Any]) -> None:
+        os.write(self._out, json.dumps({"kind": kind, **value}).encode() + b"\n")
+
+
+def limit(cpu_s: float) -> None:
+    """Ends this process by a signal when it has used so much CPU time from now on."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+
+
+def _install(name: str) -> MutantFinder | None:
+    return None if name == NO_MUTANT else install(name)
+
+
+def run_unit(name: str, directories: list[str]) -> Outcome:
+    """Runs the unit tests in the given directories up to the first failure."""
+    limit(UNIT_CPU_S)
+    finder = _install(name)
+    os.environ["TEST_EXAMPLES"] = "quick"
+    import pytest
+
+    failures = _Failures()
+    options = ["-x", "-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb", "no"]
+    options += ["-o", f"timeout={UNIT_WALL_S}"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # penstock is imported before pytest starts
+    options += ["-m", "not slow and not programs", "--hypothesis-seed", "0"]
+    code = pytest.main([*options, *directories], plugins=[failures])
+    killed = code != pytest.ExitCode.OK
+    how = failures.first or f"pytest ended with {code!r}"
+    return Outcome(killed, how if killed else "", "", time.process_time(), failures.passed, _reached(finder))
+
+
+class _Failures:
+    """Notes the first failure of a pytest run and counts the tests that passed."""
+
+    def __init__(self) -> None:
+        self.first = ""
+        self.passed = 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.first = self.first or report.nodeid
+        elif report.when == "call":
+            self.passed += 1
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.first = self.first or f"{report.nodeid} is not collected"
+
+
+class SimTask(NamedTuple):
+    """How much the simulator may do for one mutant."""
+
+    cpu_s: float
+    first_seed: int
+    run_cpu_s: float = RUN_CPU_S
+    skipped: Sequence[str] = ()
+    """Commands of runs that fail without a mutant."""
+
+
+def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
+    """Runs the rotation until a rule is broken or the CPU time is used up."""
+    runs = 0
+
+    def begin(run: Run) -> None:
+        nonlocal runs
+        runs += 1
+        reporter.line("run", {"command": run.command, "cpu_s": time.process_time()})
+        limit(task.run_cpu_s)
+
+    limit(task.run_cpu_s)
+    finder = _install(name)
+    for drawn in rotation(task.first_seed):
+        for run, how in simulate(drawn, begin):
+            killed = bool(how) and run.command not in task.skipped
+            if killed:
+                return Outcome(killed, how, run.command, time.process_time(), runs, _reached(finder))
+            if time.process_time() >= task.cpu_s:
+                return Outcome(killed, "", "", time.process_time(), runs, _reached(finder))
+    raise AssertionError("the rotation has no end")
+
+
+def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
+    """Yields the run and its first broken rule, empty if none is broken.
+
+    For the profile `points` yields the run that records the points, then those with faults at some of them.
+    """
+    from penstock.sim.plan.coverage import Coverage
+    from penstock.sim.run.point_runs import point_runs
+    from penstock.sim.run.simulation import Verdict, run_plan
+
+    def broken(verdict: Verdict) -> str:
+        return str(verdict.violations[0]).splitlines()[0] if verdict.violations else ""
+
+    def with_points(plan: Plan) -> Run:
+        return run._replace(at=tuple(map(str, plan.points)) or ("none",))
+
+    def begun(plan: Plan, *, record_points: bool = False) -> Verdict:
+        begin(with_points(plan))
+        return run_plan(plan, record_points=record_points)
+
+    if run.profile == POINTS and not run.at:
+        for verdict in point_runs(run.plan, Coverage(), run=begun):
+            yield with_points(verdict.plan), broken(verdict)
+    else:
+        begin(run)
+        yield run, broken(run_plan(run.plan))
+
+
+def _reached(finder: MutantFinder | None) -> int:
+    return finder.reached[0] if finder is not None else 0
+
+
+def main(words: list[str]) -> None:
+    task = json.loads(words[0])
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    reporter = _Reporter()
+    match task:
+        case {"by": "unit", "mutant": name, "directories": directories}:
+            outcome = run_unit(name, directories)
+        case {"by": "sim", "mutant": name, "task": fields}:
+            outcome = run_sim(name, SimTask(**fields), reporter)
+        case {"by": "command", "command": command}:
+            ((_, how),) = simulate(Run.of(command), lambda run: limit(RUN_CPU_S))
+            outcome = Outcome(bool(how), how, command, time.process_time(), 1, 0)
+        case _:
+            raise SystemExit(f"a worker can't do {task!r}: only its parent starts it")
+    reporter.line("result", asdict(outcome))
+    os._exit(0)  # threads that a mutant keeps alive must not keep the process alive
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,54 @@
+"""A mutant runs in a process of its own: tests and simulator kill harmful ones, and limits end those that hang."""
+
+import pytest
+
+from penstock.sim.mutants.catalogue import all_mutants
+from penstock.sim.mutants.hook import ROOT, find_mutant
+from penstock.sim.mutants.results import WATCHDOG
+from penstock.sim.mutants.runner import run_by_sim, run_by_unit, run_worker
+from penstock.sim.mutants.worker import NO_MUTANT, SimTask
+
+pytestmark = pytest.mark.programs
+TESTS = ["replication/test_replication_epochs.py"]
+
+
+def mutant_of(path: str, before: str, operator: str) -> str:
+    package = path.partition("/")[0]
+    return next(
+        each.id
+        for each in all_mutants(ROOT, [package])
+        if each.path == path and each.operator == operator and before in each.before
+    )
+
+
+def test_the_unit_tests_kill_a_mutant_and_pass_without_it() -> None:
+    name = mutant_of("replication/epochs.py", "latest <= epoch", "boundary")
+    killed = run_by_unit(name, TESTS)
+    assert killed.killed
+    assert killed.how.startswith("tests/unit/replication/test_replication_epochs.py::")
+    assert killed.reached > 0
+    passed = run_by_unit(NO_MUTANT, TESTS)
+    assert not passed.killed
+    assert passed.runs > 10
+
+
+def test_the_simulator_kills_a_mutant_and_names_the_command_that_shows_it() -> None:
+    name = mutant_of("log/appending.py", "log.advance(", "dropped-effect")
+    killed = run_by_sim(name, SimTask(20, 1))
+    assert killed.killed
+    assert killed.command.startswith("penstock sim --seed 1 --profile calm")
+    without = run_worker({"by": "command", "command": killed.command}, 300)
+    assert not without.killed
+
+
+def test_a_mutant_that_hangs_is_ended_by_its_limit() -> None:
+    hanging = run_by_sim(NO_MUTANT, SimTask(60, 1, run_cpu_s=0.5))
+    assert hanging.killed
+    assert hanging.how.startswith(WATCHDOG)
+
+
+def test_a_mutant_with_an_unknown_id_is_refused() -> None:
+    with pytest.raises(KeyError):
+        find_mutant(ROOT, "replication/epochs.py::no_such_function::boundary::1")
+    with pytest.raises(KeyError):
+        find_mutant(ROOT, "no/such/file.py::f::boundary::1")

@@ -1,0 +1,176 @@
+"""Mutants: the changes that operators make, their ids and halves, and how results are counted."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import sim_mutants
+from penstock.sim.mutants.catalogue import PACKAGES, Half, Mutant, all_mutants, mutants_of, mutated, sample
+from penstock.sim.mutants.hook import ROOT
+from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile
+from penstock.sim.mutants.runner import REPOSITORY
+from penstock.sim.mutants.summary import count, killed_by_any, survivors
+from penstock.sim.mutants.worker import Outcome, Run
+
+PATH = "log/example.py"
+
+
+def found(source: str) -> list[tuple[str, str, str]]:
+    return [(each.operator, each.before, each.after) for each in mutants_of(source, PATH, "log")]
+
+
+def texts(source: str, operator: str) -> list[str]:
+    """Returns the source after each change of the operator."""
+    mutants = [each for each in mutants_of(source, PATH, "log") if each.operator == operator]
+    return [ast.unparse(mutated(source, PATH, each.id)) for each in mutants]
+
+
+def body(*lines: str, name: str = "f", returns: str = "") -> str:
+    return f"def {name}(self, a, b){returns}:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+@pytest.mark.parametrize(("one", "other"), [("<", "<="), ("<=", "<"), (">", ">="), (">=", ">")])
+def test_a_boundary_moves_by_one(one: str, other: str) -> None:
+    assert found(body(f"return a {one} b")) == [("boundary", f"a {one} b", f"a {other} b")]
+
+
+def test_a_comparison_of_offsets_is_also_off_by_one_in_the_other_direction() -> None:
+    assert texts(body("return a.offset < b.end"), "off-by-one") == [body("return a.offset < b.end - 1")]
+    assert texts(body("return a.offset <= b.end"), "off-by-one") == [body("return a.offset <= b.end + 1")]
+
+
+def test_an_equality_of_epochs_becomes_an_order() -> None:
+    assert texts(body("return a.epoch != b.epoch"), "loose-equality") == [body("return a.epoch < b.epoch")]
+    assert found(body("return a.name != b.name")) == []
+
+
+def test_a_call_that_syncs_is_removed_as_a_dropped_fsync() -> None:
+    assert ("dropped-fsync", "await a.file.sync()", "pass") in found(
+        body("await a.file.sync()").replace("def", "async def")
+    )
+    assert ("dropped-fsync", "a.run(self._sync_directories)", "pass") in found(body("a.run(self._sync_directories)"))
+
+
+def test_log_lines_and_invariants_are_left_alone() -> None:
+    assert found(body("logger.info('x', a)", "check(a < b, 'x')", "raise ValueError(a + 1)")) == []
+    assert found(body("return a < b", name="__repr__")) == []
+
+
+def test_two_effects_change_places() -> None:
+    assert texts(body("a.send()", "self.x = b"), "reordered-effect") == [body("self.x = b", "a.send()")]
+
+
+def test_two_independent_fields_stay_in_their_order() -> None:
+    assert texts(body("self.x = a", "self.y = b"), "reordered-effect") == []
+
+
+def test_a_field_that_a_load_sets_is_not_restored() -> None:
+    assert texts(body("self.x = a", name="load"), "field-not-restored") == [body("pass", name="load")]
+    assert texts(body("self.x = a"), "field-not-set") == [body("pass")]
+    assert texts(body("self.x = a", name="__init__"), "field-not-set") == []
+
+
+def test_a_guard_is_removed_and_each_half_of_its_condition() -> None:
+    assert texts(body("if a and b:", "    return 1", "return 2"), "check-removed") == [
+        body("pass", "return 2"),
+        body("if b:", "    return 1", "return 2"),
+        body("if a:", "    return 1", "return 2"),
+    ]
+
+
+def test_a_loop_ends_after_its_first_round_and_a_function_before_its_last_step() -> None:
+    source = body("a.send()", "for each in b:", "    each.send()", returns=" -> None")
+    assert texts(source, "early-return") == [
+        body("a.send()", "return", "for each in b:", "    each.send()", returns=" -> None"),
+        body("a.send()", "for each in b:", "    each.send()", "    break", returns=" -> None"),
+    ]
+
+
+def test_a_bound_is_removed() -> None:
+    assert texts(body("return max(a, b)"), "bound-removed") == [body("return a"), body("return b")]
+
+
+def test_every_mutant_of_the_code_has_an_id_of_its_own_and_compiles() -> None:
+    mutants = all_mutants(ROOT, ["replication", "transactions"])
+    assert len({each.id for each in mutants}) == len(mutants) > 100
+    for each in mutants:
+        source = (ROOT / each.path).read_text()
+        tree = mutated(source, each.path, each.id)
+        assert ast.unparse(tree) != ast.unparse(ast.parse(source)), each.id
+        compile(tree, each.path, "exec")
+
+
+def test_an_id_stays_when_another_function_changes() -> None:
+    old = body("return a < b", name="g")
+    new = body("return a < b", "return a < b", name="f") + "\n" + old
+    kept = {each.id for each in mutants_of(old, PATH, "log")}
+    assert kept == {f"{PATH}::g::boundary::1"}
+    assert kept <= {each.id for each in mutants_of(new, PATH, "log")}
+
+
+def test_the_halves_are_of_similar_size_and_the_id_alone_decides() -> None:
+    mutants = all_mutants(ROOT, ["raft"])
+    held_out = [each for each in mutants if each.half is Half.HELD_OUT]
+    assert 0.4 < len(held_out) / len(mutants) < 0.6
+    assert held_out[0].half is Mutant(held_out[0].id, "", "", 0, "", "", "").half
+
+
+def test_a_sample_is_the_beginning_of_the_whole_order() -> None:
+    mutants = all_mutants(ROOT, ["replication"])
+    assert sample(mutants, 10, 3) == sample(list(reversed(mutants)), None, 3)[:10]
+    assert sample(mutants, 10, 3) != sample(mutants, 10, 4)
+
+
+def test_every_package_has_code_and_unit_tests_and_the_command_line_names_it() -> None:
+    assert tuple(PACKAGES) == sim_mutants.PACKAGES
+    for code, tests in PACKAGES.values():
+        assert (ROOT / code).is_dir()
+        assert all((REPOSITORY / "tests" / "unit" / each).is_dir() for each in tests)
+
+
+def result(name: str, by: str, *, killed: bool, how: str = "", reached: int = 1, cpu_s: float = 36.0) -> Result:
+    return Result(name, by, killed, how, "", cpu_s, 1, reached, 60.0, "digest", "")
+
+
+def test_kills_are_counted_for_each_way_apart() -> None:
+    results = [
+        result("a", "unit", killed=True),
+        result("a", "sim", killed=False, reached=0),
+        result("b", "unit", killed=False),
+        result("b", "sim", killed=True, how=f"{WATCHDOG}: too much CPU time"),
+        result("c", "unit", killed=False),
+        result("c", "sim", killed=False),
+    ]
+    sim = count("sim", results)
+    assert (sim.mutants, sim.killed, sim.by_watchdog, sim.not_reached) == (3, 1, 1, 1)
+    assert sim.row["kills_per_cpu_hour"] == pytest.approx(33.3)
+    assert [each.id for each in survivors(results, ("unit", "sim"))] == ["c"]
+    assert killed_by_any(results, ("unit", "sim")) == (2, 3)
+
+
+def test_results_are_read_again_and_hold_no_change_of_the_held_out_half(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    mutants = all_mutants(ROOT, ["replication"])
+    outcome = Outcome(False, "", "", 1.0, 1, 0)
+    for half in Half:
+        mutant = next(each for each in mutants if each.half is half)
+        ResultFile(file).add(Result.of(mutant, "unit", outcome, 60.0, "digest"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [bool(line["diff"]) for line in lines] == [True, False]
+    again = ResultFile(file).results
+    assert {name for name, _ in again} == {line["id"] for line in lines}
+
+
+def test_a_survivor_is_run_again_with_a_larger_budget_and_a_killed_mutant_only_after_a_change() -> None:
+    survivor, killed = result("a", "sim", killed=False), result("a", "sim", killed=True)
+    assert survivor.settles(60, "digest")
+    assert not survivor.settles(61, "digest")
+    assert killed.settles(61, "digest")
+    assert not killed.settles(1, "another digest")
+
+
+def test_the_command_of_a_run_names_the_run() -> None:
+    for run in (Run("power", 7, 3, 12.5), Run("points", 7, 3, 20.0, ("AlterPartition answer#3:drop", "none"))):
+        assert Run.of(run.command) == run

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.controlplane.producer_ids import ProducerIds
     from penstock.broker.coordinators.groups import Groups
+    from penstock.broker.coordinators.share_states import ShareStates
     from penstock.broker.coordinators.transactions import Transactions
     from penstock.broker.fetch.fetch_policy import FetchPolicy
     from penstock.broker.fetch.fetch_sessions import FetchSessions
@@ -53,6 +54,7 @@ class Broker:
     producer_ids: ProducerIds
     groups: Groups
     transactions: Transactions
+    share_states: ShareStates
     quotas: Quotas
     telemetry: Telemetry
     #: None on a node without an authorizer, where every client is allowed everything.

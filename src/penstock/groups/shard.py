@@ -40,6 +40,9 @@ Group = ClassicGroup | ConsumerGroup
 
 
 class GroupShard:
+    #: A record replaces all earlier records with its key.
+    incremental = False
+
     def __init__(self, config: GroupConfig, random: Random, allowance: Allowance | None = None) -> None:
         """Creates an empty shard. `allowance` is a memory limit shared with other shards; groups and offsets beyond it
         are refused.

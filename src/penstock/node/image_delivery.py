@@ -67,6 +67,7 @@ class ImageDelivery:
             *((ImageListener(Since.REGISTERED, broker.groups.apply),) if is_broker else ()),
             # Transaction markers go to partitions, among them those of the group coordinators.
             *((ImageListener(Since.REGISTERED, broker.transactions.apply),) if is_broker else ()),
+            *((ImageListener(Since.REGISTERED, broker.share_states.apply),) if is_broker else ()),
         )
 
     def start(self) -> None:

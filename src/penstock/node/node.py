@@ -198,6 +198,7 @@ class Node:
             broker.replicas.start()
             broker.groups.start()
             broker.transactions.start()
+            broker.share_states.start()
             await broker.lifecycle.unfence()
 
     def _identity(self, cluster_id: str, logs: LogManager) -> Identity:
@@ -251,6 +252,7 @@ class Node:
         if broker is not None:
             await self._cut_off(broker)
             await broker.transactions.close()
+            await broker.share_states.close()
             await broker.groups.close()
             await broker.partitions.close()
         await self._server.stop(grace_s=0)
@@ -315,6 +317,7 @@ class Node:
         await broker.groups.close()  # answers members that wait for a rebalance, which may take minutes
         await stopping
         await broker.transactions.close()
+        await broker.share_states.close()
         await self._maintenance.stop()
         await broker.controller.close()
         await broker.lifecycle.close()
@@ -331,6 +334,7 @@ class Node:
         await self._server.stop(grace_s=0)
         await self.http.close()
         await self.broker.transactions.close()
+        await self.broker.share_states.close()
         await self.broker.groups.close()
         await self._maintenance.stop()
         await self.broker.partitions.close()

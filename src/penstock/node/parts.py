@@ -18,6 +18,7 @@ from penstock.broker.controlplane.producer_ids import ProducerIds
 from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.broker.coordinators.groups import Groups
+from penstock.broker.coordinators.share_states import ShareStates
 from penstock.broker.coordinators.transactions import Transactions
 from penstock.broker.events import Observer, log_event
 from penstock.broker.fetch.fetch_policy import FetchPolicy
@@ -208,6 +209,9 @@ def make_broker(
             groups=groups,
             peers=peers,
             allowance=allowance,
+        ),
+        share_states=ShareStates(
+            node_id=node_id, settings=settings, clock=world.clock, partitions=partitions, metadata=metadata
         ),
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),

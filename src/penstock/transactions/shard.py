@@ -22,6 +22,9 @@ LATEST_VERSION = 2
 
 
 class TransactionShard:
+    #: A record replaces all earlier records with its key.
+    incremental = False
+
     def __init__(
         self,
         config: TransactionConfig,

@@ -28,6 +28,10 @@ def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:
             if marker is not None:
                 machine.apply_marker(header.producer_id, marker.committed)
             continue
+        if machine.incremental:
+            for record in read_records(batch):
+                _apply(machine, record, NO_PRODUCER_ID)
+            continue
         for record in read_records(batch):
             latest.pop(record.key, None)
             latest[record.key] = record
@@ -40,6 +44,10 @@ def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:
 
 def _apply_all(machine: Machine[Any], records: dict[bytes | None, Record], producer_id: int) -> None:
     for record in records.values():
-        decoded = machine.decode(record.key, record.value)
-        if decoded is not None:
-            machine.apply(decoded, record.offset, producer_id)
+        _apply(machine, record, producer_id)
+
+
+def _apply(machine: Machine[Any], record: Record, producer_id: int) -> None:
+    decoded = machine.decode(record.key, record.value)
+    if decoded is not None:
+        machine.apply(decoded, record.offset, producer_id)

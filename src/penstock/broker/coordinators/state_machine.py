@@ -26,6 +26,9 @@ T = TypeVar("T", bound=Turn)
 class Machine(Protocol[T]):
     """A coordinator's state machine without I/O. `groups.shard` is an example."""
 
+    #: True if a record may change what earlier records with its key made, so that a load has to apply every record.
+    incremental: bool
+
     def turn(self, now_ms: int, wall_ms: int) -> T: ...
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]: ...

@@ -1,7 +1,7 @@
 """FindCoordinator v0-6: one key until v3, a batch of keys since v4; key types group (0), transaction (1), share (2).
 
-The first request creates `__consumer_offsets` or `__transaction_state` and waits for it, where Kafka makes the client
-retry. Share groups have no coordinator yet and are refused with INVALID_REQUEST.
+The first request creates the internal topic of its coordinators and waits for it, where Kafka makes the client retry.
+The key of a share partition is `group:topic id:partition`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from penstock.protocol.messages.api_10_find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from penstock.protocol.vocabulary import CONSUMER_OFFSETS, GROUP_COORDINATOR, TRANSACTION_COORDINATOR, TRANSACTION_STATE
+from penstock.protocol.uuid import uuid_from_str
+from penstock.protocol.vocabulary import (
+    CONSUMER_OFFSETS,
+    GROUP_COORDINATOR,
+    SHARE_COORDINATOR,
+    SHARE_GROUP_STATE,
+    TRANSACTION_COORDINATOR,
+    TRANSACTION_STATE,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
 BATCHED_SINCE = 4
+SHARE_SINCE = 6
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -46,15 +55,34 @@ async def _find(broker: Broker, ctx: RequestContext, key_type: int, key: str) ->
         if key_type == TRANSACTION_COORDINATOR:
             await _ensure_topic(broker, TRANSACTION_STATE)
             return _locate(broker, ctx, TRANSACTION_STATE, broker.transactions.coordinators.partition_of(key), key)
+        if key_type == SHARE_COORDINATOR and ctx.api_version >= SHARE_SINCE:
+            _check_share_key(key)
+            await _ensure_topic(broker, SHARE_GROUP_STATE)
+            return _locate(broker, ctx, SHARE_GROUP_STATE, broker.share_states.coordinators.partition_of(key), key)
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"There is no coordinator for keys of type {key_type}: use 0 (group) or 1 (transaction).",
+            f"There is no coordinator for keys of type {key_type}: use 0 (group), 1 (transaction) or 2 (share).",
         )
     except KafkaError as error:
         code = error.code
         if code is ErrorCode.NOT_COORDINATOR:  # the topic exists, but this node's image does not contain it yet
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.message)
+
+
+def _check_share_key(key: str) -> None:
+    """Raises KafkaError unless the key is `group:topic id:partition`. A group id may contain colons."""
+    parts = key.rsplit(":", 2)
+    try:
+        group, topic_id, partition = parts
+        uuid_from_str(topic_id)
+        good = bool(group) and int(partition) >= 0
+    except ValueError:
+        good = False
+    if not good:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"'{key}' does not name a share partition: give group:topic id:partition."
+        )
 
 
 async def _ensure_topic(broker: Broker, name: str) -> None:

@@ -82,6 +82,11 @@ HANDLERS: dict[int, str] = {
     80: "api_80_add_raft_voter",
     81: "api_81_remove_raft_voter",
     82: "api_82_update_raft_voter",
+    83: "api_83_initialize_share_group_state",
+    84: "api_84_read_share_group_state",
+    85: "api_85_write_share_group_state",
+    86: "api_86_delete_share_group_state",
+    87: "api_87_read_share_group_state_summary",
 }
 #: APIs with another handler on a controller listener.
 ON_CONTROLLERS: dict[int, str] = {1: "api_01_fetch_metadata"}

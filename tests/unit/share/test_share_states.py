@@ -1,0 +1,172 @@
+"""The share coordinator's state: epochs, merging of writes, snapshots and pruning."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from state_driver import KEY, StateDriver, image_with
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share import state_requests
+from penstock.share.state_requests import Read, Summary, Write
+from penstock.share.state_shard import COLD_AFTER_RECORDS, ShareStateShard, Turn
+from penstock.share.states import RecordState, StateBatch
+
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
+
+
+def initialize(driver: StateDriver, state_epoch: int = 1, start_offset: int = -1) -> None:
+    driver.run(lambda shard, turn: state_requests.initialize(shard, turn, KEY, state_epoch, start_offset))
+
+
+def read(driver: StateDriver, leader_epoch: int = 0) -> Read:
+    return driver.run(lambda shard, turn: state_requests.read(shard, turn, KEY, leader_epoch))
+
+
+def _write(wanted: Write, shard: ShareStateShard, turn: Turn) -> None:
+    state_requests.write(shard, turn, KEY, wanted)
+
+
+def write(
+    driver: StateDriver, *batches: StateBatch, start: int = 0, state_epoch: int = 1, leader_epoch: int = 0
+) -> None:
+    driver.run(partial(_write, Write(state_epoch, leader_epoch, start, 0, batches)))
+
+
+def refusal(call: object, *arguments: object, **fields: object) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        call(*arguments, **fields)  # type: ignore[operator]
+    return refused.value.code
+
+
+def test_a_state_is_initialized_before_it_is_read_or_written() -> None:
+    driver = StateDriver()
+    assert refusal(read, driver) is ErrorCode.INVALID_REQUEST
+    assert refusal(write, driver) is ErrorCode.INVALID_REQUEST
+    assert driver.run(lambda shard, turn: state_requests.summary(shard, KEY)) == Summary()
+    initialize(driver)
+    assert read(driver) == Read(1, -1, ())
+
+
+def test_unknown_partitions_are_refused() -> None:
+    driver = StateDriver()
+    driver.shard.see(image_with())
+    assert refusal(initialize, driver) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_writes_are_merged_and_records_before_the_start_are_forgotten() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1), StateBatch(12, 14, AVAILABLE, 2))
+    write(driver, StateBatch(13, 13, ACKNOWLEDGED, 2), start=5)
+    assert read(driver).batches == (
+        (5, 9, ACKNOWLEDGED, 1),
+        (12, 12, AVAILABLE, 2),
+        (13, 13, ACKNOWLEDGED, 2),
+        (14, 14, AVAILABLE, 2),
+    )
+
+
+def test_a_late_write_does_not_bring_back_a_record_that_is_done() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, StateBatch(0, 3, ACKNOWLEDGED, 1), start=0)
+    write(driver, start=2)
+    write(driver, StateBatch(0, 5, AVAILABLE, 1), start=0)
+    assert read(driver) == Read(1, 2, (StateBatch(2, 3, ACKNOWLEDGED, 1), StateBatch(4, 5, AVAILABLE, 1)))
+
+
+def test_a_new_leader_fences_the_writes_of_the_earlier_one() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, leader_epoch=3)
+    read(driver, leader_epoch=4)
+    assert refusal(write, driver, leader_epoch=3) is ErrorCode.FENCED_LEADER_EPOCH
+    assert refusal(read, driver, leader_epoch=3) is ErrorCode.FENCED_LEADER_EPOCH
+    write(driver, leader_epoch=4)
+
+
+def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
+    initialize(driver, state_epoch=2, start_offset=4)
+    assert refusal(write, driver, StateBatch(0, 9, ACKNOWLEDGED, 1)) is ErrorCode.FENCED_STATE_EPOCH
+    assert refusal(initialize, driver, state_epoch=1) is ErrorCode.FENCED_STATE_EPOCH
+    assert read(driver) == Read(2, 4, ())
+
+
+def test_a_repeated_initialization_keeps_the_state() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
+    initialize(driver)
+    assert read(driver).batches == ((0, 9, ACKNOWLEDGED, 1),)
+
+
+def test_a_deleted_state_is_gone_after_a_load() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
+    driver.run(lambda shard, turn: state_requests.delete(shard, turn, KEY))
+    assert not driver.shard.states
+    assert not driver.reloaded().states
+
+
+def test_states_of_deleted_topics_are_erased() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    driver.shard.see(image_with(), now_ms=0)
+    assert driver.shard.next_deadline() == 0
+    driver.run(lambda shard, turn: shard.on_timers(turn))
+    assert not driver.shard.states
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30),
+            st.integers(0, 6),
+            st.sampled_from((AVAILABLE, ACKNOWLEDGED, ARCHIVED)),
+            st.integers(1, 3),
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 5),
+)
+def test_a_replay_restores_the_state_also_from_the_last_snapshot(
+    writes: list[tuple[int, int, RecordState, int]], updates_per_snapshot: int
+) -> None:
+    driver = StateDriver(updates_per_snapshot)
+    initialize(driver)
+    expected: dict[int, tuple[RecordState, int]] = {}
+    for first, size, state, count in writes:
+        write(driver, StateBatch(first, first + size, state, count))
+        for each in range(first, first + size + 1):
+            if expected.get(each, (AVAILABLE, 0))[0] is AVAILABLE or state is not AVAILABLE:
+                expected[each] = (state, count)
+    found = {
+        each: (RecordState(batch.state), batch.deliveries)
+        for batch in read(driver).batches
+        for each in range(batch.first, batch.last + 1)
+    }
+    assert found == expected
+    assert driver.reloaded().remembered() == driver.shard.remembered()
+    since = driver.shard.redundant_before()
+    assert driver.reloaded(since).remembered() == driver.shard.remembered()
+
+
+def test_a_quiet_partition_does_not_keep_the_log_from_being_pruned() -> None:
+    driver = StateDriver(updates_per_snapshot=10)
+    other = KEY._replace(partition=1)
+    driver.run(lambda shard, turn: state_requests.initialize(shard, turn, other, 1, 0))
+    initialize(driver)
+    for offset in range(COLD_AFTER_RECORDS + 1):
+        write(driver, StateBatch(offset, offset, ACKNOWLEDGED, 1), start=offset)
+    assert driver.shard.redundant_before() == 0
+    driver.run(lambda shard, turn: shard.copy_cold(turn))
+    assert driver.shard.redundant_before() > COLD_AFTER_RECORDS - 20
+    assert driver.reloaded(driver.shard.redundant_before()).remembered() == driver.shard.remembered()

@@ -57,6 +57,9 @@ class File(Protocol):
     def append(self, *buffers: AnyBuffer) -> None:
         """Appends all buffers, or raises DiskError and leaves the file as it was."""
 
+    async def append_later(self, *buffers: AnyBuffer) -> None:
+        """Appends like `append` without blocking the loop. The caller makes no other change until it returns."""
+
     def pread(self, size: int, offset: int) -> bytes:
         """Reads up to `size` bytes; fewer only at the end of the file."""
 

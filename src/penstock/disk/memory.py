@@ -54,6 +54,9 @@ class MemoryFile:
         inode.append(*buffers)
         inode.mtime_ms = disk.volume.now_ms()
 
+    async def append_later(self, *buffers: AnyBuffer) -> None:
+        self.append(*buffers)
+
     def pread(self, size: int, offset: int) -> bytes:
         return bytes(memoryview(self._found().data)[offset : offset + size])
 

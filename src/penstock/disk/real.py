@@ -126,6 +126,12 @@ class RealFile:
                 raise _disk_error(error, self.path) from error
         self._size = size + total
 
+    async def append_later(self, *buffers: AnyBuffer) -> None:
+        if not HAVE_WRITEV:
+            self.append(*buffers)  # without pwrite, two threads would share one file position
+        else:
+            await self._pinned(self.append, *buffers)
+
     def _roll_back(self, fd: int, size: int) -> None:
         # If this fails too, the next append still starts at `size` and overwrites the rest, or recovery truncates it.
         with contextlib.suppress(OSError):

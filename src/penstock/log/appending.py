@@ -13,6 +13,7 @@ from penstock.log.segment import MAX_RELATIVE_OFFSET
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import check_crc, iter_batches
 from penstock.records.control import read_end_txn
+from penstock.records.header import HEADER_SIZE, parse_header
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -127,6 +128,13 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
     return AppendInfo(first.base_offset, last.last_offset, -1, log.log_start_offset, False, max_timestamp)
 
 
+def start_with_first_batch(log: Log, records: Buffer) -> None:
+    """Lets an empty log start at the first batch's offset: the start of the copied log may lie inside that batch."""
+    first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
+    if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
+        log.truncate_fully_and_start_at(first.base_offset)
+
+
 def append_prepared(log: Log, batches: list[Prepared], now_ms: int) -> None:
     """Appends the batches. Consecutive batches that go into the same segment are written with one call."""
     start = 0
@@ -161,6 +169,11 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
         segment.append_many([batch.header for batch in run], buffers)
     except OSError as error:
         raise log.health.failed(error) from error
+    account_run(log, segment, run)
+
+
+def account_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
+    """Moves the log end past batches that were written to the segment, and updates epochs and producers."""
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:
             log.assign_epoch(header.partition_leader_epoch, header.base_offset)

@@ -39,8 +39,8 @@ class Due:
     dirty_bytes: int
     ratio: float
     overdue: bool
-    #: The log's count of truncations when it was assessed: another truncation makes this assessment void.
-    truncations: int
+    #: The log's generation when it was assessed: a truncation or a move makes this assessment void.
+    generation: int
 
 
 class Cleaner:
@@ -66,8 +66,8 @@ class Cleaner:
         now_ms = self._logs.clock.wall_ms()
         self.uncleanable = {log: why for log, why in self.uncleanable.items() if self._is_present(log)}
         for log in self._logs:
-            if not log.config.compact or log.offline or log in self.uncleanable:
-                continue
+            if not log.config.compact or log.offline or log in self.uncleanable or log.future is not None:
+                continue  # as in Kafka, a log that is moved is not compacted until the move has ended
             try:
                 due = self._assess(log, now_ms)
             except (CorruptBatchError, OSError, KafkaError) as error:
@@ -95,7 +95,7 @@ class Cleaner:
         ratio = dirty_bytes / (clean_bytes + dirty_bytes)
         if not overdue and ratio <= log.config.min_cleanable_dirty_ratio:
             return None
-        return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue, log.truncations)
+        return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue, log.generation)
 
     def clean_until(self, log: Log) -> int:
         offset = log.cleaned_offset
@@ -123,11 +123,11 @@ class Cleaner:
             sources = [each for each in log.segments[:-1] if each.base_offset < due.first_uncleanable_offset]
             job = self._job(due, sources)
             result = await self._compact(job)
-            if log.truncations != due.truncations or not self._is_present(log):
+            if log.generation != due.generation or not self._is_present(log):
                 self._drop(job, result)
                 return None
             await self._swap_in(log, job, result)
-            if log.truncations == due.truncations:
+            if log.generation == due.generation:
                 log.note_compacted(result.end_offset)
                 await self._logs.save_checkpoints([self._logs.dirs.of(log)])
         except (CorruptBatchError, KafkaError, OSError) as error:
@@ -149,7 +149,7 @@ class Cleaner:
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
         """True if, since `due` was made, the log was truncated or deleted, or retention deleted one of `sources`."""
         log = due.log
-        cut = log.truncations != due.truncations or not self._is_present(log)
+        cut = log.generation != due.generation or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
 
     def _job(self, due: Due, segments: list[Segment]) -> CompactionJob:

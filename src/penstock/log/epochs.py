@@ -46,6 +46,11 @@ class LeaderEpochCache:
         slot = bisect_right(self.starts, offset) - 1
         return self.epochs[slot] if slot >= 0 else UNDEFINED
 
+    def next_start(self, offset: int) -> int:
+        """Returns the start of the first epoch that starts above `offset`; a very large offset if there is none."""
+        slot = bisect_right(self.starts, offset)
+        return self.starts[slot] if slot < len(self.starts) else 1 << 63
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Returns the largest known epoch at or below `epoch` and its end offset; (-1, -1) if `epoch` is unknown."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
@@ -82,6 +87,12 @@ class LeaderEpochCache:
         self.latest_epoch = self.epochs[-1] if self.epochs else None
         self.changed = True
 
+    def copy_from(self, other: LeaderEpochCache) -> None:
+        """Takes over the other's epochs."""
+        if (self.epochs, self.starts) != (other.epochs, other.starts):
+            self.epochs, self.starts = list(other.epochs), list(other.starts)
+            self._changed()
+
     def to_bytes(self) -> bytes:
         return render_lines(f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts))
 
@@ -100,3 +111,15 @@ class LeaderEpochCache:
             cache.starts.append(start)
             cache.latest_epoch = epoch
         return cache
+
+
+def common_end(ours: LeaderEpochCache, our_end: int, theirs: LeaderEpochCache, their_end: int, start: int) -> int:
+    """Returns the offset up to which both logs have the same leader epochs, from `start` on.
+
+    A record is known by its offset and leader epoch, so both logs have the same records below this offset.
+    """
+    end = min(our_end, their_end)
+    offset = min(start, end)
+    while offset < end and ours.epoch_for_offset(offset) == theirs.epoch_for_offset(offset):
+        offset = min(ours.next_start(offset), theirs.next_start(offset), end)
+    return offset

@@ -9,7 +9,8 @@ If acknowledgements promise fsync, the first group commit also writes the log's 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log import synced_mark
@@ -26,7 +27,7 @@ class FlushGoal(NamedTuple):
     """The offset, the sizes of segments and the side files that a flush makes durable."""
 
     offset: int
-    truncations: int
+    generation: int
     sizes: list[tuple[Segment, int]]
     paths: list[str]
 
@@ -55,8 +56,11 @@ class Durability:
 
     __slots__ = (
         "_log",
+        "_old_syncs",
+        "_released",
         "_running",
         "_synced_bases",
+        "_syncs",
         "_unsynced_files",
         "_waiters",
         "flushed_bytes",
@@ -82,6 +86,10 @@ class Durability:
         self._running: asyncio.Task[None] | None = None
         #: Base offsets of segments whose directory entry is known to be on disk.
         self._synced_bases: frozenset[int] = frozenset()
+        #: Number of syncs under way, and of those that began before the log moved to its present directory.
+        self._syncs = self._old_syncs = 0
+        #: Set when the last of the latter has ended.
+        self._released: asyncio.Event | None = None
 
     # State.
 
@@ -115,6 +123,53 @@ class Durability:
         """Resets the state of a log that is empty and starts at `offset`."""
         self.recovery_point = self.flushed_offset = offset
 
+    # Moves to another directory.
+
+    @contextmanager
+    def _using_path(self) -> Iterator[None]:
+        path = self._log.path
+        self._syncs += 1
+        try:
+            yield
+        finally:
+            if self._log.path == path:
+                self._syncs -= 1
+            else:
+                self._old_syncs -= 1
+                if not self._old_syncs and self._released is not None:
+                    self._released.set()
+
+    async def old_path_released(self) -> None:
+        """Waits for syncs that began before the log moved to its present directory."""
+        if self._old_syncs:
+            self._released = asyncio.Event()
+            await self._released.wait()
+            self._released = None
+
+    def copy_mark_of(self, other: Durability) -> None:
+        """Writes or removes the synced mark so that it is as the other log's; blocks. The records are synced."""
+        disk, path = self._log.environment.disk, self._log.path
+        if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
+            synced_mark.write_file(disk, path)
+            self.mark = Mark.PRESENT
+        elif other.mark is Mark.ABSENT and self.mark is Mark.PRESENT:
+            synced_mark.remove_file(disk, path)
+            self.mark = Mark.ABSENT
+
+    def take_over(self, other: Durability, unsynced_files: Iterable[str]) -> None:
+        """Continues with the state of `other`, whose files this log has now. The next sync syncs the directories."""
+        self.recovery_point = other.recovery_point
+        self.flushed_offset = other.flushed_offset
+        self.flushed_bytes = self._log.appended_bytes
+        self.mark = other.mark
+        self._synced_bases = frozenset()
+        self._unsynced_files = set(unsynced_files)
+        self._old_syncs, self._syncs = self._old_syncs + self._syncs, 0
+
+    @property
+    def unsynced_files(self) -> frozenset[str]:
+        return frozenset(self._unsynced_files or ())
+
     # Group commit.
 
     async def wait(self, offset: int) -> None:
@@ -133,7 +188,8 @@ class Durability:
         try:
             while self._waiters:
                 # Waiters that come during this round are served by the next.
-                durable = await self._sync_round()
+                with self._using_path():
+                    durable = await self._sync_round()
                 waiting, self._waiters = self._waiters, []
                 for offset, future in waiting:
                     if offset > durable:
@@ -202,15 +258,15 @@ class Durability:
         """Syncs the records that the log has now; returns when they are on disk or truncated."""
         log = self._log
         while True:
-            goal, truncations, bases = log.log_end_offset, log.truncations, frozenset(log.segments.bases)
+            goal, generation, bases = log.log_end_offset, log.generation, frozenset(log.segments.bases)
             for segment in self._dirty_segments():
                 size = segment.size
                 await segment.file.sync()
-                if log.truncations == truncations:
+                if log.generation == generation:
                     segment.synced_size = max(segment.synced_size, size)
             if not bases <= self._synced_bases:
                 await log.environment.disk.run(self._sync_directories)
-            if log.truncations == truncations:
+            if log.generation == generation:
                 self._synced_bases = bases
                 self.flushed_offset = max(self.flushed_offset, goal)
                 return
@@ -239,13 +295,14 @@ class Durability:
         self._unsynced_files = None
         self.flushed_bytes = log.appended_bytes
         sizes = [(segment, segment.size) for segment in self._dirty_segments()]
-        return FlushGoal(log.log_end_offset, log.truncations, sizes, paths)
+        return FlushGoal(log.log_end_offset, log.generation, sizes, paths)
 
     async def sync(self, goal: FlushGoal) -> None:
         log = self._log
         try:
-            await self._sync_records()
-            await log.environment.disk.run(self._sync_files, goal.paths)
+            with self._using_path():
+                await self._sync_records()
+                await log.environment.disk.run(self._sync_files, goal.paths)
         except OSError as error:
             self._missed(goal)
             raise log.health.failed(error) from error
@@ -260,7 +317,7 @@ class Durability:
     def finish(self, goal: FlushGoal) -> None:
         """Moves the recovery point up to the goal's offset. The caller has synced all files of the goal."""
         log = self._log
-        if log.truncations != goal.truncations or log.offline:
+        if log.generation != goal.generation or log.offline:
             return
         for segment, size in goal.sizes:
             segment.synced_size = max(segment.synced_size, size)

@@ -86,6 +86,10 @@ class LogHealth:
             )
         return refusal
 
+    def moved_to(self, log_dir: str) -> None:
+        """Follows a log that was moved to another log directory."""
+        self._log_dir = log_dir
+
     def take_offline(self, error: OSError) -> None:
         """Takes this log offline because another log of its directory met a disk error."""
         if self.failure is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.log.environment import LogEnvironment
     from penstock.log.epochs import LeaderEpochCache
+    from penstock.log.future_log import FutureLog
     from penstock.log.producers import Verification
     from penstock.log.txn_index import AbortedTransaction
     from penstock.metadata.configs.topic import LogConfig
@@ -57,6 +58,7 @@ class Log:
         "durability",
         "environment",
         "epochs",
+        "future",
         "health",
         "high_watermark",
         "log_dir",
@@ -66,6 +68,7 @@ class Log:
         "path",
         "pending_swaps",
         "producers",
+        "relocations",
         "rolling",
         "segments",
         "snapshots",
@@ -111,8 +114,12 @@ class Log:
         self.appended_bytes = 0
         #: Compacted segments that wait for a sync before they replace the old ones.
         self.pending_swaps: list[Segment] = []
-        #: Counts truncations, so that a flush or compaction under way notices one.
+        #: Counts truncations, so that readers of a slice notice one.
         self.truncations = 0
+        #: The copy of this log in another directory, while the log is moved there.
+        self.future: FutureLog | None = None
+        #: Counts moves to another directory, begun and ended.
+        self.relocations = 0
         self.segments = SegmentList(segments)
         self.durability = Durability(self, recovery_point, mark)
         self.health = LogHealth(
@@ -131,6 +138,11 @@ class Log:
     @property
     def size(self) -> int:
         return self.segments.size
+
+    @property
+    def generation(self) -> int:
+        """Changes with every truncation and move, so that a flush or compaction under way notices one."""
+        return self.truncations + self.relocations
 
     @property
     def recovery_point(self) -> int:
@@ -431,6 +443,8 @@ class Log:
         The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """
         self.truncations += 1
+        if self.future is not None:
+            self.future.note_truncation(offset)
         durability = self.durability
         durability.forget_above(offset)
         if max(durability.recovery_point, self.cleaned_offset) > offset:

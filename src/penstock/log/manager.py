@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.allowance import UNLIMITED, Allowance
 from penstock.disk.api import is_shortage
-from penstock.log import directory_flush
+from penstock.log import directory_flush, moved_mark
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
     parse_partition_metadata,
@@ -38,6 +38,7 @@ from penstock.log.directory import (
     parse_log_name,
 )
 from penstock.log.environment import DAY_MS, LogEnvironment
+from penstock.log.future_logs import FutureLogs
 from penstock.log.loading import LogPlace, create_log, open_log
 from penstock.log.removal import Removal
 from penstock.log.scan import CorruptBatchError
@@ -95,6 +96,7 @@ class LogManager:
         )
         self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
         self._logs: dict[TopicPartition, Log] = {}
+        self.futures = FutureLogs(self)
         self._log_counts = dict.fromkeys((directory.path for directory in self.dirs.all), 0)
         #: Logs that asked for a flush; `Maintenance` flushes them.
         self.flush_queue: dict[Log, None] = {}
@@ -131,9 +133,11 @@ class LogManager:
             if all(directory.offline for directory in self.dirs):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
                 raise DirectoryError(f"No log directory can be used ({reasons}): free space or replace the disk.")
+            self._finish_moves()
             for directory in self.dirs.all:
                 if not directory.offline:
                     await self._load_directory(directory, config_of)
+            self.futures.load(LogConfig())
         except BaseException:
             self.abandon()
             raise
@@ -146,13 +150,30 @@ class LogManager:
         except OSError as error:
             self._failed_at_start(directory, error)
 
+    def _finish_moves(self) -> None:
+        places: dict[str, list[LogDir]] = {}
+        for directory in self.dirs:
+            if not directory.offline:
+                try:
+                    for name in directory.log_names():
+                        places.setdefault(name, []).append(directory)
+                except OSError as error:
+                    self._failed_at_start(directory, error)
+        try:
+            moved_mark.finish_moves(self.disk, places, lambda owner, name: self.aside(owner, name, DELETE_SUFFIX))
+        except OSError as error:
+            raise DirectoryError(
+                f"A move between log directories could not be finished ({error}): repair the disk of one of them, or "
+                "remove its directory from log.dirs."
+            ) from error
+
     def _failed_at_start(self, directory: LogDir, error: OSError) -> None:
         if is_shortage(error):
             raise DirectoryError(
                 f"{directory.path} can't be opened ({error.strerror or error}), though the disk did not fail: raise "
                 "the process's limit of open files (ulimit -n, LimitNOFILE=), or give the process more memory."
             ) from error
-        self._take_offline(directory, error)
+        self.take_offline(directory, error)
 
     async def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig] | None) -> None:
         try:
@@ -197,7 +218,7 @@ class LogManager:
                 f"{topic}-{partition} is in {self._logs[key].log_dir} and in {directory.path}: move one of them away."
             )
         path = directory.file(name)
-        place = LogPlace(directory.path, path, topic, partition, self._read_topic_id(path))
+        place = LogPlace(directory.path, path, topic, partition, self.read_topic_id(path))
         try:
             log = open_log(
                 self.environment,
@@ -218,7 +239,7 @@ class LogManager:
         if not directory.clean and log.recovery_point < log.log_end_offset:
             self.flush_soon(log)
 
-    def _read_topic_id(self, path: str) -> bytes:
+    def read_topic_id(self, path: str) -> bytes:
         try:
             data = self.disk.read_bytes(f"{path}/{PARTITION_METADATA_FILE}", 1 << 12)
         except OSError as error:
@@ -236,6 +257,12 @@ class LogManager:
         self._log_counts[log.log_dir] -= 1
         self.flush_queue.pop(log, None)
         self.corruptions.pop((log.topic, log.partition), None)
+
+    def relocated(self, log: Log, source: LogDir) -> None:
+        """Called when a move has ended: the log left `source` for its present directory."""
+        self._log_counts[source.path] -= 1
+        self._log_counts[log.log_dir] += 1
+        self.flush_soon(log)
 
     # Making and removing logs.
 
@@ -271,7 +298,7 @@ class LogManager:
                 self.disk.write_new(metadata, render_partition_metadata(topic_id))
                 log.durability.note_unsynced(metadata)
         except OSError as error:
-            self._take_offline(directory, error)
+            self.take_offline(directory, error)
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Directory {directory.path} failed ({error.strerror or error}): see the broker's log.",
@@ -289,16 +316,16 @@ class LogManager:
             path = directory.file(name)
             if directory.offline or not self.disk.exists(path):
                 continue
-            if self._read_topic_id(path) in (topic_id, ZERO_UUID):
+            if self.read_topic_id(path) in (topic_id, ZERO_UUID):
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{path} can't be read ({self.corruptions[key]}): restore it, or move it away to start "
                     "with an empty log.",
                 )
-            self.disk.rename(path, self._aside(directory, name, STRAY_SUFFIX))
+            self.disk.rename(path, self.aside(directory, name, STRAY_SUFFIX))
         del self.corruptions[key]
 
-    def _aside(self, directory: LogDir, name: str, suffix: str) -> str:
+    def aside(self, directory: LogDir, name: str, suffix: str) -> str:
         unique = self.environment.random.randbytes(16).hex()
         room = 255 - len(unique) - len(suffix) - 1
         return directory.file(f"{name[:room]}.{unique}{suffix}")
@@ -315,16 +342,18 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is None:
             return
+        if log.future is not None:
+            self.futures.drop(log.future)
         self._unregister(log)
         log.close()
         directory = self.dirs.of(log)
         if directory.offline:
             return
-        target = self._aside(directory, f"{topic}-{partition}", suffix)
+        target = self.aside(directory, f"{topic}-{partition}", suffix)
         try:
             self.disk.rename(log.path, target)
         except OSError as error:
-            self._take_offline(directory, error)
+            self.take_offline(directory, error)
             return
         if suffix == DELETE_SUFFIX:
             self.removal.add_directory(target, log.config.file_delete_delay_ms)
@@ -332,9 +361,9 @@ class LogManager:
     # Callbacks of logs.
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        self._take_offline(self.dirs.of(log), error)
+        self.take_offline(self.dirs.of(log), error)
 
-    def _take_offline(self, directory: LogDir, error: OSError) -> None:
+    def take_offline(self, directory: LogDir, error: OSError) -> None:
         """Takes the directory and its logs offline, unless the error is a lack of descriptors or memory."""
         if directory.offline:
             return
@@ -353,6 +382,9 @@ class LogManager:
             if log.log_dir == directory.path:
                 log.health.take_offline(error)
                 self.flush_queue.pop(log, None)
+        for future in self.futures:
+            if future.log.log_dir == directory.path:
+                future.log.health.take_offline(error)
         if self.on_offline is not None:
             self.on_offline(directory, error)
 
@@ -397,11 +429,15 @@ class LogManager:
         now_ms = self.clock.wall_ms()
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
+    def _all(self) -> list[Log]:
+        """Returns all logs, with the future logs of moves."""
+        return [*self._logs.values(), *(future.log for future in self.futures)]
+
     def _logs_in(self, directory: LogDir) -> list[Log]:
-        return [log for log in self._logs.values() if log.log_dir == directory.path]
+        return [log for log in self._all() if log.log_dir == directory.path]
 
     def _checkpoints(self, directory: LogDir) -> Checkpoints:
-        logs = [(key, log) for key, log in self._logs.items() if log.log_dir == directory.path]
+        logs = [((log.topic, log.partition), log) for log in self._logs_in(directory)]
         return {
             RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs},
             # Kafka leaves out logs that start with their first segment; but a crash may bring a deleted segment back.
@@ -418,7 +454,7 @@ class LogManager:
                 try:
                     directory.write_checkpoints(self._checkpoints(directory))
                 except OSError as error:
-                    self._take_offline(directory, error)
+                    self.take_offline(directory, error)
                     written = False
         return written
 
@@ -430,7 +466,7 @@ class LogManager:
                 try:
                     await directory.save_checkpoints(partial(self._checkpoints, directory))
                 except OSError as error:
-                    self._take_offline(directory, error)
+                    self.take_offline(directory, error)
                     written = False
         return written
 
@@ -439,7 +475,7 @@ class LogManager:
         try:
             return await directory_flush.flush_all(self.disk, directory.path, logs)
         except OSError as error:
-            self._take_offline(directory, error)
+            self.take_offline(directory, error)
             return False
 
     # Stopping.
@@ -450,7 +486,8 @@ class LogManager:
         A directory in which a flush failed gets no mark: the next start verifies its logs.
         """
         unfinished: set[str] = set()
-        for log in self:
+        logs = self._all()
+        for log in logs:
             await log.durability.settle()
             if not log.prepare_stop():
                 logger.error(
@@ -463,21 +500,21 @@ class LogManager:
             if not directory.offline and not await self.flush_all(directory, dirty):
                 unfinished.add(directory.path)
         unfinished.update(each.path for each in self.dirs.all if not self.write_checkpoints([each]))
-        for log in self:
+        for log in logs:
             log.close()
         for directory in self.dirs.all:
             if not directory.offline and directory.path not in unfinished:
                 try:
                     directory.leave_clean_mark(broker_epoch)
                 except OSError as error:
-                    self._take_offline(directory, error)
+                    self.take_offline(directory, error)
             directory.release()
         self._logs.clear()
         self.disk.close()
 
     def abandon(self) -> None:
         """Closes everything at once, as a crash would: the next start recovers the logs."""
-        for log in self:
+        for log in self._all():
             log.close()
         for directory in self.dirs.all:
             directory.release()

@@ -23,13 +23,14 @@ class Removal:
         self._clock = clock
         #: (when to remove, what).
         self._segments: deque[tuple[int, list[Segment]]] = deque()
-        self._directories: deque[tuple[int, str]] = deque()
+        self._directories: deque[tuple[int, str, list[Segment]]] = deque()
 
     def add_segments(self, segments: list[Segment], delay_ms: int) -> None:
         self._segments.append((self._clock.wall_ms() + delay_ms, segments))
 
-    def add_directory(self, path: str, delay_ms: int) -> None:
-        self._directories.append((self._clock.wall_ms() + delay_ms, path))
+    def add_directory(self, path: str, delay_ms: int, segments: list[Segment] | None = None) -> None:
+        """Removes a log's directory after the delay; `segments` are those that readers may have open."""
+        self._directories.append((self._clock.wall_ms() + delay_ms, path, segments or []))
 
     async def run(self, *, all_of_them: bool = False) -> None:
         """Removes the files whose delay is over; with `all_of_them`, all files."""
@@ -39,7 +40,10 @@ class Removal:
         while self._segments and (all_of_them or self._segments[0][0] <= now_ms):
             segments.extend(self._segments.popleft()[1])
         while self._directories and (all_of_them or self._directories[0][0] <= now_ms):
-            paths.append(self._directories.popleft()[1])
+            _, path, readable = self._directories.popleft()
+            for segment in readable:
+                segment.close()
+            paths.append(path)
         for segment in segments:
             segment.close()
             await self._try(segment.remove_files)

@@ -205,6 +205,14 @@ class Segment:
         for header in headers:
             self.account(header, self.size)
 
+    async def append_many_later(self, headers: list[BatchHeader], data: Buffer) -> None:
+        """Does the same as `append_many` without blocking the loop. No other call may change the segment meanwhile."""
+        if self._index is None:
+            self._open_indexes()
+        await self.file.append_later(data)
+        for header in headers:
+            self.account(header, self.size)
+
     def account(self, header: BatchHeader, position: int) -> None:
         """Adds a batch at `position`, the end of the segment so far, to size, indexes and timestamps."""
         index, time_index = self._index, self._time_index
@@ -397,6 +405,14 @@ class Segment:
         for each in SUFFIXES if suffix == DELETED_SUFFIX else reversed(SUFFIXES):
             if each == LOG_SUFFIX or self.disk.exists(old[each]):
                 self.disk.rename(old[each], self.path(each))
+        self._follow_path()
+
+    def moved_to(self, directory: str) -> None:
+        """Follows a rename of the log's directory; open handles stay valid."""
+        self.directory = directory
+        self._follow_path()
+
+    def _follow_path(self) -> None:
         self.file.path = self.path(LOG_SUFFIX)
         if self._index is not None and self._time_index is not None:
             self._index.file.moved(self.path(INDEX_SUFFIX))

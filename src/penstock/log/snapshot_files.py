@@ -39,6 +39,16 @@ class SnapshotFiles:
         self.offsets.append(offset)
         return path
 
+    def retake(self, producers: ProducerStateManager) -> str | None:
+        """Does the same as `take`, and replaces a snapshot that this offset already has."""
+        if self.offsets and self.offsets[-1] == producers.map_end_offset:
+            self.offsets.pop()
+        return self.take_last(producers)
+
+    def moved_to(self, directory: str) -> None:
+        """Follows a rename of the log's directory."""
+        self._directory = directory
+
     def take_last(self, producers: ProducerStateManager) -> str | None:
         """Takes the snapshot of a clean stop. Writes no file if the log never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None

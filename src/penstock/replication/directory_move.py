@@ -25,9 +25,6 @@ MAX_NAME_BYTES = 255
 RATE_SECONDS = 10.0
 SAMPLE_SECONDS = 0.25
 
-Epochs = list[tuple[int, int]]
-"""(epoch, its start offset), ascending."""
-
 
 class MoveState(Enum):
     REQUESTED = "requested"
@@ -166,33 +163,6 @@ def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Ste
     if future.end < current.end:
         return Step(StepKind.COPY, future.end)
     return Step(StepKind.NOTHING, current.end)
-
-
-def common_end(current: Epochs, current_end: int, future: Epochs, future_end: int, start: int) -> int:
-    """Returns the offset up to which both logs have the same leader epochs, from `start` on.
-
-    A record is known by its offset and leader epoch, so the logs have the same records below this offset. After a
-    crash this decides what a future log may keep: its current log may have been truncated meanwhile.
-    """
-    end = min(current_end, future_end)
-    offset = start
-    while offset < end:
-        ours, our_end = _epoch_at(current, offset, end)
-        theirs, their_end = _epoch_at(future, offset, end)
-        if ours != theirs:
-            break
-        offset = min(our_end, their_end)
-    return max(min(offset, end), min(start, end))
-
-
-def _epoch_at(epochs: Epochs, offset: int, end: int) -> tuple[int, int]:
-    """Returns the epoch at `offset`, -1 before the first one, and where it ends."""
-    found = -1
-    for epoch, start in epochs:
-        if start > offset:
-            return found, start
-        found = epoch
-    return found, end
 
 
 # Progress.

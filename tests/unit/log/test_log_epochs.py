@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.log.checkpoints import CheckpointError
-from penstock.log.epochs import LeaderEpochCache
+from penstock.log.epochs import LeaderEpochCache, common_end
 
 
 def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
@@ -94,3 +94,24 @@ def test_the_leader_epoch_file_has_kafkas_format() -> None:
 def test_a_torn_leader_epoch_file_is_refused(data: bytes) -> None:
     with pytest.raises(CheckpointError):
         LeaderEpochCache.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("current", "future", "expected"),
+    [
+        pytest.param([(1, 0)], [(1, 0)], 8, id="one epoch"),
+        pytest.param([(1, 0), (3, 5)], [(1, 0)], 5, id="one log has another epoch from 5 on"),
+        pytest.param([(1, 0), (3, 5)], [(1, 0), (2, 4)], 4, id="both went on with other epochs"),
+        pytest.param([(1, 0), (3, 5)], [(1, 0), (3, 5)], 8, id="the same epochs"),
+        pytest.param([(4, 2)], [(1, 0), (4, 2)], 8, id="epochs below the start do not matter"),
+        pytest.param([(4, 0)], [(5, 0)], 2, id="nothing in common"),
+    ],
+)
+def test_logs_have_the_same_records_where_their_epochs_are_the_same(
+    current: list[tuple[int, int]], future: list[tuple[int, int]], expected: int
+) -> None:
+    assert common_end(cache(*current), 10, cache(*future), 8, 2) == expected
+
+
+def test_logs_share_nothing_if_one_ends_before_the_other_starts() -> None:
+    assert common_end(cache((1, 5)), 9, cache((1, 0)), 3, 5) == 3

@@ -20,7 +20,6 @@ from penstock.replication.directory_move import (
     Step,
     StepKind,
     after,
-    common_end,
     decide,
     next_step,
 )
@@ -147,27 +146,6 @@ def test_steps_lead_to_equal_bounds_of_both_logs(data: st.DataObject) -> None:
             case StepKind.NOTHING:
                 break
     assert future == current
-
-
-@pytest.mark.parametrize(
-    ("current", "future", "expected"),
-    [
-        pytest.param([(1, 0)], [(1, 0)], 8, id="one epoch"),
-        pytest.param([(1, 0), (3, 5)], [(1, 0)], 5, id="the current log has another epoch from 5 on"),
-        pytest.param([(1, 0), (3, 5)], [(1, 0), (2, 4)], 4, id="both went on with other epochs"),
-        pytest.param([(1, 0), (3, 5)], [(1, 0), (3, 5)], 8, id="the same epochs"),
-        pytest.param([(4, 2)], [(1, 0), (4, 2)], 8, id="epochs below the start do not matter"),
-        pytest.param([(4, 0)], [(5, 0)], 2, id="nothing in common"),
-    ],
-)
-def test_a_future_log_keeps_the_records_of_the_same_epochs(
-    current: list[tuple[int, int]], future: list[tuple[int, int]], expected: int
-) -> None:
-    assert common_end(current, 10, future, 8, 2) == expected
-
-
-def test_nothing_is_common_if_the_future_log_ends_before_the_current_one_starts() -> None:
-    assert common_end([(1, 5)], 9, [(1, 0)], 3, 5) == 3
 
 
 def test_the_rate_forgets_what_was_copied_long_ago() -> None:

@@ -9,17 +9,14 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.log.appending import start_with_first_batch
 from penstock.protocol.messages.api_01_fetch import FetchPartition, PartitionData
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET
-from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.replication import follower
 from penstock.replication.follower import Answer, ResetKind, Trouble
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from penstock.broker.replicas.partition import Partition
-    from penstock.log.log import Log
     from penstock.replication.fetch_session import Key
 
 logger = logging.getLogger(__name__)
@@ -106,7 +103,7 @@ class FollowedPartition:
         if data.records:
             before = log.size
             if start == log.log_end_offset:
-                _start_with_first_batch(log, data.records)
+                start_with_first_batch(log, data.records)
             log.append_as_follower(data.records, self.leader_epoch)
             appended = log.size - before
             self.counts.bytes_in += appended
@@ -165,10 +162,3 @@ class FollowedPartition:
             self.counts.truncated_records += end - log.log_end_offset
             new_end = log.log_end_offset
             logger.info("%s: truncated from %d to %d, where it diverged from the leader", self.partition, end, new_end)
-
-
-def _start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Lets an empty log start at the first batch's offset: the leader's log start may lie inside that batch."""
-    first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
-    if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
-        log.truncate_fully_and_start_at(first.base_offset)

@@ -282,6 +282,10 @@ class SimFile:
     def append(self, *buffers: AnyBuffer) -> None:
         self._write(b"".join(buffers), None)
 
+    async def append_later(self, *buffers: AnyBuffer) -> None:
+        await asyncio.sleep(self._disk.read_time())
+        self.append(*buffers)
+
     def pwrite(self, data: Buffer, offset: int) -> None:
         self._write(bytes(data), offset)
 

@@ -1,0 +1,260 @@
+"""The future log of a move: a copy of the current log in another directory, until it replaces the current log.
+
+The copy takes whole batches at their offsets, in the segments of the current log. Leader epochs, producer state and the
+transaction index follow from the batches; what does not follow from them is handed over at the swap. Only the move
+appends to a future log, and nobody reads it. `penstock.replication.directory_move` decides the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING
+
+from penstock.log import appending
+from penstock.log.appending import Prepared
+from penstock.log.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.log.synced_mark import Mark
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import iter_batches
+from penstock.records.control import read_end_txn
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Buffer
+    from penstock.log.log import Log
+    from penstock.log.slices import LogSlice
+
+#: Batches that are accounted for at once: bounds the time for which the event loop is busy.
+RUN_BATCHES = 128
+
+
+class FutureLog:
+    __slots__ = ("_copied_to", "_prepared_start", "current", "cut_at", "log")
+
+    def __init__(self, current: Log, log: Log) -> None:
+        self.current = current
+        self.log = log
+        #: The lowest offset to which the current log was truncated since the future log was last cut.
+        self.cut_at: int | None = None
+        #: The segment of the current log, and the position in it, up to which batches were copied.
+        self._copied_to: tuple[Segment, int] | None = None
+        #: The log start that the target directory's checkpoint has; None until the log is prepared for the swap.
+        self._prepared_start: int | None = None
+
+    def __repr__(self) -> str:
+        return f"FutureLog({self.log.path}, {self.log.log_start_offset}..{self.log.log_end_offset})"
+
+    # What is left.
+
+    @property
+    def records_left(self) -> int:
+        return max(0, self.current.log_end_offset - self.log.log_end_offset)
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes of the current log that are not copied yet; an estimate before the first chunk."""
+        if not self.records_left:
+            return 0
+        segments = self.current.segments
+        if self._copied_to is not None and self._copied_to[0] in segments:
+            segment, position = self._copied_to
+            later = segments[segments.index(segment) + 1 :]
+            return max(0, segment.size - position) + sum(each.size for each in later)
+        return max(0, self.current.size - self.log.size)
+
+    # Following the current log.
+
+    def note_truncation(self, offset: int) -> None:
+        """Called before the current log is truncated to `offset`."""
+        self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes records that the current log has no more. Batches stay whole, so it may remove more."""
+        self.log.truncate_to(offset)
+        self._copied_to = None
+        if self.cut_at is not None and self.cut_at >= self.log.log_end_offset:
+            self.cut_at = None
+
+    def start_over(self, offset: int) -> None:
+        """Removes all records; the copy continues at `offset`, where the current log starts."""
+        self.log.truncate_fully_and_start_at(offset)
+        self._copied_to = self.cut_at = None
+
+    async def advance_start(self, offset: int) -> None:
+        """Hides records below `offset` and removes their segments: nobody reads them."""
+        log = self.log
+        log.update_high_watermark(max(offset, self.current.high_watermark))
+        log.advance_log_start_offset(offset)
+        bases = log.segments.bases
+        doomed = [segment for segment, end in zip(log.segments, bases[1:], strict=False) if end <= offset]
+        if doomed:
+            log.segments.remove(doomed)
+            log.snapshots.keep_only(log.segments.bases)
+            for segment in doomed:
+                segment.close()
+                try:
+                    await log.environment.disk.run(segment.remove_files)
+                except OSError as error:
+                    raise log.health.failed(error) from error
+
+    # Copying.
+
+    async def copy(self, max_bytes: int) -> int:
+        """Copies the next batches, about `max_bytes`. Returns their size.
+
+        Raises KafkaError if a disk fails, or if the current log is truncated meanwhile: then the caller cuts first.
+        """
+        found = self._next(max_bytes)
+        if found is None:
+            return 0
+        data = await found.read()
+        copied = 0
+        for run, view in self._runs(found, data):
+            segment = self._segment_for(run, begins=found.position + copied == 0)
+            await _finished(self._append(segment, run, view))
+            copied += len(view)
+            self._note_copied(found, copied)
+        return copied
+
+    async def _append(self, segment: Segment, run: list[Prepared], view: memoryview) -> None:
+        try:
+            await segment.append_many_later([batch.header for batch in run], view)
+        except OSError as error:
+            raise self.log.health.failed(error) from error
+        appending.account_run(self.log, segment, run)
+
+    def copy_tail(self, max_bytes: int) -> bool:
+        """Copies everything that is left, without giving up the event loop. Returns False if more is left.
+
+        Copies nothing if the tail is longer than `max_bytes`, or if the future log has to be cut first.
+        """
+        if self.cut_at is not None or self.bytes_left > max_bytes:
+            return False
+        while self.records_left:
+            found = self._next(max_bytes)
+            if found is None:
+                continue
+            copied = 0
+            for run, view in self._runs(found, found.read_now()):
+                segment = self._segment_for(run, begins=found.position + copied == 0)
+                try:
+                    segment.append_many([batch.header for batch in run], [view])
+                except OSError as error:
+                    raise self.log.health.failed(error) from error
+                appending.account_run(self.log, segment, run)
+                copied += len(view)
+            self._note_copied(found, copied)
+        return True
+
+    def _next(self, max_bytes: int) -> LogSlice | None:
+        """Returns the next slice of the current log; None if there are only offsets without records, now skipped."""
+        current, log = self.current, self.log
+        found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
+        if found.segment is None and log.log_end_offset < current.log_end_offset:
+            # Compaction removed the last records of a log whose active segment is empty.
+            self._skip_to(current.log_end_offset)
+            return None
+        return found
+
+    def _skip_to(self, offset: int) -> None:
+        log = self.log
+        log.log_end_offset = log.producers.map_end_offset = offset
+        log.roll()
+
+    def _runs(self, found: LogSlice, data: Buffer) -> Iterator[tuple[list[Prepared], memoryview]]:
+        """Yields the batches of a chunk in short runs, each with its bytes."""
+        if self.log.log_start_offset == self.log.log_end_offset:
+            appending.start_with_first_batch(self.log, data)
+        whole = memoryview(data)
+        run: list[Prepared] = []
+        start = end = 0
+        expected = self.log.log_end_offset
+        for header, view in iter_batches(whole, allow_partial=True):
+            if header.base_offset < expected:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"{self.current.path} has a batch at offset {header.base_offset} where the copy continues at "
+                    f"{expected}.",
+                )
+            expected = header.next_offset
+            marker = read_end_txn(view) if header.is_control and header.producer_id >= 0 else None
+            run.append(Prepared(header, (view,), marker))
+            end += header.size
+            if len(run) == RUN_BATCHES:
+                yield run, whole[start:end]
+                run, start = [], end
+        if run:
+            yield run, whole[start:end]
+
+    def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
+        """Returns the segment for these batches: a new one where the current log begins a new one."""
+        log = self.log
+        log.health.check_writable()
+        segment = log.segments.active
+        too_far = run[-1].header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        if too_far or (begins and segment.size):
+            return log.roll(run[-1].header.last_offset)
+        return segment
+
+    def _note_copied(self, found: LogSlice, copied: int) -> None:
+        if found.segment is not None:
+            self._copied_to = found.segment, found.position + copied
+
+    # Ending the move.
+
+    async def make_durable(self) -> None:
+        """Brings the copy to disk, and makes it promise what the current log promises about synced records."""
+        current, log = self.current, self.log
+        if log.config is not current.config:
+            log.update_config(current.config)
+        log.update_high_watermark(current.high_watermark)
+        await log.flush()
+        try:
+            await log.environment.disk.run(log.durability.copy_mark_of, current.durability)
+        except OSError as error:
+            raise log.health.failed(error) from error
+
+    def note_prepared(self, start: int) -> None:
+        """Notes that the copy is on disk and that the checkpoint of the target directory has this log start."""
+        self._prepared_start = start
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if the copy may replace the current log: all that the current log has on disk is on the target's disk.
+
+        Logs that promise fsync are synced during the swap, so that only their mark has to be the same.
+        """
+        current, log = self.current, self.log
+        ours, theirs = log.durability, current.durability
+        if self._prepared_start != current.log_start_offset or self.cut_at is not None:
+            return False
+        if ours.mark is not theirs.mark or theirs.mark is Mark.CHANGING:
+            return False
+        return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
+
+    def hand_over_state(self) -> None:
+        """Gives the future log the state that its batches do not tell. Both logs end at the same offset.
+
+        Producers whose records were deleted are still remembered, and checks of open transactions may be under way.
+        """
+        current, log = self.current, self.log
+        log.epochs.copy_from(current.epochs)
+        log.producers = current.producers
+        try:
+            snapshot = log.snapshots.retake(log.producers)
+        except OSError as error:
+            raise log.health.failed(error) from error
+        if snapshot is not None:
+            log.durability.note_unsynced(snapshot)
+        if current.config.fsync_before_ack:
+            log.flush_now()
+
+
+async def _finished(work: Coroutine[None, None, None]) -> None:
+    """Waits for a write, also if the caller is cancelled: a clean stop must not leave a half-written batch."""
+    writing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise

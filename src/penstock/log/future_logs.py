@@ -1,0 +1,354 @@
+"""The future logs of a node: creates and removes them, and swaps them with their current logs.
+
+    create ──► (copied by the move) ──► prepare ──► swap ──► retire
+                                        on disk     in one   the old log is renamed for removal
+                                                    step
+
+A crash before the swap leaves the current log and a future log that the next start resumes. A crash after it leaves
+both logs under their final name, and the moved mark tells which one is old. Removing the old log comes last, after all
+of the new one is on disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.log import moved_mark, synced_mark
+from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
+from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_START_FILE, RECOVERY_POINT_FILE, LogDir
+from penstock.log.epochs import common_end
+from penstock.log.future_log import FutureLog
+from penstock.log.loading import LogPlace, create_log, open_log
+from penstock.log.scan import CorruptBatchError
+from penstock.log.swap import cancel_swaps
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
+
+if TYPE_CHECKING:
+    from penstock.log.environment import LogEnvironment
+    from penstock.log.log import Log
+    from penstock.log.manager import LogManager
+    from penstock.log.segment import Segment
+    from penstock.metadata.configs.topic import LogConfig
+    from penstock.protocol.vocabulary import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+#: `topic-partition.id-future`.
+_FUTURE_NAME = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}" + FUTURE_SUFFIX)
+#: Bytes that follow the topic's name in the name of its future log, with a partition of one digit.
+NAME_OVERHEAD = len("-0.") + 32 + len(FUTURE_SUFFIX)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def parse_future_name(name: str) -> TopicPartition | None:
+    matched = _FUTURE_NAME.fullmatch(name)
+    return (matched[1], int(matched[2])) if matched else None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """The directory of a future log whose current log was not found at the start."""
+
+    directory: LogDir
+    path: str
+    topic: str
+    partition: int
+    topic_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The old log of a move whose new log has taken over."""
+
+    log: Log
+    directory: LogDir
+    path: str
+    segments: list[Segment]
+
+
+class FutureLogs:
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self._by_key: dict[TopicPartition, FutureLog] = {}
+        #: Future logs without a current log: the metadata decides about them.
+        self.orphans: dict[TopicPartition, Leftover] = {}
+
+    def __iter__(self) -> Iterator[FutureLog]:
+        return iter(list(self._by_key.values()))
+
+    def get(self, topic: str, partition: int) -> FutureLog | None:
+        return self._by_key.get((topic, partition))
+
+    @property
+    def _environment(self) -> LogEnvironment:
+        """What future logs share. Nobody reads them, so nothing is kept for readers; their move flushes them."""
+        return replace(
+            self._logs.environment,
+            disk_failed=self._disk_failed,
+            corruption_found=lambda log, reason: logger.error("the future log %s is damaged: %s", log.path, reason),
+            discard=_remove_segments,
+            flush_wanted=lambda log: None,
+        )
+
+    def _disk_failed(self, log: Log, error: OSError) -> None:
+        """Takes the directory offline, except if it is full: then only the move ends."""
+        if error.errno not in _FULL:
+            self._logs.take_offline(self._logs.dirs.of(log), error)
+
+    # Creating and removing.
+
+    def create(self, current: Log, directory: LogDir) -> FutureLog:
+        """Creates the future log of a move to `directory`. Raises KafkaError if that fails."""
+        logs, key = self._logs, (current.topic, current.partition)
+        disk = logs.disk
+        name = f"{current.topic}-{current.partition}"
+        if disk.exists(directory.file(name)):
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory.file(name)} exists already: move it away, and ask again.",
+            )
+        path = directory.file(f"{name}.{logs.environment.random.randbytes(16).hex()}{FUTURE_SUFFIX}")
+        place = LogPlace(directory.path, path, current.topic, current.partition, current.topic_id)
+        try:
+            if directory.remembers(key):
+                logs.write_checkpoints([directory])  # without lines of a log that was here before
+            disk.mkdir(path)
+            log = create_log(self._environment, place, current.config, current.log_start_offset)
+            if current.topic_id != ZERO_UUID:
+                metadata = f"{path}/{PARTITION_METADATA_FILE}"
+                disk.write_new(metadata, render_partition_metadata(current.topic_id))
+                log.durability.note_unsynced(metadata)
+        except OSError as error:
+            if error.errno not in _FULL:
+                logs.take_offline(directory, error)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{path} could not be created: {error.strerror or error}."
+            ) from error
+        return self._register(current, log)
+
+    def _register(self, current: Log, log: Log) -> FutureLog:
+        future = FutureLog(current, log)
+        current.future = future
+        current.relocations += 1  # a compaction under way is dropped: see `Cleaner`
+        cancel_swaps(current)
+        self._by_key[current.topic, current.partition] = future
+        return future
+
+    def drop(self, future: FutureLog) -> None:
+        """Removes the future log of a move that was cancelled or has failed; the current log goes on."""
+        log = future.log
+        self._forget(future)
+        log.close()
+        self.remove(self._logs.dirs.of(log), log.path)
+
+    def _forget(self, future: FutureLog) -> None:
+        current = future.current
+        current.future = None
+        current.relocations += 1
+        self._by_key.pop((current.topic, current.partition), None)
+
+    def remove(self, directory: LogDir, path: str) -> None:
+        """Renames a future log for removal."""
+        if directory.offline:
+            return
+        name = path.rpartition("/")[2]
+        target = self._logs.aside(directory, name.rpartition(".")[0], DELETE_SUFFIX)
+        try:
+            self._logs.disk.rename(path, target)
+        except OSError as error:
+            self._logs.take_offline(directory, error)
+            return
+        self._logs.removal.add_directory(target, 0)
+
+    # Ending a move.
+
+    async def prepare(self, future: FutureLog) -> None:
+        """Brings the copy, its checkpoint and its moved mark to disk. Raises KafkaError if that fails."""
+        logs, log = self._logs, future.log
+        start = log.log_start_offset
+        await future.make_durable()
+        if not await logs.save_checkpoints([logs.dirs.of(log)]):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The checkpoints of {log.log_dir} could not be written.")
+        try:
+            await logs.disk.run(self._write_moved_mark, future.current, log)
+        except OSError as error:
+            raise log.health.failed(error) from error
+        future.note_prepared(start)
+
+    def _write_moved_mark(self, current: Log, log: Log) -> None:
+        """Marks the copy as newer than the current log, and than older logs in directories that are offline now."""
+        disk, dirs = self._logs.disk, self._logs.dirs
+        old = moved_mark.read(disk, current.path)
+        if old:
+            old -= {each.directory_id for each in dirs if not each.offline}
+            moved_mark.write(disk, current.path, old)
+        moved_mark.write(disk, log.path, old | {dirs.of(current).directory_id})
+
+    def swap(self, future: FutureLog, tail_bytes: int) -> Retired | None:
+        """Makes the future log the current log, in one step of the event loop.
+
+        Returns None, and changes nothing, if more than the tail is left to copy or the copy is not prepared. Raises
+        KafkaError if a step fails before the rename: the current log goes on.
+        """
+        current, log = future.current, future.log
+        if not future.is_prepared or not future.copy_tail(tail_bytes) or not future.is_prepared:
+            return None
+        future.hand_over_state()
+        logs = self._logs
+        source, target = logs.dirs.of(current), logs.dirs.of(log)
+        path = target.file(f"{current.topic}-{current.partition}")
+        try:
+            logs.disk.rename(log.path, path)
+        except OSError as error:
+            raise log.health.failed(error) from error
+        retired = Retired(current, source, current.path, list(current.segments))
+        self._forget(future)
+        _take_over(current, log, path)
+        logs.relocated(current, source)
+        return retired
+
+    async def retire(self, retired: Retired) -> None:
+        """Renames the old log for removal, once the new log's name is on disk. Readers keep the old segments.
+
+        If this fails, the next start finishes it.
+        """
+        logs, log = self._logs, retired.log
+        disk, target, path = logs.disk, logs.dirs.of(log), log.path
+        try:
+            await disk.run(disk.sync_dir, target.path)
+        except OSError as error:
+            logs.take_offline(target, error)
+            return
+        if not await logs.save_checkpoints([target]):
+            return
+        await log.durability.old_path_released()
+        aside = logs.aside(retired.directory, f"{log.topic}-{log.partition}", DELETE_SUFFIX)
+        try:
+            disk.rename(retired.path, aside)
+            for segment in retired.segments:
+                segment.moved_to(aside)
+            await disk.run(disk.sync_dir, retired.directory.path)
+        except OSError as error:
+            logs.take_offline(retired.directory, error)
+            return
+        logs.removal.add_directory(aside, log.config.file_delete_delay_ms, retired.segments)
+        await logs.save_checkpoints([retired.directory])
+        if logs.get(log.topic, log.partition) is log and log.path == path:
+            try:
+                await disk.run(moved_mark.forget, disk, path, [retired.directory.directory_id])
+            except OSError as error:
+                log.health.failed(error)
+
+    # Starting and stopping.
+
+    def load(self, config: LogConfig) -> None:
+        """Opens the future logs that the last process left. Those without a current log become orphans."""
+        for directory in self._logs.dirs:
+            if directory.offline:
+                continue
+            try:
+                self._load_directory(directory, config)
+            except OSError as error:
+                self._logs.take_offline(directory, error)
+
+    def _load_directory(self, directory: LogDir, config: LogConfig) -> None:
+        logs = self._logs
+        recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
+        log_starts = directory.read_checkpoint(LOG_START_FILE)
+        for name in sorted(logs.disk.listdir(directory.path)):
+            key = parse_future_name(name)
+            if key is None or not logs.disk.is_dir(directory.file(name)):
+                continue
+            path = directory.file(name)
+            topic_id = logs.read_topic_id(path)
+            current = logs.get(*key)
+            if current is None:
+                if key in self.orphans or key in logs.corruptions:
+                    logger.warning("the future log %s is left as it is: its current log could not be read", path)
+                else:
+                    self.orphans[key] = Leftover(directory, path, *key, topic_id)
+                continue
+            if key in self._by_key or current.log_dir == directory.path or topic_id != current.topic_id:
+                logger.warning("removing the future log %s: it does not belong to %s", path, current.path)
+                self.remove(directory, path)
+                continue
+            place = LogPlace(directory.path, path, *key, topic_id)
+            self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
+
+    def _open(
+        self, current: Log, place: LogPlace, config: LogConfig, recovery_point: int, log_start: int, directory: LogDir
+    ) -> None:
+        try:
+            log = open_log(
+                self._environment,
+                place,
+                config,
+                recovery_point=recovery_point,
+                log_start_offset=log_start,
+                clean=directory.clean,
+            )
+            end = common_end(
+                current.epochs,
+                current.log_end_offset,
+                log.epochs,
+                log.log_end_offset,
+                max(current.log_start_offset, log.log_start_offset),
+            )
+            log.truncate_to(end)
+        except (CorruptBatchError, KafkaError) as error:
+            logger.warning("removing the future log %s, which is damaged: %s", place.path, error)
+            self.remove(directory, place.path)
+            return
+        future = self._register(current, log)
+        logger.info("resuming the move of %s to %s at offset %d", current.path, place.path, future.log.log_end_offset)
+
+    def adopt_orphan(self, leftover: Leftover) -> str:
+        """Makes a future log without a current log the current one. Returns its new path.
+
+        The controller has its directory: the old directory was lost after the copy had caught up. The mark of synced
+        records goes, because the last records may be missing.
+        """
+        del self.orphans[leftover.topic, leftover.partition]
+        path = leftover.directory.file(f"{leftover.topic}-{leftover.partition}")
+        logger.warning(
+            "%s becomes the log of its partition: the directory with the log that it copied is gone", leftover.path
+        )
+        disk = self._logs.disk
+        synced_mark.remove_file(disk, leftover.path)
+        disk.rename(leftover.path, path)
+        disk.sync_dir(leftover.directory.path)
+        return path
+
+    def remove_orphan(self, topic: str, partition: int, why: str) -> None:
+        leftover = self.orphans.pop((topic, partition), None)
+        if leftover is not None:
+            logger.warning("removing the future log %s: %s", leftover.path, why)
+            self.remove(leftover.directory, leftover.path)
+
+
+def _remove_segments(_: Log, segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.remove_files()
+
+
+def _take_over(current: Log, log: Log, path: str) -> None:
+    """Gives the current log the files of the future log, whose directory was renamed to `path`."""
+    old = log.path
+    for segment in log.segments:
+        segment.moved_to(path)
+    log.snapshots.moved_to(path)
+    current.segments = log.segments
+    current.snapshots = log.snapshots
+    current.epochs = log.epochs
+    current.producers = log.producers
+    current.log_dir, current.path = log.log_dir, path
+    current.health.moved_to(log.log_dir)
+    current.durability.take_over(
+        log.durability, (path + each.removeprefix(old) for each in log.durability.unsynced_files)
+    )

@@ -1,0 +1,280 @@
+"""A crash at any point of a move leaves one current log, and the next start resumes, finishes or removes the rest."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field, replace
+from functools import cache
+from random import Random
+
+import pytest
+from log_harness import TOPIC_ID, check_indexes, manager, produce, read_all, run
+from move_harness import (
+    CHUNK,
+    TAIL,
+    A,
+    B,
+    C,
+    copied,
+    directories,
+    ended,
+    fill,
+    log_in_a,
+    move,
+    names,
+    state,
+    swapped,
+    transact,
+)
+
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.volume import Severity, Volume
+from penstock.log import moved_mark
+from penstock.log.log import Log
+from penstock.log.manager import DirectoryError, LogManager
+from penstock.records.header import BatchHeader
+
+
+def crashable() -> MemoryDisk:
+    return MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=False))
+
+
+@dataclass
+class Promise:
+    """What the log has to hold after a crash at this point."""
+
+    batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    flushed: int = 0
+
+    def note(self, log: Log, below: int | None = None) -> None:
+        self.batches = [each for each in read_all(log) if below is None or each[0].next_offset <= below]
+        self.flushed = log.flushed_offset
+
+
+async def busy_move(logs: LogManager, log: Log, promise: Promise) -> None:
+    """Moves the log while records and transactions are appended, the log is truncated, and records are deleted."""
+    future = logs.futures.create(log, logs.dirs[1])
+    await future.copy(CHUNK)
+    promise.note(log, log.log_end_offset - 3)
+    log.truncate_to(log.log_end_offset - 3)
+    fill(log, first=3)
+    log.advance_log_start_offset(5)
+    promise.note(log)
+    await copied(future)
+    await logs.futures.prepare(future)
+    transact(log, 6, committed=False)
+    produce(log, 2, epoch=6)
+    promise.note(log)
+    log.flush_now()
+    promise.note(log)
+    await logs.futures.prepare(future)
+    await copied(future)
+    await logs.futures.prepare(future)
+    produce(log, 2, epoch=6)
+    promise.note(log)
+    retired = logs.futures.swap(future, TAIL)
+    assert retired is not None
+    produce(log, 2, epoch=7)
+    promise.note(log)
+    await log.flush()
+    promise.note(log)
+    await logs.futures.retire(retired)
+    produce(log, 1, epoch=7)
+    promise.note(log)
+
+
+@dataclass
+class Crash:
+    """The disk and the promises at the moment before one of its changes."""
+
+    change: str
+    volume: Volume
+    promise: Promise
+
+
+@cache
+def crashes_of_a_move() -> list[Crash]:
+    """Returns the state before every change to the disk during a busy move, except appends to the current log."""
+    disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=False))
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    log.flush_now()
+    logs.write_checkpoints()
+    promise = Promise()
+    promise.note(log)
+    found: list[Crash] = []
+
+    def note(kind: str, path: str) -> None:
+        if kind != "append" or not path.startswith(A):  # `test_log_crash_property` has crashes of plain appends
+            found.append(Crash(f"{len(found)}: {kind} {path}", disk.volume.copied(), replace(promise)))
+
+    disk.on_write = note
+    run(busy_move(logs, log, promise))
+    return found
+
+
+@pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
+def test_a_crash_at_any_change_of_a_move_leaves_one_current_log(power: Severity | None) -> None:
+    crashes = crashes_of_a_move()
+    assert len(crashes) > 200, "the crashes cover the whole move"
+    for number, crash in enumerate(crashes):
+        volume = crash.volume.copied()
+        if power is not None:
+            volume.lose_power(Random(number), power)
+        logs = directories(MemoryDisk(volume=volume))
+        found = logs.get("t", 0)
+        assert found is not None, crash.change
+        after = read_all(found)
+        by_offset = {header.base_offset: data for header, data in after}
+        for header, data in crash.promise.batches:
+            if header.next_offset <= crash.promise.flushed or power is None:
+                assert by_offset.get(header.base_offset) == data, crash.change
+        for segment in found.segments:
+            check_indexes(segment)
+        if found.log_dir == A:
+            run(ended(logs, found.future or logs.futures.create(found, logs.dirs[1])))
+        assert found.log_dir == B, crash.change
+        assert read_all(found) == after, crash.change
+        _settle(logs)
+        assert (names(logs, A), names(logs, B)) == ([], ["t-0"]), crash.change
+
+
+def _settle(logs: LogManager) -> None:
+    for directory in logs.dirs:
+        directory.remove_leftovers()
+    run(logs.removal.run(all_of_them=True))
+
+
+def test_a_mark_that_a_crash_left_does_not_decide_about_the_way_back() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    move(logs, log)
+    moved_mark.write(disk, log.path, [logs.dirs[0].directory_id])
+    run(swapped(logs, logs.futures.create(log, logs.dirs[0])))
+    produce(log, 2, epoch=4)
+    expected = read_all(log)
+    logs.abandon()
+    found = directories(disk).get("t", 0)
+    assert found is not None
+    assert found.log_dir == A
+    assert read_all(found) == expected
+
+
+def test_a_partition_in_two_directories_without_a_mark_is_still_refused() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    produce(log_in_a(logs), 1)
+    run(logs.close())
+    disk.mkdir(f"{B}/t-0")
+    with pytest.raises(DirectoryError, match="move one of them away"):
+        directories(disk)
+
+
+def test_a_start_resumes_a_copy_where_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(future.copy(CHUNK))
+    end = future.log.log_end_offset
+    run(logs.close())
+    with caplog.at_level("INFO"):
+        again = directories(disk)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.future is not None
+    assert found.future.log.log_end_offset == end > 0
+    assert f"resuming the move of {A}/t-0" in caplog.text
+    found.update_high_watermark(found.log_end_offset)
+    before = state(found)
+    run(ended(again, found.future))
+    assert state(found) == before
+
+
+def test_a_start_cuts_a_copy_where_the_current_log_has_other_records() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    log.future = None  # the copy is in an offline directory while the current log is truncated
+    log.truncate_to(30)
+    fill(log, first=5)
+    run(logs.close())
+    again = directories(disk)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.future is not None
+    assert found.future.log.log_end_offset == 28, "the epochs differ from there on"
+    found.update_high_watermark(found.log_end_offset)
+    before = state(found)
+    run(ended(again, found.future))
+    assert state(found) == before
+
+
+def test_a_start_removes_a_copy_of_another_topic_with_the_same_name(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    logs.futures.create(log, logs.dirs[1])
+    run(logs.close())
+    disk.write_atomic(f"{A}/t-0/partition.metadata", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAEA")
+    again = directories(disk)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.future is None
+    assert "removing the future log" in caplog.text
+    run(again.removal.run(all_of_them=True))
+    assert names(again, B) == []
+
+
+def test_a_copy_without_a_current_log_waits_for_the_metadata() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.close())
+    disk.remove_tree(f"{A}/t-0")
+    again = directories(disk)
+    assert again.get("t", 0) is None
+    [orphan] = again.futures.orphans.values()
+    assert (orphan.topic, orphan.partition, orphan.topic_id) == ("t", 0, TOPIC_ID)
+    again.futures.remove_orphan("t", 0, "the test says so")
+    run(again.removal.run(all_of_them=True))
+    assert names(again, B) == []
+
+
+def test_an_old_log_in_a_directory_that_was_offline_is_removed_when_it_comes_back() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk, count=3)
+    log = log_in_a(logs)
+    fill(log)
+    retired = run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+    logs.dirs[0].failure = OSError(errno.EIO, "input/output error")
+
+    def broken(kind: str, path: str) -> None:
+        if path.startswith(A):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    disk.on_write = broken
+    run(logs.futures.retire(retired))
+    disk.on_write = None
+    assert disk.exists(f"{A}/t-0")
+    move(logs, log, 2)
+    fill(log)
+    expected = read_all(log)
+    logs.abandon()
+    again = manager(disk, dirs=(A, B, C))
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.log_dir == C
+    assert read_all(found) == expected

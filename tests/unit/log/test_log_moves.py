@@ -1,0 +1,374 @@
+"""A log that is moved to another directory stays the same log: the copy, the swap, and their failures."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_harness import TOPIC_ID, check_indexes, offsets, produce, run
+from move_harness import CHUNK, SMALL, TAIL, A, B, copied, directories, ended, fill, log_in_a, move, names, state
+
+from penstock.clock import ManualClock
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
+from penstock.log.cleaner import Cleaner
+from penstock.log.future_logs import parse_future_name
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.log.synced_mark import Mark
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+# The copy.
+
+
+def test_a_moved_log_is_the_same_log_in_another_directory() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    before, bases = state(log), log.segments.bases
+    move(logs, log)
+    assert (log.log_dir, log.path) == (B, f"{B}/t-0")
+    assert state(log) == before
+    assert log.segments.bases == bases, "segments are as retention knows them"
+    assert logs.get("t", 0) is log
+    assert names(logs, B) == ["t-0"]
+    for segment in log.segments:
+        check_indexes(segment)
+    produce(log, 1, epoch=2)
+    assert offsets(log)[-1] == log.log_end_offset - 1
+
+
+def test_a_moved_log_is_opened_again_with_the_same_state() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    before = state(log)
+    move(logs, log)
+    run(logs.close())
+    again = directories(disk)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.log_dir == B
+    found.update_high_watermark(found.log_end_offset)
+    assert state(found) == before
+    assert found.topic_id == TOPIC_ID
+
+
+def test_a_future_log_has_kafkas_name() -> None:
+    logs = directories()
+    logs.futures.create(log_in_a(logs), logs.dirs[1])
+    [name] = names(logs, B)
+    assert parse_future_name(name) == ("t", 0)
+    assert name.startswith("t-0.")
+    assert name.endswith("-future")
+    assert len(name) == len("t-0.") + 32 + len("-future")
+
+
+def test_a_copy_goes_on_while_records_are_appended() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+
+    async def busy_move() -> None:
+        future = logs.futures.create(log, logs.dirs[1])
+        while future.records_left > 4:
+            await future.copy(CHUNK)
+            if future.log.log_end_offset % 2:
+                produce(log, 1, epoch=2)
+        await ended(logs, future)
+
+    run(busy_move())
+    assert offsets(log) == list(range(log.log_end_offset))
+
+
+def test_a_copy_follows_a_truncation_of_the_current_log() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    log.truncate_to(30)
+    fill(log, first=5)
+    before = state(log)
+    run(ended(logs, future))
+    assert state(log) == before
+
+
+def test_a_copy_starts_over_when_the_current_log_was_deleted_past_its_end() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(future.copy(CHUNK))
+    log.advance_log_start_offset(log.log_end_offset - 3)
+    log.delete_old_segments(0)
+    before = state(log)
+    run(ended(logs, future))
+    assert state(log) == before
+
+
+def test_a_log_start_inside_of_a_batch_is_kept() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    produce(log, 10)
+    produce(log, 10)
+    log.advance_log_start_offset(4)
+    before = state(log)
+    move(logs, log)
+    assert state(log) == before
+    assert log.log_start_offset == 4
+
+
+def test_deleted_records_take_their_segments_out_of_the_copy() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    segments = len(future.log.segments)
+    log.advance_log_start_offset(log.log_end_offset - 3)
+    before = state(log)
+    run(ended(logs, future))
+    assert len(log.segments) < segments
+    assert state(log) == before
+
+
+def test_a_compacted_log_whose_last_records_are_gone_keeps_its_end() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    produce(log, 3)
+    log.roll()
+    log.log_end_offset = log.producers.map_end_offset = 9
+    log.segments.active.base_offset = 9
+    move(logs, log)
+    assert log.log_end_offset == 9
+    assert produce(log, 1) == 9
+
+
+def test_producers_whose_records_were_deleted_are_still_remembered() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    produce(log, 2, producer_id=7, producer_epoch=0, base_sequence=0)
+    for _ in range(20):
+        produce(log, 3, value=bytes(60))
+    log.advance_log_start_offset(10)
+    log.delete_old_segments(0)
+    move(logs, log)
+    run(logs.close())
+    found = directories(disk).get("t", 0)
+    assert found is not None
+    for each in (log, found):
+        entry = each.producers.get(7)
+        assert entry is not None
+        assert entry.last_sequence == 1
+
+
+def test_a_log_that_is_moved_is_not_compacted() -> None:
+    logs = directories()
+    config = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01)
+    log = log_in_a(logs, config)
+    for _ in range(30):
+        produce(log, 3, value=bytes(60))
+    cleaner = Cleaner(logs)
+    [due] = cleaner.due()
+    future = logs.futures.create(log, logs.dirs[1])
+    assert not cleaner.due()
+    assert run(cleaner.clean(due)) is None, "a compaction that was due before the move is dropped"
+    run(ended(logs, future))
+    assert len(offsets(log)) == 90
+    [due] = cleaner.due()
+    assert run(cleaner.clean(due)) is not None
+
+
+# The swap.
+
+
+def test_a_copy_that_lacks_more_than_the_tail_is_not_swapped() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(logs.futures.prepare(future))
+    assert logs.futures.swap(future, 10) is None
+    assert log.log_dir == A
+
+
+def test_the_tail_is_copied_during_the_swap() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+    for _ in range(5):
+        produce(log, 2, epoch=6)
+    before = state(log)
+    assert logs.futures.swap(future, TAIL) is not None
+    assert state(log) == before
+
+
+def test_a_copy_with_less_on_disk_than_the_current_log_is_not_swapped() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+    produce(log, 1, epoch=2)
+    log.flush_now()
+    assert logs.futures.swap(future, TAIL) is None
+    run(ended(logs, future))
+    assert log.log_dir == B
+
+
+def test_a_copy_of_a_log_that_promises_fsync_is_synced_when_it_takes_over() -> None:
+    logs = directories()
+    log = log_in_a(logs, replace(SMALL, flush_messages=1))
+    assert log.config.fsync_before_ack
+    produce(log, 3)
+    run(log.flushed(3))
+    assert log.durability.mark is Mark.PRESENT
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+    produce(log, 2)
+    assert logs.futures.swap(future, TAIL) is not None
+    assert log.durability.mark is Mark.PRESENT
+    assert log.countable_offset == 5
+
+
+def test_readers_of_the_old_log_keep_its_segments() -> None:
+    clock = ManualClock()
+    logs = directories(clock=clock)
+    log = log_in_a(logs)
+    fill(log)
+    part = log.read(0, 400, upper_bound=log.log_end_offset)
+    expected = part.read_now()
+    move(logs, log)
+    assert part.segment is not None
+    part.segment.close()  # a pooled descriptor may be closed at any time
+    assert bytes(part.read_now()) == bytes(expected)
+    [old] = names(logs, A)
+    assert old.endswith("-delete")
+    clock.advance(log.config.file_delete_delay_ms + 1)
+    run(logs.removal.run())
+    assert names(logs, A) == []
+
+
+def test_a_swap_that_fails_leaves_the_current_log_serving() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+
+    def fail(kind: str, path: str) -> None:
+        if kind == "rename" and path.startswith(B):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    disk.on_write = fail
+    with pytest.raises(KafkaError) as caught:
+        logs.futures.swap(future, TAIL)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.on_write = None
+    logs.futures.drop(future)
+    assert log.log_dir == A
+    assert not log.offline
+    assert logs.dirs[1].offline
+    produce(log, 1, epoch=2)
+    assert log.future is None
+
+
+def test_a_full_target_directory_ends_the_move_and_stays_online() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+
+    def fill_up(kind: str, path: str) -> None:
+        if kind == "append" and path.startswith(B):
+            raise DiskError(errno.ENOSPC, "no space left on device", path)
+
+    disk.on_write = fill_up
+    with pytest.raises(KafkaError, match="no space left"):
+        run(future.copy(CHUNK))
+    disk.on_write = None
+    logs.futures.drop(future)
+    assert not logs.dirs[1].offline
+    run(logs.removal.run(all_of_them=True))
+    assert names(logs, B) == []
+
+
+def test_a_dropped_copy_is_removed_and_can_be_made_again() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    logs.futures.drop(future)
+    run(logs.removal.run(all_of_them=True))
+    assert names(logs, B) == []
+    move(logs, log)
+    assert log.log_dir == B
+
+
+def test_a_deleted_log_takes_its_copy_along() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    logs.futures.create(log, logs.dirs[1])
+    logs.delete("t", 0)
+    run(logs.removal.run(all_of_them=True))
+    assert names(logs, A) == names(logs, B) == []
+    assert not list(logs.futures)
+
+
+def test_a_log_moves_there_and_back_and_on() -> None:
+    logs = directories(count=3)
+    log = log_in_a(logs)
+    fill(log)
+    before = state(log)
+    for slot in (1, 0, 2, 0, 1):
+        move(logs, log, slot)
+        assert log.log_dir == logs.dirs[slot].path
+        assert state(log) == before
+        run(logs.removal.run(all_of_them=True))
+    assert [names(logs, each.path) for each in logs.dirs] == [[], ["t-0"], []]
+
+
+def test_a_group_commit_under_way_ends_in_the_new_directory(tmp_path: Path) -> None:
+    disk = RealDisk()
+    logs = LogManager(disk, (f"{tmp_path}/a", f"{tmp_path}/b"), ManualClock())
+
+    async def story() -> Log:
+        await logs.open(node_id=1, cluster_id="c")
+        log = log_in_a(logs, replace(SMALL, flush_messages=1))
+        future = logs.futures.create(log, logs.dirs[1])
+        produce(log, 3)
+        await log.flushed(3)
+        await copied(future)
+        await logs.futures.prepare(future)
+        produce(log, 2)
+        waiting = log.flushed(5)
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0)
+        retired = logs.futures.swap(future, TAIL)
+        assert retired is not None
+        await asyncio.gather(task, logs.futures.retire(retired))
+        produce(log, 1)
+        await log.flushed(6)
+        await logs.close()
+        return log
+
+    log = run(story())
+    assert log.path == f"{tmp_path}/b/t-0"
+    assert not log.offline

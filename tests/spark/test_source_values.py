@@ -18,7 +18,8 @@ from penstock.spark.options import parse_options
 from penstock.spark.planner import ReadTask
 from penstock.spark.schema import source_schema
 from penstock.spark.tasks import read_task
-from penstock.spark.values import ValueDecoder, value_type
+from penstock.spark.value_types import value_type
+from penstock.spark.values import ValueDecoder
 from penstock.testing import Broker
 
 WHERE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}

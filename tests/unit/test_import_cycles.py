@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import grimp
 
-#: Packages that still have cycles. A package leaves this list when its cycles are gone, and none is added.
-STILL_WITH_CYCLES = ("cli", "groups", "http", "log", "metadata", "net", "protocol", "spark", "transactions")
+#: Cycles that remain. In all but two the way back is a type annotation: a module whose functions take the log, the
+#: shard or the server as an argument, and which that object calls. `protocol` compiles codecs on first use, and
+#: `cli.sim` imports its sub-command on first use.
+REMAINING = {
+    frozenset({"cli.sim", "cli.sim_points"}),
+    frozenset({"groups.shard", "groups.consumer.leave", "groups.migration", "groups.offset_requests", "groups.room"}),
+    frozenset(
+        f"log.{name}"
+        for name in (
+            *("log", "appending", "environment", "flush", "replay"),
+            *("segment_list", "shorten", "slices", "swap", "timestamps"),
+        )
+    ),
+    frozenset({"net.connection", "net.server"}),
+    frozenset(f"protocol.{name}" for name in ("compile", "emit_reader", "emit_writer", "schema", "source")),
+    frozenset({"transactions.ending", "transactions.shard"}),
+}
 
 
 def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
@@ -37,10 +52,11 @@ def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
     return found
 
 
-def test_modules_have_no_import_cycles() -> None:
+def test_modules_have_no_import_cycles_but_the_listed_ones() -> None:
     graph = grimp.build_graph("penstock", exclude_type_checking_imports=False, cache_dir=None)
-    allowed = tuple(f"penstock.{package}." for package in STILL_WITH_CYCLES)
-    assert [each for each in cycles(graph) if not all(module.startswith(allowed) for module in each)] == []
+    found = {frozenset(module.removeprefix("penstock.") for module in each) for each in cycles(graph)}
+    assert found - REMAINING == set()
+    assert REMAINING - found == set(), "these cycles are gone: remove them from the list"
 
 
 def test_search_for_import_cycles_finds_a_planted_cycle() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.group import describe, partitions_of, why
+from penstock.cli.group_description import describe, partitions_of, why
 from penstock.cli.position import parse_time
 from penstock.protocol.vocabulary import EARLIEST, LATEST
 

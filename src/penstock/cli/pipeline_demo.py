@@ -24,7 +24,7 @@ from penstock.cli.foreground import own_foreground
 from penstock.cli.options import positive_float, positive_int, verb
 from penstock.cli.pipeline_ending import Ending, signals
 from penstock.cli.pipeline_session import spark_options, spark_session
-from penstock.cli.up import HTTP_PORT
+from penstock.cli.up_http import HTTP_PORT
 from penstock.disk.api import private
 from penstock.net.ports import is_free
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, pairs, positive_int
+from penstock.cli.up_http import HTTP_LISTENER, HTTP_PORT, http_is_optional, http_listeners
 
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
 
 IN_MEMORY = "memory"
-HTTP_PORT = 9644
 MOST_NODES = 7  # every node is a voter and a process
-HTTP_LISTENER = "penstock.http.listener"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -89,31 +88,6 @@ def run(args: argparse.Namespace) -> int:
     with failures_in_one_line(node):
         format_if_new(node)
     return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)
-
-
-def http_listeners(args: argparse.Namespace) -> list[str]:
-    """Returns the HTTP listener of each node; an empty string means none."""
-    from penstock.http.address import HttpAddress, parse_address
-
-    if args.no_http:
-        return [""] * args.nodes
-    try:
-        first = parse_address(args.http) if args.http is not None else None
-    except ValueError:
-        raise Failure(f"--http takes PORT or HOST:PORT, not {args.http!r}", Exit.USAGE) from None
-    # With --port 0 the console takes a free port, too.
-    first = first or HttpAddress("127.0.0.1", HTTP_PORT if args.port else 0)
-    if first.port + args.nodes > 65536:
-        raise Failure(
-            f"--http {args.http} leaves too few ports above it for {args.nodes} nodes: choose a lower port", Exit.USAGE
-        )
-    host = f"[{first.host}]" if ":" in first.host else first.host
-    return [f"{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]
-
-
-def http_is_optional(args: argparse.Namespace) -> bool:
-    """True if no HTTP listener was requested, so that a taken HTTP port must not stop the broker."""
-    return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")
 
 
 def _disk(ephemeral: bool) -> Disk:

@@ -22,7 +22,7 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import pairs
 from penstock.cli.serve import STOP_SIGNALS, on_signals, ready_line
-from penstock.cli.up import http_is_optional, http_listeners
+from penstock.cli.up_http import http_is_optional, http_listeners
 
 if TYPE_CHECKING:
     from penstock.node.local_cluster import LocalNode

@@ -16,7 +16,6 @@ from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.client.connection import ConnectionSettings
 from penstock.http.view import View, yield_between_slices
-from penstock.metadata.configs.topic import effective_log_config
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class ClusterFacts:
         found: dict[tuple[str, int], PartitionFacts] = {}
         settings = self._view.broker.settings
         for topic in image.topics.values():
-            need = effective_log_config(image, topic.name, settings).min_insync_replicas
+            need = settings.log_config(image, topic.name).min_insync_replicas
             for index, each in topic.partitions.items():
                 await yield_between_slices(len(found))
                 found[topic.name, index] = PartitionFacts(each.leader, each.leader_epoch, each.replicas, each.isr, need)

@@ -14,14 +14,14 @@ import logging
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import h11
 
 from penstock.http.messages import FAILED, HEADER_MAX_BYTES, SAFE_HEADERS, Request, Response, parse_request, text
 
 if TYPE_CHECKING:
-    from penstock.http.server import HttpServer
+    from penstock.http.address import Names
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,21 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+class ConnectionServer(Protocol):
+    """The part of the HTTP server that its connections use."""
+
+    names: Names
+    stopping: bool
+
+    def admit(self, connection: HttpConnection) -> Response | None: ...
+
+    def forget(self, connection: HttpConnection) -> None: ...
+
+    async def respond(self, request: Request) -> Response: ...
+
+
 class HttpConnection(asyncio.Protocol):
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: ConnectionServer) -> None:
         self._server = server
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_MAX_BYTES)
         self._transport: asyncio.Transport | None = None

@@ -28,6 +28,9 @@ T = TypeVar("T")
 POSITIONS = {"earliest": EARLIEST, "latest": LATEST}
 
 READ_MODES = ("auto", "wire", "files")
+#: Columns that hold a value which could not be decoded, and the reason.
+BAD_VALUE = "bad_value"
+BAD_REASON = "bad_reason"
 VALUE_FORMATS = ("binary", "string", "json", "csv", "avro", "protobuf")
 STRATEGIES = ("error", "latest")
 DEFAULT_FETCH_BYTES = 8 * 1024 * 1024

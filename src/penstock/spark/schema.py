@@ -17,10 +17,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.errors import SourceError
-from penstock.spark.options import SourceOptions, parse_options
+from penstock.spark.options import BAD_REASON, BAD_VALUE, SourceOptions, parse_options
 
-BAD_VALUE = "bad_value"
-BAD_REASON = "bad_reason"
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
@@ -28,7 +26,7 @@ def source_schema(options: Mapping[str, str]) -> StructType | str:
     parsed = parse_options(options, streaming=None)
     columns = _columns(parsed)
     if parsed.value.format != "binary":
-        from penstock.spark.values import value_type
+        from penstock.spark.value_types import value_type
 
         found = value_type(parsed)
         if isinstance(found, str):

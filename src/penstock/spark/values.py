@@ -6,111 +6,26 @@ Avro and Protobuf are decoded record by record. A null value stays null, and is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructType
 
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.decode import Decoded
 from penstock.spark.errors import SourceError
-from penstock.spark.options import VALUE_FORMATS, SourceOptions, ValueOptions
-from penstock.spark.schema import BAD_REASON, BAD_VALUE
+from penstock.spark.options import BAD_REASON, BAD_VALUE, VALUE_FORMATS, SourceOptions, ValueOptions
 
 DEAD_LETTER_PREFIX = "topic:"
 #: Most bytes of a block that Arrow reads. A block holds a whole column, because types inferred from a part of it may be
 #: wrong.
 _BLOCK_BYTES = 1 << 30
 
-#: Types that a column may have in a `value.schema` in DDL, apart from nested types.
-_DDL_TYPES = (
-    *("BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE"),
-    *("DECIMAL", "DEC", "NUMERIC", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "INTERVAL"),
-    *("STRING", "BINARY", "VARIANT", "VOID"),
-)
-
 Column = Any
 DecodeAll = Callable[[Column], Column]
 """Decodes values without nulls into a column of the same length. Raises Exception with the reason if a value is bad."""
-
-
-def value_type(options: SourceOptions) -> DataType | str:
-    """Returns the type of the value column, as Spark's type or in DDL.
-
-    This is the type that the user gave, or else a type inferred from the first records.
-    """
-    value = options.value
-    _check(value)
-    if value.format == "string":
-        return StringType()
-    if value.format == "avro":
-        from penstock.spark.avro import avro_type
-
-        return avro_type(value)
-    if value.format == "protobuf":
-        from penstock.spark.protobuf import protobuf_type
-
-        return protobuf_type(value)
-    if value.schema is not None:
-        return _spark_type(value.schema)
-    from penstock.spark.infer import sample_values
-
-    sample = sample_values(options)
-    if not len(sample):
-        raise SourceError(f"No schema can be inferred from {options.wanted}, which has no records: give value.schema.")
-    try:
-        read = _read_json(sample, None) if value.format == "json" else _read_csv(sample, None, value.delimiter)
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"No schema can be inferred from {options.wanted} ({error}): give value.schema.") from None
-    return from_arrow_schema(read.schema)
-
-
-def _check(value: ValueOptions) -> None:
-    if value.bad not in ("column", "fail") and not value.bad.removeprefix(DEAD_LETTER_PREFIX):
-        raise SourceError("Option value.bad names no topic: it takes column, fail or topic:NAME.")
-    if value.bad not in ("column", "fail") and not value.bad.startswith(DEAD_LETTER_PREFIX):
-        raise SourceError(f"Option value.bad is {value.bad!r}: it takes column, fail or topic:NAME.")
-    if value.format == "avro" and value.schema is None:
-        raise SourceError("Avro needs value.schema: the Avro schema as JSON.")
-    if value.format == "protobuf" and (value.descriptor is None or value.message is None):
-        raise SourceError(
-            "Protobuf needs value.descriptor (a file that protoc --descriptor_set_out wrote) and value.message."
-        )
-
-
-def _spark_type(text: str) -> DataType | str:
-    """Parses a schema in Spark's JSON. Returns a schema in DDL as it is, because only Spark's JVM can parse DDL."""
-    if not text.lstrip().startswith("{"):
-        _check_ddl(text)
-        return f"STRUCT<{text}>"
-    try:
-        return StructType.fromJson(json.loads(text))
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise SourceError(f"Option value.schema is not a schema in Spark's JSON: {reason}.") from None
-
-
-def _check_ddl(text: str) -> None:
-    """Checks the types in DDL, except nested types, which Spark checks. Raises SourceError.
-
-    Spark's own message about an unknown type names the wrong column.
-    """
-    if any(sign in text for sign in "<(`"):
-        return
-    for column in text.split(","):
-        name, *kind = column.replace(":", " ").split() or [""]
-        if not kind:
-            raise SourceError(f"Option value.schema has no type for {name!r}: write it as `id LONG, name STRING`.")
-        if kind[0].upper() not in _DDL_TYPES:
-            close = get_close_matches(kind[0].upper(), _DDL_TYPES, n=1)
-            hint = f" (is {close[0]} meant?)" if close else ""
-            raise SourceError(f"Option value.schema gives {name!r} the type {kind[0]}, which Spark doesn't know{hint}.")
 
 
 class ValueDecoder:
@@ -200,9 +115,9 @@ def _decoder(value: ValueOptions, wanted: Any) -> DecodeAll:
         case "string":
             return lambda values: values.cast(pa.string())
         case "json":
-            return lambda values: _struct(_read_json(values, wanted), wanted, len(values))
+            return lambda values: _struct(read_json(values, wanted), wanted, len(values))
         case "csv":
-            return lambda values: _struct(_read_csv(values, wanted, value.delimiter), wanted, len(values))
+            return lambda values: _struct(read_csv(values, wanted, value.delimiter), wanted, len(values))
         case "avro":
             from penstock.spark.avro import avro_decoder
 
@@ -233,7 +148,7 @@ def _joined(values: Column) -> Any:
     return line.buffers()[2].slice(int(offsets[first]), int(offsets[last] - offsets[first]))
 
 
-def _read_json(values: Column, wanted: Any) -> Any:
+def read_json(values: Column, wanted: Any) -> Any:
     """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
 
     The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
@@ -254,7 +169,7 @@ def _read_json(values: Column, wanted: Any) -> Any:
     return arrow_json.read_json(pa.BufferReader(_joined(values)), read_options=read, parse_options=parse)
 
 
-def _read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
+def read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
     """Returns a table with a row per value.
 
     Raises ValueError for a value with a line end, which would make two rows.

@@ -10,7 +10,6 @@ from penstock.metadata.configs.topic import (
     TOPIC_CONFIGS,
     TOPIC_SYNONYMS,
     LogConfig,
-    effective_log_config,
     validate_topic_configs,
 )
 from penstock.metadata.image import MetadataImage
@@ -141,15 +140,15 @@ def test_remote_storage_is_refused_rather_than_ignored() -> None:
 def test_a_topic_inherits_from_the_broker_and_overrides_it() -> None:
     settings = Settings({"log.retention.hours": "24", "log.segment.bytes": "2097152", "message.max.bytes": "5000"})
     image = MetadataImage(configs={(ResourceType.TOPIC, "t"): {"max.message.bytes": "7"}})
-    config = effective_log_config(image, "t", settings)
+    config = settings.log_config(image, "t")
     assert (config.retention_ms, config.segment_bytes, config.max_message_bytes) == (86_400_000, 2_097_152, 7)
-    assert effective_log_config(image, "other", settings).max_message_bytes == 5000
+    assert settings.log_config(image, "other").max_message_bytes == 5000
 
 
 def test_topics_without_configs_share_one_object() -> None:
     settings = Settings()
     image = MetadataImage()
-    assert effective_log_config(image, "a", settings) is effective_log_config(image, "b", settings)
+    assert settings.log_config(image, "a") is settings.log_config(image, "b")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS, PartitionHost
-from penstock.metadata.configs.topic import effective_log_config
 from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.image import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, is_reserved, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -165,13 +164,13 @@ class Partitions:
         everywhere = any(kind == ResourceType.BROKER for kind, _ in changed)
         for partition in self._by_name.values():
             if partition.is_open and (everywhere or partition.topic in topics):
-                partition.log.update_config(effective_log_config(new, partition.topic, self._settings))
+                partition.log.update_config(self._settings.log_config(new, partition.topic))
                 partition.follow_disk(partition.log)  # if acknowledgements promise fsync now, older records are synced
                 partition.recheck()  # a lower min.insync.replicas may let the high watermark move
 
     def _open_log(self, partition: Partition) -> Log:
         assert self._image is not None
-        config = effective_log_config(self._image, partition.topic, self._settings)
+        config = self._settings.log_config(self._image, partition.topic)
         log = self._logs.get(partition.topic, partition.index)
         if log is not None and log.topic_id not in (partition.topic_id, ZERO_UUID):
             # The topic was deleted and created again while this directory was offline.

@@ -157,6 +157,10 @@ class Settings:
             self._log_defaults = LogConfig.from_map(self.topic_defaults())
         return self._log_defaults
 
+    def log_config(self, image: MetadataImage, topic: _Str) -> LogConfig:
+        """Returns a topic's log config: its own configs override inherited values. Topics without configs share one."""
+        return self.log_defaults().overlaid(image.topic_config(topic))
+
     def topic_defaults(self) -> dict[_Str, _Str]:
         """Returns the topic configs that broker properties set, as strings in the topic config's unit."""
         found: dict[_Str, _Str] = {}

@@ -27,8 +27,7 @@ from penstock.metadata.configs.definition import (
 )
 
 if TYPE_CHECKING:
-    from penstock.metadata.configs.settings import Settings
-    from penstock.metadata.image import MetadataImage
+    pass
 
 LONG_MAX = 2**63 - 1
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -443,10 +442,3 @@ TOPIC_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", 3_600_000)),
     "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }
-
-
-def effective_log_config(image: MetadataImage, topic: str, settings: Settings) -> LogConfig:
-    """Returns a topic's log config: inherited values overridden by its own. Topics without overrides share
-    one object.
-    """
-    return settings.log_defaults().overlaid(image.topic_config(topic))

@@ -20,8 +20,10 @@ QUICK = frozenset(
         "aborted-keys-supersede",
         "ack-before-fsync",
         "ack-before-watermark",
+        "ack-one-offset-early",
         "dead-replica-in-sync",
         "duplicates-written",
+        "follower-leaves-out-a-batch",
         "followers-forget-producers",
         "index-not-truncated",
         "isr-expanded-early",
@@ -36,6 +38,7 @@ QUICK = frozenset(
         "vote-forgotten",
         "vote-not-synced",
         "watermark-beyond-the-log",
+        "watermark-of-the-majority",
         "watermark-without-followers",
     }
 )
@@ -62,8 +65,8 @@ def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: st
     plant = PLANTS[name]
     for plan in tries(plant, name):
         with plant.planted():
-            found = not run_plan(plan).ok
-        if found:
+            violations = run_plan(plan).violations
+        if any(plant.rule in ("", violation.rule) for violation in violations):
             break
     else:
         pytest.fail(f"{SEEDS} seeds of profile {plant.profile} did not find that {plant.about}")

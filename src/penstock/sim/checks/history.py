@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -156,6 +156,8 @@ class History:
     """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
     """Partitions whose files a fault has damaged."""
+    commit_time: Callable[[TopicPartition, int], float] = lambda partition, offset: 0.0
+    """Partition, offset → the time when a leader's high watermark first passed it; infinity if none did."""
 
     def deleted_below(self, partition: TopicPartition) -> int:
         """Returns the offset below which clients have requested deletion of records, whether answered or not."""

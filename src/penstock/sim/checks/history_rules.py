@@ -159,6 +159,30 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
                 )
 
 
+def acknowledgements_follow_commits(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record whose producer (acks=all) got its answer before the high watermark had passed the record."""
+    for write in history.writes:
+        if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
+            continue
+        committed = history.commit_time(write.partition, write.offset)
+        if committed > write.ended and write.partition not in history.damaged:
+            told = f"{_shown(write.value)} was acknowledged at {_name(write.partition)} offset {write.offset}"
+            yield f"{told} at {write.ended:.3f} s and committed {_when(committed)}"
+
+
+def readers_see_committed_records(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that a reader got before the high watermark had passed it."""
+    for read in history.reads:
+        committed = history.commit_time(read.partition, read.offset)
+        if committed > read.ended and read.partition not in history.damaged:
+            where = f"{_name(read.partition)} offset {read.offset}"
+            yield f"{read.reader} read {where} at {read.ended:.3f} s; it was committed {_when(committed)}"
+
+
+def _when(time: float) -> str:
+    return "never" if time == float("inf") else f"at {time:.3f} s"
+
+
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record of an idempotent producer that is stored twice, or before a record that was sent earlier."""
     # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
@@ -323,6 +347,8 @@ RULES = (
     ("nothing acknowledged is lost", nothing_acknowledged_is_lost),
     ("losses are at the end", losses_are_at_the_end),
     ("offsets keep their values", offsets_keep_their_values),
+    ("acknowledgements follow commits", acknowledgements_follow_commits),
+    ("readers see committed records", readers_see_committed_records),
     ("idempotence", idempotence),
     ("transactions are whole", transactions_are_whole),
     ("committed reads stay", what_was_read_committed_stays),

@@ -29,6 +29,7 @@ from penstock.log.snapshot_files import SnapshotFiles
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
 from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS
 from penstock.transactions.shard import TransactionShard
 
@@ -76,6 +77,9 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "watermark-of-the-end": (3, 20),
     "tombstones-dropped-at-once": (4, 25),
     "aborted-keys-supersede": (2, 25),
+    "ack-one-offset-early": (1, 4),
+    "watermark-of-the-majority": (1, 20),
+    "follower-leaves-out-a-batch": (2, 20),
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -89,6 +93,8 @@ class Plant:
     """(owner, name, function that returns the wrong code for the right code)"""
     seconds: float = 25.0
     nodes: int = 1
+    rule: str = ""
+    """The rule that finds the bug; empty: any rule may."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -352,4 +358,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, profile, replacements, nodes=nodes)
     for name, (about, profile, replacements, nodes) in WORKLOAD_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(bug.about, bug.profile, bug.replacements, seconds=40.0, nodes=bug.nodes, rule=bug.rule)
+    for name, bug in SUBTLE_BUGS.items()
 }

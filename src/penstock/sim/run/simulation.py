@@ -26,6 +26,7 @@ from penstock.sim.actors.session import Clients
 from penstock.sim.checks.history import FinalView, History
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.checks.quorum_logs import QuorumLogs
+from penstock.sim.checks.replica_contents import ReplicaContents
 from penstock.sim.checks.replica_rules import (
     aborted_transactions_are_indexed,
     indexes_fit,
@@ -36,6 +37,7 @@ from penstock.sim.checks.replica_rules import (
 )
 from penstock.sim.checks.restart_rules import changes_by_restart
 from penstock.sim.checks.story import Story, StoryLine, Violation
+from penstock.sim.checks.taps import tapped
 from penstock.sim.checks.watcher import Excuses, Watcher
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import SimulationError, run_in
@@ -100,6 +102,15 @@ class Simulation:
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.story.add, self.story.violated)
         self.quorum_logs = QuorumLogs(self.machines, self.story.violated)
         self.losses = LostMachines(plan, self.machines, self.history.damaged)
+        self.contents = ReplicaContents(
+            self.machines,
+            lambda: self.timeline.now,
+            self.story.violated,
+            damaged=self.history.damaged,
+            lost=lambda: self.losses.open().keys(),
+            promised=plan.fsync,
+        )
+        self.history.commit_time = self.contents.commit_time
         self.watcher.excuses = self._excuses
         self.watcher.min_insync = plan.layout.min_insync
         self.actors = [Actor(self.clients, actor) for actor in plan.actors]
@@ -128,6 +139,9 @@ class Simulation:
 
     def _machine_event(self, machine: Machine, what: str, state: State | None) -> None:
         self.story.add_state(machine.name, what, state)
+        losses = self.history.power_losses
+        if state is State.OFF and losses and losses[-1] == self.timeline.now:
+            self.contents.power_lost(machine)
         self.supervisor.state_changed(machine)
 
     def _start_failed(self, machine: Machine, error: Exception) -> None:
@@ -139,7 +153,7 @@ class Simulation:
     def run(self) -> Verdict:
         view: FinalView | None = None
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
-        with self._logs_captured(), self.environment.running():
+        with self._logs_captured(), tapped(self.contents.taps()), self.environment.running():
             try:
                 view = self.timeline.run(self._run(), self.loop, until=bound)
             except SimulationError as error:

@@ -1,0 +1,53 @@
+"""Taps: call an observer before or after a method of the node's code, in this process and while the context lasts.
+
+The node's own code does not know that it is observed. An observer returns at once, draws no random number, schedules
+nothing and changes nothing of the node, so a run has the same trace with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+
+class Tap(NamedTuple):
+    owner: type
+    method: str
+    observer: Callable[..., None]
+    """Called with the method's own arguments."""
+    before: bool = False
+    """True: the observer is called before the method; False: after the method has returned."""
+
+
+@contextmanager
+def tapped(taps: Sequence[Tap]) -> Iterator[None]:
+    before = [(tap.owner, tap.method, tap.owner.__dict__[tap.method]) for tap in taps]
+    for tap in taps:
+        setattr(tap.owner, tap.method, _observed(tap.owner.__dict__[tap.method], tap))
+    try:
+        yield
+    finally:
+        for owner, method, code in reversed(before):
+            setattr(owner, method, code)
+
+
+def _observed(code: Callable[..., Any], tap: Tap) -> Callable[..., Any]:
+    observer = tap.observer
+    if tap.before:
+
+        @wraps(code)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            observer(*args, **kwargs)
+            return code(*args, **kwargs)
+
+    else:
+
+        @wraps(code)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = code(*args, **kwargs)
+            observer(*args, **kwargs)
+            return result
+
+    return call

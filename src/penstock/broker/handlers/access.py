@@ -123,6 +123,11 @@ ACCESS: dict[int, Access] = {
     80: _CLUSTER_ALTER,
     81: _CLUSTER_ALTER,
     82: _BROKERS,
+    83: _BROKERS,
+    84: _BROKERS,
+    85: _BROKERS,
+    86: _BROKERS,
+    87: _BROKERS,
 }
 #: APIs with other rules on a controller's listener.
 ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALTER),), filters.cluster_operations)}

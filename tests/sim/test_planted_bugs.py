@@ -32,6 +32,7 @@ QUICK = frozenset(
         "metadata-not-synced",
         "min-isr-ignored",
         "open-transactions-shown",
+        "stable-offset-below-start",
         "stale-isr-accepted",
         "tombstones-dropped-at-once",
         "truncate-to-watermark",
@@ -40,6 +41,7 @@ QUICK = frozenset(
         "watermark-beyond-the-log",
         "watermark-of-the-majority",
         "watermark-without-followers",
+        "young-records-expire",
     }
 )
 

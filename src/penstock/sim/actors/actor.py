@@ -7,6 +7,7 @@ from typing import Protocol
 
 from penstock.sim.actors.administrator import Administrator, AdministratorOptions
 from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
+from penstock.sim.actors.deleter import Deleter, DeleterOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
 from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
 from penstock.sim.actors.session import Clients, Session
@@ -82,6 +83,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
             return Administrator(session, AdministratorOptions(**params, replication_factor=factor))
         case "remaker":
             return TopicRecreator(session, RecreatorOptions(**params, replication_factor=factor))
+        case "deleter":
+            return Deleter(session, DeleterOptions(**params))
         case "mover":
             return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

@@ -18,12 +18,14 @@ from penstock.sim.plan.plan import Plan
 #: Within this time every open transaction ends after its producer is gone.
 STABLE_BOUND_S = 60.0
 SPOT_CHECKS = 6
+#: Readings of a partition that is shortened meanwhile.
+TRIES = 20
 
 
 async def read_everything(session: Session, plan: Plan, history: History) -> FinalView:
     view = FinalView()
     deadline = session.now + STABLE_BOUND_S
-    compacted = {topic.name for topic in plan.topics if topic.compacted}
+    shrinking = {topic.name for topic in plan.topics if topic.shrinks}
     forgotten = bool(history.power_losses) and not plan.fsync_everywhere
     async with session.client() as client:
         for topic in await Admin(client).list_topics():
@@ -39,7 +41,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
                     partition in history.damaged,
                     forgotten,
                     deadline,
-                    name in compacted,
+                    name in shrinking,
                 )
                 await reader.run()
         asked = [*((each.group, each.partition) for each in history.commits), *history.outlived]
@@ -47,6 +49,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
             offset = await _group_offset(session, client, view, group, partition, forgotten, deadline)
             if offset is not None:
                 view.group_offsets[group, partition] = offset
+    view.ended = session.now
     return view
 
 
@@ -81,13 +84,20 @@ class _PartitionReader:
     forgotten: bool
     """True if a power loss may have taken the coordinator's state of a transaction and left that of the partition."""
     deadline: float
-    compacted: bool
-    """True if compaction may remove records during the reading."""
+    shrinks: bool
+    """True if compaction or retention may remove records during the reading."""
 
     def _problem(self, what: str) -> None:
         self.view.problems.append(f"{self.partition[0]}-{self.partition[1]}: {what}")
 
     async def run(self) -> None:
+        for _ in range(TRIES if self.shrinks else 1):
+            if await self._read():
+                return
+        self._problem(f"was shortened during each of {TRIES} readings")
+
+    async def _read(self) -> bool:
+        """Reads the partition. Returns False if retention deleted records that were about to be read."""
         try:
             await self._bounds()
             self.view.records[self.partition] = await self._read_all(committed=False)
@@ -96,8 +106,11 @@ class _PartitionReader:
             await self._spot_checks()
             await self._timestamps()
         except KafkaError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self.shrinks:
+                return False
             if not self.damaged:
                 self._problem(f"cannot be read: {error.code.name} {error.message}")
+        return True
 
     async def _offset(self, position: int, isolation: int = READ_UNCOMMITTED) -> int:
         found = await list_offsets(self.client, {self.partition: position}, isolation_level=isolation)
@@ -105,6 +118,7 @@ class _PartitionReader:
 
     async def _bounds(self) -> None:
         self.view.log_start[self.partition] = await self._offset(EARLIEST)
+        self.view.read_at[self.partition] = self.session.now
         self.view.log_end[self.partition] = await self._offset(LATEST)
 
     async def _stable(self) -> bool:
@@ -157,7 +171,7 @@ class _PartitionReader:
                 await consumer.assign({self.partition: wanted})
                 got = [record for part in await consumer.poll(5.0) for record in part.records()]
                 if not got or got[0].offset != wanted:
-                    if self.compacted and (not got or got[0].offset > wanted):
+                    if self.shrinks and (not got or got[0].offset > wanted):
                         continue
                     self._problem(f"reading from {wanted} began at {got[0].offset if got else 'nothing'}")
                 elif value_of(got[0]) != records[wanted].value:
@@ -182,5 +196,5 @@ class _PartitionReader:
             right = found == expected or (
                 found not in records and 0 <= found < (expected if expected >= 0 else found + 1)
             )
-            if not right and not self.damaged and not self.compacted:
+            if not right and not self.damaged and not self.shrinks:
                 self._problem(f"the first record at or after {stamp} is {expected}, not {found}")

@@ -128,6 +128,25 @@ class Deletion:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """The start offset of a partition that a client got as an answer at `time`."""
+
+    partition: TopicPartition
+    offset: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJump:
+    """A clock was set forward, or back if `ms` is negative."""
+
+    time: float
+    ms: int
+    everywhere: bool
+    """True for the clocks of all machines and clients, False for the clock of one machine."""
+
+
 @dataclass(slots=True, eq=False)
 class TopicChange:
     """A request that leaves a topic with `partitions` partitions: creates it, adds partitions, or deletes it (0)."""
@@ -158,10 +177,17 @@ class History:
     """Partitions whose files a fault has damaged."""
     commit_time: Callable[[TopicPartition, int], float] = lambda partition, offset: 0.0
     """Partition, offset → the time when a leader's high watermark first passed it; infinity if none did."""
+    log_starts: list[LogStart] = field(default_factory=list)
+    clock_jumps: list[ClockJump] = field(default_factory=list)
+    expired_below: dict[TopicPartition, int] = field(default_factory=dict)
+    """Offsets below which retention may have deleted records."""
+    contradictions: list[str] = field(default_factory=list)
+    """Answers that contradict each other."""
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Returns the offset below which clients have requested deletion of records, whether answered or not."""
-        return max((each.offset for each in self.deletions if each.partition == partition), default=0)
+        """Returns the offset below which a request, answered or not, or retention may have deleted records."""
+        requested = max((each.offset for each in self.deletions if each.partition == partition), default=0)
+        return max(requested, self.expired_below.get(partition, 0))
 
     def power_lost_within(self, begin: float, end: float) -> bool:
         return any(begin <= time <= end for time in self.power_losses)
@@ -192,3 +218,6 @@ class FinalView:
     """Reads that failed, and wrong answers."""
     deleted_keys: dict[tuple[TopicPartition, bytes], float] = field(default_factory=dict)
     """Partition and key → offset of its last tombstone; infinite if a tombstone may be at any offset."""
+    read_at: dict[TopicPartition, float] = field(default_factory=dict)
+    """Time at which the start of the log was read."""
+    ended: float = float("inf")

@@ -13,6 +13,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
+from penstock.sim.checks.expiry_rules import (
+    EXPIRY_RULES,
+    commit_may_have_expired,
+    expired_below,
+    producer_may_have_expired,
+)
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.story import Violation
 from penstock.sim.checks.table_rules import TABLE_RULES, deleted_keys
@@ -25,7 +31,8 @@ SHOWN = 5
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     violations = [Violation("readable", problem) for problem in view.problems]
     view.deleted_keys = deleted_keys(history)
-    for rule, check in (*RULES, *TABLE_RULES):
+    history.expired_below = expired_below(plan, view)
+    for rule, check in (*RULES, *TABLE_RULES, *EXPIRY_RULES):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:
@@ -197,7 +204,7 @@ def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
             write = writes.get(records[offset].value)
             if write is None:
                 continue
-            if write.value in found:
+            if write.value in found and not producer_may_have_expired(plan, history, write):
                 yield f"{_shown(write.value)} is in {_name(partition)} twice: {found[write.value]} and {offset}"
             found[write.value] = offset
             if write.outcome is Outcome.DONE:
@@ -296,6 +303,8 @@ def committed_offsets_never_go_back(plan: Plan, history: History, view: FinalVie
         if history.power_lost_within(min(each.began for each in newest), began) and not plan.fsync_everywhere:
             continue
         last = newest[-1]
+        if offset < 0 and commit_may_have_expired(plan, history, last, min(began, view.ended)):
+            continue
         yield f"{group} committed {last.offset} of {_name(partition)} at {last.ended:.3f} s and is told {offset}"
 
 

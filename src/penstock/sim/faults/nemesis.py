@@ -11,6 +11,7 @@ from penstock.sim.engine.disk import NORMAL_SYNC_S
 from penstock.sim.engine.links import Conditions, Link
 from penstock.sim.engine.machine import DATA, Machine
 from penstock.sim.faults.aimed_faults import AimedFaults
+from penstock.sim.faults.clock_faults import ClockFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.lost_machines import DISK, POWER
 from penstock.sim.faults.target import FaultTarget
@@ -45,6 +46,7 @@ class Nemesis:
             "clock jump": self._clock_jump,
         }
         self._by_kind |= ClusterFaults(target).by_kind | AimedFaults(target).by_kind
+        self._by_kind |= ClockFaults(target).by_kind
         self._by_kind["lose a voter"] = VoterReplacement(target).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:

@@ -30,7 +30,7 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
-from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS
+from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS, WORKLOAD_BUGS_FOUND_BY
 from penstock.transactions.shard import TransactionShard
 
 #: A planted bug must be found within this many seeds.
@@ -75,11 +75,10 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "index-not-truncated": (3, 20),
     "epoch-not-noted": (2, 20),
     "watermark-of-the-end": (3, 20),
-    "tombstones-dropped-at-once": (4, 25),
-    "aborted-keys-supersede": (2, 25),
     "ack-one-offset-early": (1, 4),
     "watermark-of-the-majority": (1, 20),
     "follower-leaves-out-a-batch": (2, 20),
+    **WORKLOAD_BUGS_FOUND_BY,
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.log import shorten
+from penstock.log.log import Log
+from penstock.log.producers import ProducerStateManager
+from penstock.log.segment import Segment
 from penstock.records.compact import Compactor, OffsetMap, TransactionScan
 
 
@@ -23,6 +27,33 @@ def _aborted_keys_count(old: Any) -> Any:
     return add_batch
 
 
+def _oldest_timestamp(old: Any) -> Any:
+    def newest(segment: Segment) -> int:
+        first = segment.first_timestamp
+        return int(old(segment)) if first is None else first
+
+    return newest
+
+
+def _open_transactions_expire(old: Any) -> Any:
+    def remove_expired(self: ProducerStateManager, now_ms: int, expiration_ms: int) -> int:
+        for producer_id, entry in list(self._entries.items()):
+            if entry.txn_first_offset is not None and now_ms - entry.last_timestamp >= expiration_ms:
+                self._ongoing.pop(entry.txn_first_offset, None)
+                del self._entries[producer_id]
+        return int(old(self, now_ms, expiration_ms))
+
+    return remove_expired
+
+
+def _stable_below_start(old: Any) -> Any:
+    def last_stable_offset(self: Log) -> int:
+        unstable = self.producers.first_unstable_offset
+        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+
+    return property(last_stable_offset)
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -37,4 +68,31 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((OffsetMap, "add_batch", _aborted_keys_count),),
         1,
     ),
+    "young-records-expire": (
+        "retention deletes a segment when its first record is old, not when its last record is",
+        "expiry",
+        ((shorten, "_newest", _oldest_timestamp),),
+        1,
+    ),
+    "open-transactions-expire": (
+        "a partition forgets producers with open transactions after producer.id.expiration.ms",
+        "expiry",
+        ((ProducerStateManager, "remove_expired", _open_transactions_expire),),
+        1,
+    ),
+    "stable-offset-below-start": (
+        "the last stable offset stays below the log start offset after records of an open transaction were deleted",
+        "expiry",
+        ((Log, "last_stable_offset", _stable_below_start),),
+        1,
+    ),
+}
+
+#: Bug → a seed that finds it, and the length of that run in seconds.
+WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
+    "tombstones-dropped-at-once": (4, 25),
+    "aborted-keys-supersede": (2, 25),
+    "young-records-expire": (1, 25),
+    "open-transactions-expire": (2, 25),
+    "stable-offset-below-start": (5, 25),
 }

@@ -30,6 +30,20 @@ class TopicPlan:
     def compacted(self) -> bool:
         return self.configs.get("cleanup.policy") == "compact"
 
+    @property
+    def retention_ms(self) -> int:
+        return int(self.configs.get("retention.ms", -1))
+
+    @property
+    def retained(self) -> bool:
+        """True if retention may delete records during a run."""
+        return self.retention_ms >= 0
+
+    @property
+    def shrinks(self) -> bool:
+        """True if compaction or retention may delete records at any time."""
+        return self.compacted or self.retained
+
 
 @dataclass(frozen=True, slots=True)
 class ActorPlan:

@@ -74,6 +74,12 @@ PROFILES: dict[str, Profile] = {
         (*LATE, *ALONE, *VOTERS),
         0.3,
     ),
+    "expiry": Profile(
+        "days that pass in a moment, while records, producers and offsets expire",
+        ("days pass", "days pass", "clock off by days", "kill", "restart", "client kill", "reset", "pause"),
+        3.0,
+        ("kill a leader", "isolate a leader"),
+    ),
     "compaction": Profile(
         "transactions, tombstones and readers of tables on compacted topics, while machines die",
         ("kill", "kill in write", "restart", "power", "power in write", "client kill", "reset"),

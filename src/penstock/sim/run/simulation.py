@@ -270,7 +270,8 @@ class Simulation:
         if again is not None:
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
-            again.problems += changes_by_restart(first, again, starts, self.history, changing)
+            shrinking = {topic.name for topic in self.plan.topics if topic.shrinks}
+            again.problems += changes_by_restart(first, again, starts, self.history, shrinking)
             again.problems += indexes_fit(self.machines, self.history.damaged)
             again.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
             # A coordinator that lost its log in a power cut may give out an epoch twice.

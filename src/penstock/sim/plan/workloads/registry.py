@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.compaction import compaction
+from penstock.sim.plan.workloads.expiry import expiry
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
+    "expiry": expiry,
 }

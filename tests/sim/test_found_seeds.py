@@ -51,6 +51,12 @@ FOUND = [
     Found("nothing was taken over behind a rotten batch", 7963, "hostile", 20, nodes=3, aimed=True),
     Found("a controller in a minority looked at silent brokers without a pause", 4, "hostile", 17, nodes=3),
     Found("compaction showed a transaction that was aborted behind an open one", 11, "calm", 40, later_actors=True),
+    Found(
+        "a replica that was down missed tombstones that compaction had removed",
+        *(64, "compaction", 25),
+        nodes=3,
+        later_actors=True,
+    ),
 ]
 
 

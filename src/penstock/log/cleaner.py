@@ -10,6 +10,7 @@ The rewriting itself runs in a helper process if that process can open the same 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,19 @@ class Due:
 
 
 class Cleaner:
-    def __init__(self, logs: LogManager, *, max_keys: int = MAX_KEYS) -> None:
+    def __init__(
+        self,
+        logs: LogManager,
+        *,
+        max_keys: int = MAX_KEYS,
+        may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
+    ) -> None:
+        """`may_drop_tombstones` is False for a log that a replica has yet to copy: that replica needs each tombstone
+        and marker, or it keeps the records that these delete or abort.
+        """
         self._logs = logs
         self._max_keys = max_keys
+        self._may_drop_tombstones = may_drop_tombstones
         #: Logs that could not be compacted, and why; not tried again until the next start.
         self.uncleanable: dict[Log, str] = {}
 
@@ -173,6 +184,7 @@ class Cleaner:
                 entry.producer_id: (entry.last_offset if entry.batches else None, entry.producer_epoch)
                 for entry in log.producers
             },
+            self._may_drop_tombstones(log),
         )
 
     async def _compact(self, job: CompactionJob) -> CompactionResult:

@@ -39,6 +39,8 @@ class CompactionJob:
     aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
     #: Producer id → (last data offset or None, epoch).
     last_records: dict[int, tuple[int | None, int]] = field(default_factory=dict)
+    #: False if tombstones and markers stay even after their delete horizon.
+    drops_tombstones: bool = True
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -106,6 +108,7 @@ def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda:
             job.delete_retention_ms,
             end_offset,
             {key: LastRecord(*value) for key, value in job.last_records.items()},
+            drops_tombstones=job.drops_tombstones,
         )
         for group in group_segments(job, sources):
             result.groups.append(_rewrite(disk, job, group, compactor, wanted))

@@ -152,7 +152,9 @@ class Node:
         except BaseException:
             await self._undo_start(logs)
             raise
-        self._maintenance = Maintenance(logs, intervals_of(settings), cleaner_of(settings, logs))
+        self._maintenance = Maintenance(
+            logs, intervals_of(settings), cleaner_of(settings, logs, self.broker.partitions)
+        )
         self._maintenance.start()
         if not self._controller_listeners:
             self._server.use(Dispatcher(self.broker))  # without the check of the listener for every request

@@ -276,7 +276,8 @@ def intervals_of(settings: Settings) -> Intervals:
     )
 
 
-def cleaner_of(settings: Settings, logs: LogManager) -> Cleaner | None:
+def cleaner_of(settings: Settings, logs: LogManager, partitions: Partitions) -> Cleaner | None:
     if not settings.bool("log.cleaner.enable"):
         return None
-    return Cleaner(logs, max_keys=settings.int("log.cleaner.dedupe.buffer.size") // COMPACTION_KEY_BYTES)
+    max_keys = settings.int("log.cleaner.dedupe.buffer.size") // COMPACTION_KEY_BYTES
+    return Cleaner(logs, max_keys=max_keys, may_drop_tombstones=partitions.all_replicas_have)

@@ -6,7 +6,8 @@ part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or 
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
   because a producer's last sequence number is computed from these.
 - A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
-  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp.
+  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. It stays
+  longer while a replica is out of sync: that replica may have an older record of the key, and not the tombstone.
 - Records of an aborted transaction are removed. Its marker stays while the round meets batches of the transaction;
   after that it gets a delete horizon like a tombstone.
 - A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
@@ -170,6 +171,8 @@ class Compactor:
     upper_bound_offset: int
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
     max_batch_bytes: int = MAX_UNCOMPRESSED_BYTES
+    drops_tombstones: bool = True
+    """False if tombstones and markers stay even after their delete horizon."""
     stats: CompactionStats = field(default_factory=CompactionStats)
 
     def clean(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
@@ -198,7 +201,7 @@ class Compactor:
         return thinned_batch(header, kept, horizon)
 
     def _horizon_passed(self, header: BatchHeader) -> bool:
-        return header.has_delete_horizon and header.base_timestamp <= self.now_ms
+        return self.drops_tombstones and header.has_delete_horizon and header.base_timestamp <= self.now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self.last_records.get(header.producer_id) if header.has_producer_id else None

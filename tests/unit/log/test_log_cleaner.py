@@ -102,6 +102,25 @@ def test_a_tombstone_is_kept_for_delete_retention_ms_and_then_removed() -> None:
     assert contents(log) == [(2, "kept", "value"), (3, "other", "value")]
 
 
+def test_a_tombstone_is_kept_as_long_as_a_replica_may_lack_it() -> None:
+    logs, log, clock = new()
+    put(log, "gone", "value")
+    put(log, "gone", None)
+    complete = False
+    cleaner = Cleaner(logs, may_drop_tombstones=lambda log: complete)
+    for _ in range(3):
+        put(log, "other", "value")
+        log.roll()
+        finish(cleaner.run())
+        clock.advance(COMPACT.delete_retention_ms + 1)
+    assert contents(log)[0] == (1, "gone", None)
+    complete = True
+    put(log, "other", "value")
+    log.roll()
+    finish(cleaner.run())
+    assert "gone" not in [key for _, key, _ in contents(log)]
+
+
 def test_records_younger_than_the_minimum_lag_are_not_compacted() -> None:
     logs, log, clock = new(
         LogConfig(

@@ -82,6 +82,11 @@ class Partitions:
             raise self._missing(topic, index)
         return partition
 
+    def all_replicas_have(self, log: Log) -> bool:
+        """True if every replica of the log's partition is in sync, and so has everything below the high watermark."""
+        partition = self._by_id.get((log.topic_id, log.partition))
+        return partition is not None and {*partition.image.isr} == {*partition.image.replicas}
+
     @staticmethod
     def _missing(topic: TopicImage | None, index: int) -> KafkaError:
         if topic is not None and index in topic.partitions:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from penstock.sim.plan.draw_actors import writing
-from penstock.sim.plan.plan import Plan, TopicPlan
+from penstock.sim.plan.plan import FaultPlan, Plan, TopicPlan
 from penstock.sim.plan.workloads.cast import Cast
 
 TABLES = ("table", "ledger")
@@ -76,7 +76,16 @@ def compaction(plan: Plan) -> Plan:
     if random.random() < 0.6:
         cast.add("member", member, random.randint(1, 2))
     clocks = tuple((0, drift) for _, drift in plan.clocks)
-    return cast.plan(topics=topics, settings={**plan.settings, **fast}, skew_ms=0, clocks=clocks)
+    return cast.plan(topics=topics, settings={**plan.settings, **fast}, faults=_faults(plan), skew_ms=0, clocks=clocks)
+
+
+def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
+    """Returns the plan's faults, in a cluster without fsync only those that take no records.
+
+    A replica that loses unsynced tombstones gets them from its leader only within delete.retention.ms.
+    """
+    lossless = plan.fsync_everywhere or plan.layout.single_node
+    return tuple(fault for fault in plan.faults if lossless or not fault.kind.startswith("power"))
 
 
 def _topics(plan: Plan, random: Random, retention_ms: int) -> tuple[TopicPlan, ...]:

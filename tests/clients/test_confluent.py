@@ -210,7 +210,7 @@ def test_configs_are_described_and_changed(admin: AdminClient, topic: NewTopicNa
     assert admin.describe_configs([resource])[resource].result(20)["cleanup.policy"].value == "compact"
 
 
-def test_the_cluster_describes_itself(admin: AdminClient) -> None:
+def test_the_admin_client_describes_the_cluster(admin: AdminClient) -> None:
     cluster = admin.describe_cluster().result(20)
     assert len(cluster.nodes) >= 1
     assert cluster.cluster_id

@@ -197,7 +197,7 @@ def found_by(peer: Peer, expression: str) -> ConsumerGroupHeartbeatResponse:
     return found
 
 
-def test_an_expression_matches_internal_topics(peer: Peer) -> None:
+def test_a_subscribed_regular_expression_matches_internal_topics(peer: Peer) -> None:
     found = found_by(peer, "__consumer_offsets").assignment
     assert found is not None
     peer.note(f"{len(found.topic_partitions)} topic")
@@ -206,7 +206,7 @@ def test_an_expression_matches_internal_topics(peer: Peer) -> None:
     """)
 
 
-def test_an_expression_matches_topics(peer: Peer) -> None:
+def test_a_subscribed_regular_expression_matches_topics(peer: Peer) -> None:
     topic = peer.topic("found")
     peer.note(render(found_by(peer, f"{topic[:-1]}."), 1, peer.masks))
     peer.said("""

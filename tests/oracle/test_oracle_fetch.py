@@ -416,7 +416,7 @@ def test_a_fetch_waits_at_most_its_maximum_time(peer: Peer) -> None:
     """)
 
 
-def test_errors_are_answered_at_once(peer: Peer) -> None:
+def test_a_fetch_with_an_error_is_answered_without_waiting(peer: Peer) -> None:
     topic = filled(peer, partitions=2)
     for spoiled in (part(1, 99), part(1, 6, current_leader_epoch=9)):
         peer.ask(fetch(topic_of(topic, part(offset=6), spoiled), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
@@ -664,7 +664,7 @@ def test_a_session_refuses_a_mix_of_names_and_ids(peer: Peer) -> None:
     """)
 
 
-def test_errors_are_repeated_in_a_session(peer: Peer) -> None:
+def test_partition_errors_are_repeated_in_every_answer_of_a_session(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic, part(0, 99), part(3))), 12, on=wire).session_id

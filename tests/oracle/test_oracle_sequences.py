@@ -243,7 +243,7 @@ def test_kafka_appends_only_one_of_two_entries_for_a_partition_in_one_produce(pe
     assert [answer.error_code for answer in answers] == {"kafka": [0], "penstock": [0, 0]}[peer.name]
 
 
-def test_a_busy_connection_is_answered_in_order(peer: Peer) -> None:
+def test_requests_of_a_busy_connection_are_answered_in_order(peer: Peer) -> None:
     topic = peer.topic()
     wire = peer.connect()
     began = time.monotonic()

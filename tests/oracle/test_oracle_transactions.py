@@ -250,7 +250,7 @@ def test_partitions_are_added_to_a_transaction(peer: Peer) -> None:
     """)
 
 
-def test_brokers_verify_and_add_partitions(peer: Peer) -> None:
+def test_brokers_verify_and_add_partitions_of_a_transaction(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
 

@@ -61,7 +61,7 @@ def test_times_win_over_offsets_and_a_common_time_wins_over_times_by_partition()
     ("changes", "sentence"),
     [
         ({"subscribe": ""}, "names no topic"),
-        ({"assign": '{"orders":[0]}'}, "given: subscribe and assign"),
+        ({"assign": '{"orders":[0]}'}, "contain subscribe and assign of"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"startingOffsets": "soonest"}, 'takes "earliest", "latest" or JSON'),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "-2 is earliest, -1 latest"),

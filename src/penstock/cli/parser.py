@@ -72,7 +72,7 @@ def _reworded(message: str) -> str:
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Returns `: did you mean …?` with the most similar known word, or an empty string if none is similar."""
+    """Returns `: did you mean X?` with the most similar known word, or an empty string if none is similar."""
     from difflib import get_close_matches
 
     found = get_close_matches(word.partition("=")[0], list(known), n=1, cutoff=LEAST_LIKENESS)

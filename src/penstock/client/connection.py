@@ -299,7 +299,7 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the header's part behind the correlation id, which all requests of an API version have in common."""
+        """Returns the bytes after the correlation id: they are the same in the headers of all requests of a version."""
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
         self._header_ends[api_key, version] = end

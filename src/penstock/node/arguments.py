@@ -47,7 +47,7 @@ def partition_counts(topics: Mapping[str, int] | None) -> dict[str, int]:
         if not isinstance(name, str):
             raise TypeError(f"{name!r} is not a topic name: write a text")
         if type(count) is not int:
-            raise TypeError(f"topic {name!r} has {count!r} for partitions: write a whole number")
+            raise TypeError(f"topic {name!r} has the partition count {count!r}: write a whole number")
     return dict(topics or {})
 
 

@@ -124,7 +124,9 @@ class ImageDelivery:
         if wanted == logs.dirs.cordoned:
             return
         logs.dirs.cordon(wanted)
-        logger.info("cordoned log directories, which get no new partitions: %s", ", ".join(sorted(wanted)) or "none")
+        logger.info(
+            "these log directories are cordoned and get no new partitions: %s", ", ".join(sorted(wanted)) or "none"
+        )
         self._broker.lifecycle.beat_now()
 
 

@@ -95,9 +95,9 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a function that calls `convert`, and also `_lose` if `convert` returns None.
+        """Returns a function that converts a value, and reports a loss if the column can't hold the value.
 
-        None means that the column can't hold the value.
+        `convert` returns None for a value that the column can't hold.
         """
 
         def converted(value: Any) -> Any:

@@ -55,7 +55,9 @@ class TableJob:
 
     def check(self) -> None:
         if self.format not in FORMATS or self.mode not in MODES:
-            raise SourceError(f"A table's format is {' or '.join(FORMATS)}, and its mode {' or '.join(MODES)}.")
+            raise SourceError(
+                f"The table's format or mode is unknown: use {' or '.join(FORMATS)}, and {' or '.join(MODES)}."
+            )
         if self.mode == "upsert" and self.format != "delta":
             raise SourceError("Parquet tables can't replace rows: use a Delta table for upserts.")
         decoding = [name for name in self.topic.options if name.lower().startswith("value.")]

@@ -90,7 +90,7 @@ def write_varint(value: int) -> bytes:
 
 
 def read_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads a compact length of more than one byte. Returns the length plus one, as it is encoded, and the position."""
+    """Reads a compact length of several bytes. Returns it as encoded (length plus one), and the position after it."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value > _INT32_MAX:
         raise DecodeError(f"a length of {value} is larger than any frame")

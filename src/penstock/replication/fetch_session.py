@@ -47,7 +47,7 @@ class ReplicaSession:
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """Cancels the removal of a partition: the caller names it again."""
+        """Cancels the removal of a partition that is followed again, before a request has removed it."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:

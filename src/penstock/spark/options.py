@@ -214,8 +214,10 @@ class _Given:
         if not given and self.text("path"):
             return _names(self.text("path") or ""), None, ()
         if len(given) != 1:
-            found = " and ".join(given) if given else "none of them"
-            raise SourceError(f"Exactly one of subscribe, subscribePattern and assign has to be given; given: {found}.")
+            found = " and ".join(given) if given else "none"
+            raise SourceError(
+                f"The options contain {found} of subscribe, subscribePattern and assign: set exactly one of them."
+            )
         text = (self.text(given[0]) or "").strip()
         if given[0] == "subscribe":
             return _names(text), None, ()
@@ -288,7 +290,7 @@ def _json(text: str, takes: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SourceError(f"{takes}; given is {text!r}.")
+        raise SourceError(f"{takes}, not {text!r}.")
     return found
 
 

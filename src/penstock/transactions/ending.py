@@ -201,9 +201,7 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
 
 
 def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
-    """Completes the transaction once every partition has its marker; no-op if the transaction of these markers is no
-    longer the one that waits for completion.
-    """
+    """Completes the transaction once every partition has its marker; no-op if another transaction has begun since."""
     txn = shard.transactions.get(markers.transactional_id)
     if txn is None or txn.state not in DECIDED:
         return

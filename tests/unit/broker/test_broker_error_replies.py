@@ -104,7 +104,7 @@ def test_splitting_a_request_separates_matching_partitions_from_others() -> None
     assert kept.topic_data[0].partition_data[0].records == b"r"
 
 
-def test_splitting_a_fully_matching_request_keeps_nothing_for_the_other_part() -> None:
+def test_if_all_partitions_match_a_split_leaves_no_other_request() -> None:
     kept, hit = split(produce(("t", [0])), 9, is_t0)
     assert kept is None
     assert hit is not None

@@ -91,7 +91,7 @@ def test_a_full_cache_evicts_only_a_session_that_was_idle_long_enough() -> None:
     assert cache.open(request(second.id, 1), NOW + EVICTION_MS)[0] is second
 
 
-def test_partitions_that_gave_data_go_to_the_back_of_the_queue() -> None:
+def test_partitions_that_returned_data_move_to_the_back_of_their_session() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0, 1, 2]})
     session.rotate([next(iter(session.partitions.values()))])
@@ -109,7 +109,7 @@ def test_topic_ids_and_names_do_not_mix_in_one_session() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_the_epoch_wraps_to_one() -> None:
+def test_the_session_epoch_wraps_to_one() -> None:
     session = opened(sessions(), {"a": [0]})
     session.epoch = 0x7FFFFFFF
     session.advance()

@@ -42,7 +42,7 @@ def test_consumers_are_notified_of_the_high_watermark_and_followers_of_appends()
     assert (consumer.seen, follower.seen) == ([7], [10])
 
 
-def test_a_fetch_that_has_left_is_not_notified_again() -> None:
+def test_an_unparked_fetch_is_not_notified_again() -> None:
     waiters = PartitionWaiters()
     consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
     waiters.unpark(consumer)

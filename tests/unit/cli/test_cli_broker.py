@@ -287,7 +287,7 @@ def test_consume_starts_and_stops_at_the_positions_given_with_option_o(
     assert shell.run("consume", "-t", name, "-e", "-D", "", *options) == expected
 
 
-def test_a_count_limits_consume_and_produce(shell: Shell, name: str) -> None:
+def test_the_count_option_limits_consume_and_produce(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-c", "3", stdin=b"1\n2\n3\n4\n5\n")
     assert shell.run("consume", "-t", name, "-c", "2") == "1\n2\n"
     assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"

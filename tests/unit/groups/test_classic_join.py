@@ -15,7 +15,7 @@ def handshake(driver: Driver) -> str:
     return first.joined.member_id
 
 
-def test_a_first_member_leads_generation_one_and_sees_itself() -> None:
+def test_the_first_member_leads_generation_one_and_gets_the_list_of_members() -> None:
     driver = Driver()
     joined = driver.join().joined
     assert joined.error_code == ErrorCode.NONE

@@ -273,7 +273,7 @@ def test_a_follower_of_a_compacted_log_keeps_the_gaps_between_offsets() -> None:
     assert follower.segments.bases == [0, 8], "a segment starts where the one before ended"
 
 
-def test_a_full_disk_stops_writes_and_keeps_what_was_acknowledged() -> None:
+def test_a_full_disk_stops_writes_and_keeps_acknowledged_records() -> None:
     disk = MemoryDisk()
     told: list[str] = []
     logs = manager(disk, ManualClock(NOW), on_offline=lambda directory, error: told.append(directory.path))

@@ -50,7 +50,7 @@ async def on_real_files(tmp_path: Path, work: Callable[[LogManager, Log], Awaita
     logs.abandon()
 
 
-def test_waiters_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_wait_for_a_flush_share_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(logs: LogManager, log: Log) -> None:
         syncs = SlowSyncs(monkeypatch)
         produce(log)
@@ -99,7 +99,7 @@ def test_a_failed_fsync_fails_all_waiters_and_prevents_all_later_acknowledgement
     run(on_real_files(tmp_path, work))
 
 
-def test_a_waiter_for_truncated_records_is_refused_though_others_get_their_offsets(
+def test_a_wait_for_truncated_records_fails_even_if_new_records_get_their_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -199,7 +199,7 @@ def test_everything_below_the_recovery_point_is_synced() -> None:
         assert inode.data == after_power_loss.inode(f"{log.path}/{name}").data
 
 
-def test_flush_messages_and_a_backlog_of_bytes_ask_for_a_flush() -> None:
+def test_a_log_asks_for_a_flush_after_flush_messages_or_many_unflushed_bytes() -> None:
     logs = manager()
     log = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=5))
     for _ in range(4):

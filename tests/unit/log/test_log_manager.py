@@ -174,7 +174,7 @@ def test_a_failed_directory_takes_only_its_own_logs_offline() -> None:
     assert disk.exists("/b/.kafka_cleanshutdown")
 
 
-def test_nothing_acknowledged_is_lost_when_a_disk_fails_and_comes_back() -> None:
+def test_no_acknowledged_record_is_lost_when_a_disk_fails_and_comes_back() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     create(logs)

@@ -41,7 +41,7 @@ def all_online(logs: LogManager) -> bool:
 
 
 @pytest.mark.parametrize("code", SHORTAGES)
-def test_checkpoints_that_a_shortage_prevents_are_written_later(code: int) -> None:
+def test_checkpoints_not_written_for_lack_of_descriptors_are_written_later(code: int) -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -56,7 +56,7 @@ def test_checkpoints_that_a_shortage_prevents_are_written_later(code: int) -> No
 
 
 @pytest.mark.parametrize("code", SHORTAGES)
-def test_a_log_that_a_shortage_prevents_is_created_by_the_next_attempt(code: int) -> None:
+def test_a_log_not_created_for_lack_of_descriptors_is_created_by_the_next_attempt(code: int) -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     shortage = Scarce(disk, code, "/t-0")
@@ -81,7 +81,7 @@ def test_a_start_without_descriptors_is_refused_with_the_remedy() -> None:
         manager(disk)
 
 
-def test_a_truncation_whose_checkpoint_a_shortage_prevents_changes_nothing_and_may_be_repeated() -> None:
+def test_a_truncation_that_cannot_write_its_checkpoint_changes_nothing_and_may_be_repeated() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -99,7 +99,7 @@ def test_a_truncation_whose_checkpoint_a_shortage_prevents_changes_nothing_and_m
     assert offsets(log) == [0, 1]
 
 
-def test_a_truncation_that_a_shortage_interrupts_takes_only_its_log_offline() -> None:
+def test_a_truncation_interrupted_by_a_lack_of_descriptors_takes_only_its_log_offline() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
@@ -117,7 +117,7 @@ def test_a_truncation_that_a_shortage_interrupts_takes_only_its_log_offline() ->
     assert produce(other) == 0
 
 
-def test_a_compaction_that_a_shortage_prevents_is_tried_again() -> None:
+def test_a_compaction_that_fails_for_lack_of_descriptors_is_tried_again() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     config = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=200, min_cleanable_dirty_ratio=0.01)
@@ -136,7 +136,7 @@ def test_a_compaction_that_a_shortage_prevents_is_tried_again() -> None:
     assert len(offsets(log)) < 18
 
 
-def test_a_shortage_is_recognised_through_the_error_that_it_caused() -> None:
+def test_a_lack_of_descriptors_is_recognised_as_the_cause_of_another_error() -> None:
     error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "refused")
     error.__cause__ = DiskError(errno.EMFILE, "Too many open files", "/t-0")
     assert is_shortage(error)

@@ -153,7 +153,7 @@ def test_truncation_rebuilds_producers_from_the_remaining_batches() -> None:
     assert [entry.producer_id for entry in log.producers] == [5]
 
 
-def test_a_log_can_start_over_at_any_offset() -> None:
+def test_a_fully_truncated_log_can_start_at_any_offset() -> None:
     log = new_log()
     produce(log, 5, producer_id=5, producer_epoch=0, base_sequence=0)
     log.truncate_fully_and_start_at(1000)

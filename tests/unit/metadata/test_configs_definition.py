@@ -124,7 +124,7 @@ def test_an_item_given_twice_counts_once() -> None:
     assert ConfigKey("a", LIST, "", "", ListOf()).parse("x,y, x") == ("x", "y")
 
 
-def test_case_is_ignored_where_kafka_ignores_it() -> None:
+def test_upper_and_lower_case_are_equal_where_kafka_ignores_case() -> None:
     key = ConfigKey("a", STRING, "x", "", OneOf(("UPGRADE",), ignore_case=True))
     assert key.parse("upgrade") == "upgrade"
 

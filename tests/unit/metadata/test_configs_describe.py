@@ -65,7 +65,7 @@ def test_retention_in_hours_is_shown_in_milliseconds_and_as_a_default(settings: 
     )
 
 
-def test_internal_configs_are_shown_only_where_set(settings: Settings) -> None:
+def test_internal_configs_are_shown_only_if_they_are_set(settings: Settings) -> None:
     names = {each.name for each in describe_topic({}, settings)}
     assert "internal.segment.bytes" not in names
     shown = describe_topic({"internal.segment.bytes": "5"}, settings)

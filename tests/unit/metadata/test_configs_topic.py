@@ -16,7 +16,7 @@ from penstock.metadata.image import MetadataImage
 from penstock.protocol.vocabulary import ResourceType
 
 
-def test_the_typed_form_has_a_field_for_every_config_with_its_default() -> None:
+def test_log_config_has_a_field_for_every_topic_config_with_its_default() -> None:
     typed = {each.name: getattr(LogConfig(), each.name) for each in fields(LogConfig)}
     table = {name.replace(".", "_"): key.default_value() for name, key in TOPIC_CONFIGS.items() if not key.internal}
     table["cleanup_policy"] = frozenset(table["cleanup_policy"])  # type: ignore[arg-type,assignment]
@@ -47,7 +47,7 @@ def test_every_config_is_documented_and_its_default_is_valid() -> None:
             key.parse(key.default)
 
 
-def test_strings_become_typed_fields() -> None:
+def test_topic_config_strings_are_parsed_to_typed_fields() -> None:
     config = LogConfig.from_map(
         {
             "cleanup.policy": "compact , delete",

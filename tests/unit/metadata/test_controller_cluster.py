@@ -136,7 +136,7 @@ def test_an_unfenced_broker_leads_leaderless_partitions_that_it_may_lead(
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
 
 
-def test_unfencing_needs_the_current_epoch_and_a_second_one_changes_nothing() -> None:
+def test_unfencing_needs_the_current_epoch_and_unfencing_again_changes_nothing() -> None:
     image = image_of(brokers="1!")
     with pytest.raises(KafkaError) as refusal:
         unfence_broker(image, 1, 4)

@@ -60,7 +60,7 @@ def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     assert sum(move.copies for move in moves) == 4
 
 
-def test_the_smallest_partitions_move() -> None:
+def test_a_rebalance_moves_the_smallest_partitions() -> None:
     before = placed(*[(1,)] * 4)
     sizes = {("t", 0): 900, ("t", 1): 10, ("t", 2): 800, ("t", 3): 20}
     moves = rebalance(before, {1: None, 2: None}, sizes)

@@ -49,7 +49,7 @@ def test_replicas_of_a_partition_are_in_different_racks(seed: int, factor: int) 
     assert set(Counter(replicas[0] for replicas in assignments).values()) == {2}
 
 
-def test_more_replicas_than_racks_use_racks_again() -> None:
+def test_with_more_replicas_than_racks_a_rack_gets_several_replicas() -> None:
     assignments = place(brokers("a", "a", "b", "b"), 8, 3, Random(3))
     assert all(len(set(replicas)) == 3 for replicas in assignments)
 

@@ -172,7 +172,7 @@ def test_a_protected_listener_has_only_limits_per_address() -> None:
     assert counts.refusal("10.0.0.1", protected=True) is not None
 
 
-def test_overrides_are_parsed_as_host_and_count_and_other_forms_are_refused() -> None:
+def test_connection_limits_of_hosts_are_parsed_as_host_and_count_and_other_forms_are_refused() -> None:
     assert parse_ip_overrides(["127.0.0.1:5", "[::1]:7", "host:0"]) == {"127.0.0.1": 5, "::1": 7, "host": 0}
     for wrong in ("host", "host:", ":5", "host:many"):
         with pytest.raises(ValueError, match="is not host:count"):
@@ -191,7 +191,7 @@ def test_a_limited_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCap
     assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more lines like the next one were not logged", "again"]
 
 
-def test_stacks_of_one_kind_of_failure_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_stack_traces_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitedLog(logging.getLogger("penstock.net"), lambda: 0.0)
     for _ in range(100):
         log.exception("Fetch", "Fetch v3 failed", ZeroDivisionError())

@@ -188,7 +188,9 @@ def test_a_refused_request_closes_its_connection_after_the_answers_to_earlier_re
 
 
 @pytest.mark.parametrize("where", ["dispatch", "coroutine"])
-def test_a_bug_in_a_handler_costs_one_connection(loop: str, where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_of_a_handler_closes_only_its_connection(
+    loop: str, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def later() -> Reply:
         await asyncio.sleep(0)
         raise ZeroDivisionError
@@ -276,7 +278,7 @@ def test_unread_answers_are_counted_and_slow_readers_are_closed(loop: str) -> No
     run_on(loop, scenario())
 
 
-def test_an_answer_that_overdraws_the_memory_of_unread_answers_costs_its_connection(loop: str) -> None:
+def test_an_answer_that_overdraws_the_memory_of_unread_answers_closes_its_connection(loop: str) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=15_000_000)) as harness:
             deaf = [await harness.client() for _ in range(3)]
@@ -408,7 +410,9 @@ def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pyte
     assert "refused: max.connections=2 connections are open" in caplog.text
 
 
-def test_a_node_displaces_the_client_that_was_idle_longest(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_of_a_node_replaces_the_client_connection_that_was_idle_longest(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         limits = Limits(max_connections=2, loopback_connections=0)
         nodes = Listener("CONTROLLER", protected=True)
@@ -560,7 +564,7 @@ def test_stopping_completes_requests_in_progress_and_starts_no_others(loop: str)
     run_on(loop, scenario())
 
 
-def test_stopping_closes_connections_whose_requests_outlast_the_grace(loop: str) -> None:
+def test_stopping_closes_connections_whose_requests_outlast_the_grace_period(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:

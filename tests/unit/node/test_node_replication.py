@@ -97,7 +97,7 @@ def test_unreplicated_records_of_a_dead_leader_are_truncated(cluster: Cluster) -
     assert first == second == third
 
 
-def test_deleted_records_are_deleted_on_every_node(cluster: Cluster) -> None:
+def test_delete_records_deletes_records_on_every_node(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         write(producer, *[b"%d" % number for number in range(10)])
         end = cluster.run(1, _end(cluster.node(1)))

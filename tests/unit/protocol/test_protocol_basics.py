@@ -96,7 +96,7 @@ def test_the_table_of_apis_agrees_with_the_messages(key: int) -> None:
     assert request_class(key).__name__ == api.name + "Request"
 
 
-def test_headers_follow_the_version_except_for_the_api_versions_response() -> None:
+def test_header_versions_follow_the_api_version_except_for_the_api_versions_response() -> None:
     assert (request_header_version(0, 8), request_header_version(0, 9)) == (1, 2)
     assert (response_header_version(0, 8), response_header_version(0, 9)) == (0, 1)
     assert (request_header_version(18, 3), response_header_version(18, 3)) == (2, 0)

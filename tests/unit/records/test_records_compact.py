@@ -230,7 +230,7 @@ def test_a_commit_marker_stays_as_long_as_its_data() -> None:
     assert offsets_of(Round(now=NOW + RETENTION).run(second)) == [2]
 
 
-def test_a_marker_that_holds_an_active_producers_epoch_stays_empty() -> None:
+def test_a_marker_with_the_last_epoch_of_an_active_producer_stays_as_an_empty_batch() -> None:
     active = {1: LastRecord(last_data_offset=None, producer_epoch=0)}
     first = Round(last_records=active).run([marker(0, True), put(1, (b"a", b"1"))])
     cleaned = Round(now=NOW + RETENTION, last_records=active).run(first)
@@ -240,7 +240,7 @@ def test_a_marker_that_holds_an_active_producers_epoch_stays_empty() -> None:
     assert len(Round(now=NOW + RETENTION).run(cleaned)) == 1
 
 
-def test_other_control_records_are_never_changed() -> None:
+def test_compaction_never_changes_control_records_other_than_markers() -> None:
     from penstock.protocol.persisted.raft.leader_change_message import LeaderChangeMessage
 
     log = [build_control([LeaderChangeMessage(version=0, leader_id=1)], timestamp=1), put(1, (b"a", b"1"))]

@@ -300,7 +300,7 @@ class Settings:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
 
 
-def test_rules_follow_from_topic_configs() -> None:
+def test_append_rules_follow_from_topic_configs() -> None:
     assert AppendRules.of(Settings()) == AppendRules(5000, False, 10, 20, None, None, False)
     special = Settings(
         message_timestamp_type="LogAppendTime",

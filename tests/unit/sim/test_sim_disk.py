@@ -133,7 +133,7 @@ def test_an_overwrite_is_undone_byte_by_byte() -> None:
         assert content in (b"abcdefgh", b"abXdefgh", b"abXYefgh", b"abXYZfgh"), content
 
 
-def test_a_sync_covers_only_what_was_written_when_it_began() -> None:
+def test_a_sync_covers_only_data_written_before_it_began() -> None:
     rig = Rig()
 
     async def run() -> None:

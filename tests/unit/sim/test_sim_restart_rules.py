@@ -31,11 +31,11 @@ def test_deleted_records_of_a_stale_leader_may_disappear_with_the_next_leader() 
     assert found(look(0, range(20)), look(11, range(11, 20)), 11) == []
 
 
-def test_the_start_may_move_to_an_earlier_deletion_of_another_replica() -> None:
+def test_the_log_start_may_move_to_an_earlier_deletion_of_another_replica() -> None:
     assert found(look(0, range(20)), look(8, range(8, 20)), 8, 11) == []
 
 
-def test_the_start_may_not_move_to_an_offset_that_no_replica_had() -> None:
+def test_the_log_start_may_not_move_to_an_offset_that_no_replica_had() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20)), 11, starts={0}) == [
         "t-0 started at 0 and starts at 11 after a clean restart",
         "t-0 changed with a clean restart",
@@ -71,7 +71,7 @@ def test_deleted_records_do_not_come_back_with_a_clean_restart() -> None:
     ]
 
 
-def test_a_start_that_moves_back_is_found_even_without_records() -> None:
+def test_a_log_start_that_moves_back_is_found_even_without_records() -> None:
     assert found(look(11, range(0)), look(9, range(0)), 11) == [
         "t-0 started at 11 and starts at 9 after a clean restart"
     ]

@@ -41,7 +41,7 @@ def test_only_faults_and_actors_that_cause_the_failure_are_left() -> None:
     assert runs <= 200
 
 
-def test_a_run_that_breaks_another_rule_does_not_count() -> None:
+def test_a_smaller_run_that_breaks_another_rule_is_not_the_same_failure() -> None:
     plan = draw_plan(3, "hostile", duration_s=60)
     small = shrink(verdict(plan, "rule"), run=lambda part: verdict(part, "another rule"))
     assert small.plan == plan

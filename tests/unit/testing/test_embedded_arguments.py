@@ -50,7 +50,7 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
             "property num.partitions can't be None: write a",
         ),
         (lambda: Broker(topics=LIST), TypeError, r"names with partition counts, such as {'orders': 3}"),
-        (lambda: Broker(topics={"orders": TEXT}), TypeError, "topic 'orders' has '3' for partitions"),
+        (lambda: Broker(topics={"orders": TEXT}), TypeError, "topic 'orders' has the partition count '3'"),
         (lambda: Broker().create_topic("t", retention_mss=1), ValueError, "'retention.mss': did you mean retention.ms"),
         (
             lambda: Broker().create_topics({"t": 1}, configs={"retention_ms": 1}),
@@ -67,7 +67,7 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
         (lambda: Broker(config={"super.users": "User:a"}), ValueError, "super.users requires protection that Penstock"),
         (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
         (lambda: Cluster(nodes=0), ValueError, "nodes is 0: write 1 or more"),
-        (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3': write a whole number"),
+        (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3', which is not a whole number"),
         (lambda: Faults().add(error=9999), ValueError, "no error of Kafka has the code 9999"),
         (lambda: Faults().add(api="Prodce", delay=1), ValueError, "no API is called 'Prodce': did you mean Produce?"),
     ],

@@ -20,8 +20,8 @@ class ConfigError(ValueError):
     """A value or name is refused; the message is for the user."""
 
     @staticmethod
-    def invalid(name: str, value: object, why: str) -> ConfigError:
-        return ConfigError(f"{name} can't be '{_shown(value)}': {why}")
+    def invalid(name: str, value: object, *, remedy: str) -> ConfigError:
+        return ConfigError(f"{name} can't be '{_shown(value)}': {remedy}")
 
 
 class ConfigType(IntEnum):
@@ -57,11 +57,11 @@ class Range:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, int | float):
-            raise ConfigError.invalid(name, value, "give a value.")
+            raise ConfigError.invalid(name, value, remedy="give a value.")
         if self.low is not None and value < self.low:
-            raise ConfigError.invalid(name, value, f"give {self.low} or more.")
+            raise ConfigError.invalid(name, value, remedy=f"give {self.low} or more.")
         if self.high is not None and value > self.high:
-            raise ConfigError.invalid(name, value, f"give {self.high} or less.")
+            raise ConfigError.invalid(name, value, remedy=f"give {self.high} or less.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RangeOr:
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, int) or (value != self.other and not self.low <= value <= self.high):
             why = f"give {self.low} to {self.high}, or {self.other}."
-            raise ConfigError.invalid(name, value, why)
+            raise ConfigError.invalid(name, value, remedy=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class OneOf:
         if self.ignore_case:
             if not isinstance(value, str) or value.upper() not in {known.upper() for known in self.values}:
                 why = f"use one of {', '.join(sorted(v.upper() for v in self.values))}, in any case."
-                raise ConfigError.invalid(name, value, why)
+                raise ConfigError.invalid(name, value, remedy=why)
         elif value not in self.values:
-            raise ConfigError.invalid(name, value, f"use one of {', '.join(self.values)}.")
+            raise ConfigError.invalid(name, value, remedy=f"use one of {', '.join(self.values)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +101,21 @@ class ListOf:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, tuple):
-            raise ConfigError.invalid(name, value, "give a value.")
+            raise ConfigError.invalid(name, value, remedy="give a value.")
         if not value and not self.allow_empty:
             raise ConfigError(f"{name} has no items: give one or more of {_listed(self.values)}.")
         for item in value:
             if not item.strip():
                 raise ConfigError(f"{name} has a blank item: fill it in or drop its comma.")
             if self.values and item not in self.values:
-                raise ConfigError.invalid(name, item, f"use one of {', '.join(self.values)}.")
+                raise ConfigError.invalid(name, item, remedy=f"use one of {', '.join(self.values)}.")
 
 
 @dataclass(frozen=True, slots=True)
 class NonEmpty:
     def check(self, name: str, value: ConfigValue) -> None:
         if isinstance(value, str) and not value:
-            raise ConfigError.invalid(name, value, "give some text.")
+            raise ConfigError.invalid(name, value, remedy="give some text.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Matching:
 
     def check(self, name: str, value: ConfigValue) -> None:
         if not isinstance(value, str) or re.fullmatch(self.pattern, value) is None:
-            raise ConfigError.invalid(name, value, self.why)
+            raise ConfigError.invalid(name, value, remedy=self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def parse_value(name: str, kind: ConfigType, text: str) -> ConfigValue:
         case ConfigType.DOUBLE:
             trimmed = text.strip()
             if _DECIMAL.fullmatch(trimmed) is None:
-                raise ConfigError.invalid(name, text, "write a number, such as 0.5.")
+                raise ConfigError.invalid(name, text, remedy="write a number, such as 0.5.")
             return float(trimmed.rstrip("fFdD") if trimmed[-1] in "fFdD" else trimmed)
         case ConfigType.LIST:
             return split_list(text)
@@ -226,7 +226,7 @@ def _format_double(value: float) -> str:
 def _parse_boolean(name: str, text: str) -> bool:
     lowered = text.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigError.invalid(name, text, "write true or false.")
+        raise ConfigError.invalid(name, text, remedy="write true or false.")
     return lowered == "true"
 
 
@@ -237,7 +237,7 @@ def _parse_integer(name: str, kind: ConfigType, text: str) -> int:
         limit = 1 << (_BITS[kind] - 1)
         if -limit <= number < limit:
             return number
-    raise ConfigError.invalid(name, text, f"write a whole number that fits {kind.name}.")
+    raise ConfigError.invalid(name, text, remedy=f"write a whole number that fits {kind.name}.")
 
 
 def _shown(value: object) -> str:

@@ -40,7 +40,7 @@ class OffsetReset:
         if text.startswith("by_duration:") and _DURATION.fullmatch(text.removeprefix("by_duration:")):
             return
         why = "use earliest, latest, or by_duration: and a time back from now, such as by_duration:PT1H."
-        raise ConfigError.invalid(name, value, why)
+        raise ConfigError.invalid(name, value, remedy=why)
 
 
 @dataclass(frozen=True, slots=True)

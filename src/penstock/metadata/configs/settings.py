@@ -249,7 +249,7 @@ def parse_host_counts(name: str, text: str) -> dict[str, int]:
             continue
         host, colon, count = item.rpartition(":")
         if not colon or not host.strip() or not count.strip().isdigit():
-            raise ConfigError.invalid(name, text, f"'{item}' is not of the form host:count")
+            raise ConfigError.invalid(name, text, remedy=f"'{item}' is not of the form host:count")
         found[host.strip()] = int(count)
     return found
 
@@ -263,7 +263,7 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
             if name == "max.connections.per.ip.overrides":
                 parse_host_counts(name, text)
             elif name == CORDONED and "*" in (items := [item.strip() for item in text.split(",")]) and len(items) > 1:
-                raise ConfigError.invalid(name, text, "* means all directories: give * alone")
+                raise ConfigError.invalid(name, text, remedy="* means all directories: give * alone")
 
 
 def check_lockout(per_ip: str | None, overrides: str | None) -> None:
@@ -280,7 +280,7 @@ def check_cordoned(text: str | None, log_dirs: Iterable[str]) -> None:
     known = set(map(_plain_path, log_dirs))
     for path in (item.strip() for item in (text or "").split(",")):
         if path and path != "*" and _plain_path(path) not in known:
-            raise ConfigError.invalid(CORDONED, text or "", f"{path} is not one of log.dirs")
+            raise ConfigError.invalid(CORDONED, text or "", remedy=f"{path} is not one of log.dirs")
 
 
 def _plain_path(path: str) -> str:

@@ -42,7 +42,7 @@ class ThrottledReplicas:
         if items == ("*",) or all(re.fullmatch(r"[0-9]+:[0-9]+", item) for item in items):
             return
         why = "give * alone or partition:broker pairs, such as 0:1,1:2."
-        raise ConfigError.invalid(name, value, why)
+        raise ConfigError.invalid(name, value, remedy=why)
 
 
 def _key(

@@ -214,7 +214,7 @@ def heartbeat(
     shutdown_offset: int | None = None,
     lowest_active_offset: int | None = None,
 ) -> Decision[HeartbeatReply]:
-    """Decides on a broker's heartbeat. `Heartbeats` keeps `shutdown_offset` and `lowest_active_offset`."""
+    """Decides on a broker's heartbeat. Both offsets come from `Heartbeats`, which keeps the sessions of brokers."""
     broker_id = request.broker_id
     broker = registered_broker(image, broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset >= broker.epoch

@@ -63,7 +63,7 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """A handle without the fields of debug mode: a run makes hundreds of handles per virtual second."""
+    """An asyncio handle without the fields of debug mode, because a run makes very many handles."""
 
     __slots__ = ()
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.controlplane.producer_ids import ProducerIds
     from penstock.broker.coordinators.groups import Groups
+    from penstock.broker.coordinators.share_persister import SharePersister
     from penstock.broker.coordinators.share_states import ShareStates
     from penstock.broker.coordinators.transactions import Transactions
     from penstock.broker.fetch.fetch_policy import FetchPolicy
@@ -55,6 +56,7 @@ class Broker:
     groups: Groups
     transactions: Transactions
     share_states: ShareStates
+    persister: SharePersister
     quotas: Quotas
     telemetry: Telemetry
     #: None on a node without an authorizer, where every client is allowed everything.

@@ -9,6 +9,8 @@ from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.journal import record_deletion
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.journal import erase_group as erase_consumer_group
+from penstock.groups.share.group import ShareGroup
+from penstock.groups.share.journal import erase_group as erase_share_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_15_describe_groups import DescribedGroup, DescribedGroupMember
 from penstock.protocol.messages.api_16_list_groups import ListedGroup
@@ -66,7 +68,13 @@ def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozense
 
 
 def group_type(group: Group) -> str:
-    return "classic" if isinstance(group, ClassicGroup) else "consumer"
+    match group:
+        case ClassicGroup():
+            return "classic"
+        case ConsumerGroup():
+            return "consumer"
+        case ShareGroup():
+            return "share"
 
 
 def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
@@ -81,6 +89,8 @@ def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
     shard.offsets.erase_group(turn, group_id)
     if isinstance(group, ConsumerGroup):
         erase_consumer_group(turn, group)
+    elif isinstance(group, ShareGroup):
+        erase_share_group(turn, group)
     else:
         record_deletion(turn, group)
     return ErrorCode.NONE

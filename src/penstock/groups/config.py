@@ -39,6 +39,11 @@ class GroupConfig:
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     consumer_migration_policy: str = "bidirectional"
     consumer_regex_refresh_interval_ms: int = 600_000
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5000
+    share_assignment_interval_ms: int = 1000
+    share_max_size: int = 200
+    share_initialize_retry_ms: int = 30_000
 
     @classmethod
     def from_settings(cls, settings: SettingsSource) -> GroupConfig:
@@ -56,4 +61,9 @@ class GroupConfig:
             consumer_assignors=settings.list("group.consumer.assignors"),
             consumer_migration_policy=settings.str("group.consumer.migration.policy").lower(),
             consumer_regex_refresh_interval_ms=settings.int("group.consumer.regex.refresh.interval.ms"),
+            share_session_timeout_ms=settings.int("group.share.session.timeout.ms"),
+            share_heartbeat_interval_ms=settings.int("group.share.heartbeat.interval.ms"),
+            share_assignment_interval_ms=settings.int("group.share.assignment.interval.ms"),
+            share_max_size=settings.int("group.share.max.size"),
+            share_initialize_retry_ms=settings.int("group.share.initialize.retry.interval.ms"),
         )

@@ -18,6 +18,7 @@ from penstock.groups.consumer.group import (
 from penstock.groups.consumer.heartbeat import check_request, heartbeat
 from penstock.groups.consumer.timing import start_timers
 from penstock.groups.migration import retire, upgrade
+from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from penstock.protocol.messages.api_69_consumer_group_describe import (
@@ -66,6 +67,8 @@ def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found: join it.")
     if group is None:
         return ConsumerGroup(group_id)
+    if isinstance(group, ShareGroup):
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     if group.members or group.pending_members:
         return upgrade(turn, shard.image, group)
     record_deletion(turn, group)  # an empty classic group becomes a consumer group with the same offsets

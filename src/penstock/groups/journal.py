@@ -41,6 +41,12 @@ _KINDS: dict[int, _Kind] = {
     6: _Kind("consumer_group_target_assignment_metadata", "ConsumerGroupTargetAssignmentMetadata", 0),
     7: _Kind("consumer_group_target_assignment_member", "ConsumerGroupTargetAssignmentMember", 0),
     8: _Kind("consumer_group_current_member_assignment", "ConsumerGroupCurrentMemberAssignment", 0),
+    10: _Kind("share_group_member_metadata", "ShareGroupMemberMetadata", 0),
+    11: _Kind("share_group_metadata", "ShareGroupMetadata", 0),
+    12: _Kind("share_group_target_assignment_metadata", "ShareGroupTargetAssignmentMetadata", 0),
+    13: _Kind("share_group_target_assignment_member", "ShareGroupTargetAssignmentMember", 0),
+    14: _Kind("share_group_current_member_assignment", "ShareGroupCurrentMemberAssignment", 0),
+    15: _Kind("share_group_state_partition_metadata", "ShareGroupStatePartitionMetadata", 0),
     16: _Kind("consumer_group_regular_expression", "ConsumerGroupRegularExpression", 0),
 }
 _LEGACY_OFFSET_COMMIT = 0  # the same fields, written by brokers before 0.9

@@ -14,6 +14,7 @@ from penstock.groups.classic.rebalance import join_error, sync_error
 from penstock.groups.consumer import classic_members
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -35,6 +36,9 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
     group = shard.groups.get(request.group_id)
     if not room.admits_join(shard, turn, group, request, caller):
         turn.reply(token, join_error(request.member_id, ErrorCode.POLICY_VIOLATION))
+        return
+    if isinstance(group, ShareGroup):
+        turn.reply(token, join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
     if isinstance(group, ConsumerGroup):
         if group.members:
@@ -78,7 +82,7 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
             classic_sync.sync(turn, group, request, token)
         else:
             turn.reply(token, sync_error(ErrorCode.POLICY_VIOLATION))
-    elif group is None:
+    elif group is None or isinstance(group, ShareGroup):
         turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     else:
         try:
@@ -95,7 +99,7 @@ def heartbeat(
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
-    if group is None:
+    if group is None or isinstance(group, ShareGroup):
         return ErrorCode.UNKNOWN_MEMBER_ID
     return classic_members.heartbeat(shard.turn(now_ms, 0), group, generation, member_id, instance_id)
 
@@ -106,7 +110,7 @@ def leave(shard: GroupShard, turn: Turn, group_id: str, members: list[MemberIden
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         return classic_leave.leave(turn, group, members)
-    if group is not None:
+    if isinstance(group, ConsumerGroup):
         return classic_members.leave(shard, turn, group, members)
     return LeaveGroupResponse(
         members=[

@@ -14,6 +14,7 @@ from penstock.groups.consumer.commit import check_fetch
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.groups.journal import NO_EXPIRY
+from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
@@ -73,6 +74,8 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
 def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> None:
     group = shard.groups.get(request.group_id)
     generation = request.generation_id_or_member_epoch
+    if isinstance(group, ShareGroup):
+        raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_consumer_commit(group, request, api_version)
     elif group is not None:
@@ -126,8 +129,17 @@ def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
     )
 
 
+def no_offsets(group: ShareGroup) -> KafkaError:
+    return KafkaError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Group {group.group_id} is a share group, whose offsets are not committed: use another group.",
+    )
+
+
 def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
     group = shard.groups.get(request.group_id)
+    if isinstance(group, ShareGroup):
+        raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_fetch(group, request.member_id, request.member_epoch)
     return shard.offsets.fetch(request.group_id, request.topics, require_stable, shard.topic_id)
@@ -159,6 +171,8 @@ def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) 
 
 
 def _check_offset_delete(group: Group) -> None:
+    if isinstance(group, ShareGroup):
+        raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         return
     if group.state is State.DEAD:
@@ -193,7 +207,7 @@ def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
 def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
     """Erases offsets older than `offsets.retention.minutes`, and groups without members whose last offset is erased."""
     group = shard.groups.get(group_id)
-    if group is None:
+    if group is None or isinstance(group, ShareGroup):
         return
     retention_ms = turn.config.offsets_retention_ms
     left = False

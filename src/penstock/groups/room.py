@@ -9,6 +9,7 @@ from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.join import MEMBER_ID_HANDSHAKE_SINCE
 from penstock.groups.consumer.group import JOIN_EPOCH, ConsumerGroup, ConsumerMember
 from penstock.groups.offsets import OFFSET_BYTES, size_of
+from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import TopicPartition
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.protocol.messages.api_11_join_group import JoinGroupRequest
     from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest
     from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+    from penstock.protocol.messages.api_76_share_group_heartbeat import ShareGroupHeartbeatRequest
 
 
 def held_by(group: Group) -> int:
@@ -47,7 +49,7 @@ def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: Joi
         size += sizes.protocols((each.name, each.metadata) for each in request.protocols)
     if group is None:
         size += _new_group(request.group_id)
-    else:
+    elif not isinstance(group, ShareGroup):
         known = group.members.get(group.static_members.get(instance_id or "", request.member_id))
         if known is not None:
             size -= known.held_bytes
@@ -80,7 +82,22 @@ def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbe
     topics = was.topics if request.subscribed_topic_names is None else request.subscribed_topic_names
     size = sizes.MEMBER_BYTES + sizes.texts(request.member_id, request.instance_id, *texts, *caller[:2])
     size += sizes.topics(topics) + (_new_group(request.group_id) if group is None else 0)
-    if not shard.allowance.grant(size - (known.held_bytes if known is not None else 0), turn.now_ms):
+    _grant(shard, turn, size - (known.held_bytes if known is not None else 0))
+
+
+def check_share_heartbeat(shard: GroupShard, turn: Turn, request: ShareGroupHeartbeatRequest, caller: Caller) -> None:
+    """Raises POLICY_VIOLATION if a member joins or extends its subscription and there is no memory for it."""
+    if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and not request.subscribed_topic_names):
+        return
+    group = shard.groups.get(request.group_id)
+    known = group.members.get(request.member_id) if isinstance(group, ShareGroup) else None
+    size = sizes.MEMBER_BYTES + sizes.texts(request.member_id, request.rack_id, *caller[:2])
+    size += sizes.topics(request.subscribed_topic_names or ()) + (_new_group(request.group_id) if group is None else 0)
+    _grant(shard, turn, size - (known.held_bytes if known is not None else 0))
+
+
+def _grant(shard: GroupShard, turn: Turn, size: int) -> None:
+    if not shard.allowance.grant(size, turn.now_ms):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             "The coordinator's memory for groups is full: raise penstock.coordinator.max.bytes or delete groups.",

@@ -22,6 +22,10 @@ from penstock.groups.consumer.timing import Limits, is_due, start_timers
 from penstock.groups.journal import OffsetKey, decode_record, encode_record
 from penstock.groups.offset_requests import forget_topics
 from penstock.groups.offsets import Offsets
+from penstock.groups.share import heartbeat as share_heartbeat
+from penstock.groups.share import journal as share_journal
+from penstock.groups.share import states as share_states
+from penstock.groups.share.group import ShareGroup
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.turn import JournalRecord, Turn
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, TopicChanges, topic_changes
@@ -29,6 +33,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGroupMetadataKey
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
+from penstock.protocol.persisted.group.share_group_metadata import ShareGroupMetadataKey
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import NO_PRODUCER_ID, ResourceType
 
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-Group = ClassicGroup | ConsumerGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class GroupShard:
@@ -76,6 +81,8 @@ class GroupShard:
             self.offsets.apply(key, value, log_offset, producer_id)
         elif type(key) is GroupMetadataKey:
             self._apply_classic(key.group, value)
+        elif isinstance(key, share_journal.SHARE_KEYS):
+            self._apply_share(record)
         else:
             self._apply_consumer(record)
 
@@ -100,6 +107,18 @@ class GroupShard:
             del self.groups[key.group_id]
         else:
             consumer_journal.apply(group, record)
+
+    def _apply_share(self, record: JournalRecord) -> None:
+        key = record.key
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, ShareGroup):
+            if record.value is None:
+                return
+            group = self.groups[key.group_id] = ShareGroup(key.group_id)
+        if record.value is None and type(key) is ShareGroupMetadataKey:
+            del self.groups[key.group_id]
+        else:
+            share_journal.apply(group, record)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         self.offsets.apply_marker(producer_id, commit)
@@ -127,6 +146,9 @@ class GroupShard:
             if isinstance(group, ConsumerGroup):
                 start_timers(turn, group, self.limits(group.group_id))
                 continue
+            if isinstance(group, ShareGroup):
+                share_heartbeat.start_timers(turn, group, self.share_limits(group.group_id))
+                continue
             restore(turn, group)
             if len(group.members) > turn.config.max_size:
                 rebalance.prepare_rebalance(turn, group)
@@ -134,7 +156,7 @@ class GroupShard:
     def abandon(self, turn: Turn) -> None:
         """Answers parked requests with NOT_COORDINATOR when the leadership of the partition is lost."""
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
+            if not isinstance(group, ClassicGroup):
                 continue  # its members are answered at once, or when their records are committed
             for member in group.members.values():
                 token = group.take_join(member)
@@ -154,14 +176,26 @@ class GroupShard:
             if timer is self._deletion:
                 forget_topics(self, turn, self._deleted)
                 self._deleted.clear()
+                self._forget_share_states(turn)
                 continue
             group = self.groups.get(timer.group_id)
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(turn, group, timer)
+            elif isinstance(group, ShareGroup):
+                gone = group.members.get(timer.member_id)
+                if gone is not None:
+                    share_heartbeat.remove(self, turn, group, [gone])
             elif group is not None:
                 member = group.members.get(timer.member_id)
                 if member is not None and is_due(member, timer.kind):
                     remove(self, turn, group, [member])
+
+    def _forget_share_states(self, turn: Turn) -> None:
+        """Drops deleted topics from the lists of share groups; the share coordinator erases their states itself."""
+        for group in self.groups.values():
+            if isinstance(group, ShareGroup):
+                known = group.states.names.keys() - self.image.topics_by_id.keys()
+                share_states.forget(turn, group, known)
 
     @staticmethod
     def _on_classic_timer(turn: Turn, group: ClassicGroup, timer: Timer) -> None:
@@ -196,6 +230,8 @@ class GroupShard:
                 group.metadata_changed = (
                     racks_changed or bool(group.regexes) or any(group.is_subscribed(name) for name in names)
                 )
+            elif isinstance(group, ShareGroup):
+                group.metadata_changed = group.metadata_changed or any(group.is_subscribed(name) for name in names)
 
     # --- lookups
 
@@ -211,6 +247,15 @@ class GroupShard:
             int(own.get("consumer.session.timeout.ms", config.consumer_session_timeout_ms)),
             int(own.get("consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms)),
             int(own.get("consumer.assignment.interval.ms", config.consumer_assignment_interval_ms)),
+        )
+
+    def share_limits(self, group_id: str) -> Limits:
+        own = self.image.config(ResourceType.GROUP, group_id)
+        config = self.config
+        return Limits(
+            int(own.get("share.session.timeout.ms", config.share_session_timeout_ms)),
+            int(own.get("share.heartbeat.interval.ms", config.share_heartbeat_interval_ms)),
+            int(own.get("share.assignment.interval.ms", config.share_assignment_interval_ms)),
         )
 
     def group(self, group_id: str) -> Group:

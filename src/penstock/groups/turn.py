@@ -34,8 +34,8 @@ class Turn:
     replies: list[tuple[Token, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     """Called in a later turn, when the records are committed or have failed."""
-    effects: tuple[()] = ()
-    """Groups have no effects besides records and replies."""
+    effects: list[Any] = field(default_factory=list)
+    """Performed once the records are committed; dropped if they cannot be written."""
     producer: tuple[int, int] | None = None
     """Producer id and epoch of the transaction to which the records belong."""
 

@@ -8,6 +8,8 @@ from penstock.groups import room
 from penstock.groups.classic.commit import check_commit
 from penstock.groups.consumer.commit import check_transactional_commit
 from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.offset_requests import no_offsets
+from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
@@ -55,6 +57,8 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
 
 def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> None:
     group = shard.groups.get(request.group_id)
+    if isinstance(group, ShareGroup):
+        raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_transactional_commit(group, request.member_id, request.generation_id)
     elif group is not None:

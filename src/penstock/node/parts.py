@@ -18,6 +18,7 @@ from penstock.broker.controlplane.producer_ids import ProducerIds
 from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.broker.coordinators.groups import Groups
+from penstock.broker.coordinators.share_persister import SharePersister
 from penstock.broker.coordinators.share_states import ShareStates
 from penstock.broker.coordinators.transactions import Transactions
 from penstock.broker.events import Observer, log_event
@@ -159,6 +160,11 @@ def make_broker(
     )
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
     allowance = Allowance(settings.int("penstock.coordinator.max.bytes"))
+    topic_creator = TopicCreator(settings, metadata, channel, lifecycle)
+    share_states = ShareStates(
+        node_id=node_id, settings=settings, clock=world.clock, partitions=partitions, metadata=metadata
+    )
+    persister = SharePersister(node_id, states=share_states, metadata=metadata, peers=peers, topics=topic_creator)
     groups = Groups(
         node_id=node_id,
         settings=settings,
@@ -167,6 +173,7 @@ def make_broker(
         partitions=partitions,
         metadata=metadata,
         allowance=allowance,
+        persister=persister,
     )
     return Broker(
         node_id=node_id,
@@ -177,7 +184,7 @@ def make_broker(
         logs=logs,
         metadata=metadata,
         channel=channel,
-        topic_creator=TopicCreator(settings, metadata, channel, lifecycle),
+        topic_creator=topic_creator,
         peers=peers,
         lifecycle=lifecycle,
         controller=controller,
@@ -210,9 +217,8 @@ def make_broker(
             peers=peers,
             allowance=allowance,
         ),
-        share_states=ShareStates(
-            node_id=node_id, settings=settings, clock=world.clock, partitions=partitions, metadata=metadata
-        ),
+        share_states=share_states,
+        persister=persister,
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         access=access,

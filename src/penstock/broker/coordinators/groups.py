@@ -7,6 +7,7 @@ offsets. `penstock.groups` makes the decisions.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,18 +19,25 @@ from penstock.broker.tasks import Tasks
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard
+from penstock.groups.share import states as share_states
 from penstock.metadata.image import topic_changes
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_OFFSETS
+from penstock.share.state_journal import ShareKey
 
 if TYPE_CHECKING:
     from random import Random
 
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.coordinators.share_persister import SharePersister
     from penstock.broker.replicas.partitions import Partitions
     from penstock.clock import Clock
+    from penstock.groups.share.states import InitializeStates
     from penstock.groups.turn import Turn
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.005  # for which background work may keep the event loop busy
 
@@ -47,7 +55,9 @@ class Groups:
         partitions: Partitions,
         metadata: MetadataLog,
         allowance: Allowance | None = None,
+        persister: SharePersister | None = None,
     ) -> None:
+        """`persister` reaches the share coordinators; None for a test without share groups."""
         self._allowance = allowance or Allowance()
         self._allowance.counted_by(lambda: sum(each.machine.held_bytes() for each in self._coordinators))
         self._settings = settings
@@ -62,8 +72,10 @@ class Groups:
             clock=clock,
             make=self._make_shard,
             compression=settings.int("offsets.topic.compression.codec"),
+            perform=self._initialize_states,
             commit_timeout_s=settings.int("offsets.commit.timeout.ms") / 1000,
         )
+        self._persister = persister
         self._tasks = Tasks()
 
     def _make_shard(self) -> GroupShard:
@@ -108,6 +120,30 @@ class Groups:
 
     def coordinators(self) -> Iterator[GroupCoordinator]:
         return iter(self._coordinators)
+
+    # --- share groups
+
+    def _initialize_states(self, coordinator: GroupCoordinator, wanted: InitializeStates) -> None:
+        """Performs the effect of a share group's heartbeat: creates states at the share coordinators."""
+        if self._persister is not None:
+            for slot in wanted.partitions:
+                self._tasks.start(self._initialize_state(self._persister, coordinator, wanted, slot))
+
+    async def _initialize_state(
+        self,
+        persister: SharePersister,
+        coordinator: GroupCoordinator,
+        wanted: InitializeStates,
+        slot: tuple[bytes, int],
+    ) -> None:
+        try:
+            await persister.initialize(ShareKey(wanted.group_id, *slot), wanted.state_epoch, share_states.NOWHERE)
+        except KafkaError as error:
+            if error.code is not ErrorCode.FENCED_STATE_EPOCH:  # else the state exists, from a later epoch
+                logger.info("share group %s: a partition can't be initialized yet: %s", wanted.group_id, error)
+                return  # a later heartbeat asks again
+        if coordinator.phase is Phase.ACTIVE:
+            coordinator.post(lambda shard, turn: share_states.initialized(shard, turn, wanted.group_id, [slot]))
 
     # --- background work
 

@@ -79,6 +79,8 @@ HANDLERS: dict[int, str] = {
     73: "api_73_assign_replicas_to_dirs",
     74: "api_74_list_config_resources",
     75: "api_75_describe_topic_partitions",
+    76: "api_76_share_group_heartbeat",
+    77: "api_77_share_group_describe",
     80: "api_80_add_raft_voter",
     81: "api_81_remove_raft_voter",
     82: "api_82_update_raft_voter",
@@ -87,6 +89,9 @@ HANDLERS: dict[int, str] = {
     85: "api_85_write_share_group_state",
     86: "api_86_delete_share_group_state",
     87: "api_87_read_share_group_state_summary",
+    90: "api_90_describe_share_group_offsets",
+    91: "api_91_alter_share_group_offsets",
+    92: "api_92_delete_share_group_offsets",
 }
 #: APIs with another handler on a controller listener.
 ON_CONTROLLERS: dict[int, str] = {1: "api_01_fetch_metadata"}

@@ -1,0 +1,75 @@
+"""AlterShareGroupOffsets v0 (KIP-932): sets the start offsets of an empty share group.
+
+The group's epoch increases first. The share coordinators store it as the state epoch, so that a leader which still has
+the earlier state is fenced when it writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.broker.coordinators.runtime import committed
+from penstock.groups import share_requests
+from penstock.groups.share import states as share_states
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_91_alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    AlterShareGroupOffsetsResponsePartition,
+    AlterShareGroupOffsetsResponseTopic,
+)
+from penstock.share.state_journal import ShareKey
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+
+
+async def handle(
+    broker: Broker, ctx: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
+    group_id = request.group_id
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
+    image = broker.metadata.image
+    responses = []
+    wanted: list[tuple[ShareKey, int, AlterShareGroupOffsetsResponsePartition]] = []
+    for asked in request.topics:
+        topic = image.topics.get(asked.topic_name)
+        response = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+        responses.append(response)
+        for partition in asked.partitions:
+            result = AlterShareGroupOffsetsResponsePartition(partition_index=partition.partition_index)
+            response.partitions.append(result)
+            if topic is None or partition.partition_index not in topic.partitions:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_message = "The topic or partition does not exist: check its name."
+                continue
+            response.topic_id = topic.topic_id
+            key = ShareKey(group_id, topic.topic_id, partition.partition_index)
+            wanted.append((key, partition.start_offset, result))
+    await _alter(broker, group_id, wanted)
+    return AlterShareGroupOffsetsResponse(responses=responses)
+
+
+async def _alter(
+    broker: Broker, group_id: str, wanted: list[tuple[ShareKey, int, AlterShareGroupOffsetsResponsePartition]]
+) -> None:
+    slots: dict[bytes, frozenset[int]] = {}
+    for key, _, _ in wanted:
+        slots[key.topic_id] = slots.get(key.topic_id, frozenset()) | {key.partition}
+    coordinator = broker.groups.coordinator(group_id)
+    epoch = await committed(
+        coordinator.run(lambda shard, turn: share_requests.begin_alter(shard, turn, group_id, slots))
+    )
+
+    async def one(key: ShareKey, start_offset: int, result: AlterShareGroupOffsetsResponsePartition) -> None:
+        try:
+            await broker.persister.initialize(key, epoch, start_offset)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+
+    await asyncio.gather(*(one(*each) for each in wanted))
+    done = [(key.topic_id, key.partition) for key, _, result in wanted if not result.error_code]
+    await committed(coordinator.run(lambda shard, turn: share_states.initialized(shard, turn, group_id, done)))

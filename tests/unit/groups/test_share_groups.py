@@ -1,0 +1,245 @@
+"""Members of share groups: epochs, assignments, initialization of states, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from consumer_driver import ConsumerDriver, topic_id
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.groups import admin, share_requests
+from penstock.groups.config import GroupConfig
+from penstock.groups.share import assignor
+from penstock.groups.share.group import ShareGroup
+from penstock.groups.share.states import InitializeStates, initialized
+from penstock.groups.turn import Caller, Turn
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_76_share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
+
+class ShareDriver(ConsumerDriver):
+    """A coordinator whose share coordinator answers when the test says so."""
+
+    def __init__(self, config: GroupConfig | None = None, topics: dict[str, int] | None = None) -> None:
+        super().__init__(config or GroupConfig(share_assignment_interval_ms=0), topics)
+        self.asked: list[InitializeStates] = []
+
+    def _settle(self, turn: Turn, code: ErrorCode) -> None:
+        self.asked += turn.effects
+        super()._settle(turn, code)
+
+    def reload(self) -> ShareDriver:
+        other = ShareDriver(self.config)
+        other.shard.see(self.shard.image)
+        other.now_ms = self.now_ms
+        other.replay(self.journal)
+        other.run(other.shard.loaded)
+        return other
+
+    @property
+    def group(self) -> ShareGroup:
+        group = self.shard.groups["g"]
+        assert isinstance(group, ShareGroup)
+        return group
+
+    def share_beat(self, member: str, epoch: int, **fields: Any) -> ShareGroupHeartbeatResponse:
+        fields.setdefault("group_id", "g")
+        request = ShareGroupHeartbeatRequest(member_id=member, member_epoch=epoch, **fields)
+        caller = Caller("client", "/127.0.0.1", 1)
+        return self.run(lambda turn: share_requests.share_heartbeat(self.shard, turn, request, caller))
+
+    def come(self, member: str, *topics: str) -> ShareGroupHeartbeatResponse:
+        return self.share_beat(member, 0, subscribed_topic_names=list(topics or ("t",)))
+
+    def create_states(self) -> None:
+        """Answers for the share coordinator."""
+        asked, self.asked = self.asked, []
+        for each in asked:
+            slots = each.partitions
+            self.run(lambda turn, slots=slots: initialized(self.shard, turn, "g", slots))  # type: ignore[misc]
+
+
+def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+    if response.assignment is None:
+        return None
+    return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}
+
+
+def test_partitions_are_assigned_once_their_states_exist() -> None:
+    driver = ShareDriver()
+    first = driver.come("a")
+    assert parts(first) == {}
+    assert first.heartbeat_interval_ms < driver.config.share_heartbeat_interval_ms
+    assert driver.asked == [InitializeStates("g", 1, tuple((topic_id("t"), index) for index in range(4)))]
+    assert parts(driver.share_beat("a", first.member_epoch)) is None
+    driver.create_states()
+    second = driver.share_beat("a", first.member_epoch)
+    assert parts(second) == {"t": [0, 1, 2, 3]}
+    assert second.member_epoch > first.member_epoch
+    assert second.heartbeat_interval_ms == driver.config.share_heartbeat_interval_ms
+
+
+def test_more_members_than_partitions_share_them() -> None:
+    driver = ShareDriver(topics={"t": 2})
+    driver.come("a")
+    driver.create_states()
+    for member in ("b", "c", "d", "e"):
+        driver.come(member)
+    epochs = {each: member.epoch for each, member in driver.group.members.items()}
+    for member, epoch in epochs.items():
+        driver.share_beat(member, epoch)
+    counts = [sum(index in target[topic_id("t")] for target in driver.group.target.values()) for index in range(2)]
+    assert sum(counts) == 6
+    assert all(target for target in driver.group.target.values())
+
+
+def test_partitions_of_a_removed_member_go_to_the_others() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.create_states()
+    driver.come("b")
+    driver.share_beat("a", driver.group.members["a"].epoch)
+    assert len(driver.group.members["a"].assigned[topic_id("t")]) == 2
+    assert driver.share_beat("b", -1).member_epoch == -1
+    assert parts(driver.share_beat("a", driver.group.members["a"].epoch)) == {"t": [0, 1, 2, 3]}
+
+
+def test_a_member_without_heartbeats_is_removed() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.advance(driver.config.share_session_timeout_ms)
+    assert driver.group.state == "Empty"
+    assert ErrorCode(driver.share_beat("a", 1).error_code) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_states_that_were_not_created_in_time_are_asked_for_again() -> None:
+    driver = ShareDriver()
+    epoch = driver.come("a").member_epoch
+    driver.advance(10_000)
+    driver.share_beat("a", epoch)
+    driver.advance(driver.config.share_initialize_retry_ms - 10_000)
+    driver.share_beat("a", epoch)
+    assert len(driver.asked) == 2
+    other = driver.reload()
+    other.share_beat("a", epoch)
+    assert len(other.asked) == 1, "a coordinator that has just loaded does not know whether anybody asked"
+
+
+def test_a_replay_restores_the_group() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.create_states()
+    driver.come("b", "t", "missing")
+    driver.share_beat("a", driver.group.members["a"].epoch)
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_new_partitions_and_topics_are_initialized_and_deleted_topics_forgotten() -> None:
+    driver = ShareDriver(topics={"t": 1})
+    driver.come("a", "t", "u")
+    driver.create_states()
+    driver.see({"t": 2, "u": 1})
+    driver.share_beat("a", driver.group.members["a"].epoch)
+    assert driver.asked[0].partitions == ((topic_id("t"), 1), (topic_id("u"), 0))
+    driver.create_states()
+    assert parts(driver.share_beat("a", driver.group.members["a"].epoch)) == {"t": [0, 1], "u": [0]}
+    driver.see({"u": 1})
+    driver.advance(0)
+    assert set(driver.group.states.initialized) == {topic_id("u")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": []}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": 7, "member_id": "a"}, ErrorCode.FENCED_MEMBER_EPOCH),
+        ({"member_epoch": 7}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_epoch": 7, "group_id": "other"}, ErrorCode.GROUP_ID_NOT_FOUND),
+        ({"group_id": "classic"}, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_bad_heartbeats_are_refused_and_change_nothing(fields: dict[str, Any], code: ErrorCode) -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.join(group="classic")
+    before = driver.shard.remembered()
+    request = {"member_id": "b", "member_epoch": 0, "group_id": "g", "subscribed_topic_names": ["t"], **fields}
+    answer = driver.share_beat(request.pop("member_id"), request.pop("member_epoch"), **request)
+    assert ErrorCode(answer.error_code) is code
+    assert driver.shard.remembered() == before
+
+
+def test_a_full_group_refuses_another_member() -> None:
+    driver = ShareDriver(GroupConfig(share_max_size=1))
+    driver.come("a")
+    assert ErrorCode(driver.come("b").error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_other_protocols_are_refused_by_a_share_group() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    assert driver.join("").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert ErrorCode(driver.enter("b").error_code) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert [each.group_type for each in admin.list_groups(driver.shard.groups.values(), frozenset(), frozenset())] == [
+        "share"
+    ]
+
+
+def test_offsets_are_altered_and_deleted_only_without_members() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.create_states()
+    with pytest.raises(KafkaError) as refused:
+        driver.run(lambda turn: share_requests.begin_alter(driver.shard, turn, "g", {topic_id("t"): frozenset({0})}))
+    assert refused.value.code is ErrorCode.NON_EMPTY_GROUP
+    driver.share_beat("a", -1)
+    epoch = driver.group.epoch
+    assert epoch < driver.run(
+        lambda turn: share_requests.begin_alter(driver.shard, turn, "g", {topic_id("t"): frozenset({0})})
+    )
+    slots = driver.run(lambda turn: share_requests.begin_delete(driver.shard, turn, "g", [topic_id("t")]))
+    assert slots == [(topic_id("t"), index) for index in range(4)]
+    driver.come("a")
+    assert driver.asked[0].partitions == tuple(slots), "an unfinished deletion starts the group anew"
+    driver.run(lambda turn: share_requests.finish_delete(driver.shard, turn, "g", [topic_id("t")]))
+
+
+def test_a_deleted_group_leaves_no_record() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.create_states()
+    assert driver.run(lambda turn: admin.delete_group(driver.shard, turn, "g")) is ErrorCode.NON_EMPTY_GROUP
+    driver.share_beat("a", -1)
+    assert driver.run(lambda turn: admin.delete_group(driver.shard, turn, "g")) is ErrorCode.NONE
+    assert not driver.shard.groups
+    assert not driver.reload().shard.groups
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 3)).map(frozenset), min_size=1, max_size=8),
+    st.lists(st.integers(1, 5), min_size=4, max_size=4),
+)
+def test_every_partition_has_a_member_and_every_member_a_partition(
+    reads: list[frozenset[int]], sizes: list[int]
+) -> None:
+    topics = {bytes([number]): frozenset(range(size)) for number, size in enumerate(sizes)}
+    members = {f"m{place}": frozenset(bytes([each]) for each in some) for place, some in enumerate(reads)}
+    first = assignor.assign(members, topics, {})
+    for member, some in members.items():
+        assert set(first[member]) <= some
+        assert bool(first[member]) == bool(some)
+    read = {(topic, index) for some in members.values() for topic in some for index in topics[topic]}
+    assert read == {(topic, index) for held in first.values() for topic, some in held.items() for index in some}
+    assert assignor.assign(members, topics, first) == first or len(set(members.values())) > 1, "nothing moves"
+    if len(set(members.values())) == 1:
+        counts = {sum(map(len, held.values())) for held in first.values()}
+        assert max(counts) - min(counts) <= 1

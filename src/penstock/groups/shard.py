@@ -184,7 +184,7 @@ class GroupShard:
             elif isinstance(group, ShareGroup):
                 gone = group.members.get(timer.member_id)
                 if gone is not None:
-                    share_heartbeat.remove(self, turn, group, [gone])
+                    share_heartbeat.remove(turn, self.image, group, [gone])
             elif group is not None:
                 member = group.members.get(timer.member_id)
                 if member is not None and is_due(member, timer.kind):

@@ -9,7 +9,7 @@ from penstock.groups import room
 from penstock.groups.share import journal
 from penstock.groups.share.group import ASSIGNOR, JOIN_EPOCH, ShareGroup, ShareMember
 from penstock.groups.share.heartbeat import check_request, heartbeat, start_timers
-from penstock.groups.share.states import forget
+from penstock.groups.share.states import forget, initialized
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_76_share_group_heartbeat import ShareGroupHeartbeatResponse
 from penstock.protocol.messages.api_77_share_group_describe import (
@@ -37,14 +37,15 @@ def share_heartbeat(
         check_request(request)
         room.check_share_heartbeat(shard, turn, request, caller)
         group = _group(shard, request)
-        response = heartbeat(shard, turn, group, request, caller)
+        limits = shard.share_limits(request.group_id)
+        response = heartbeat(turn, shard.image, limits, group, request, caller)
     except KafkaError as error:
         turn.records.clear()
         turn.effects.clear()
         return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if turn.records and request.group_id not in shard.groups:
         shard.groups[request.group_id] = group
-        start_timers(turn, group, shard.share_limits(request.group_id))
+        start_timers(turn, group, limits)
     return response
 
 
@@ -111,6 +112,13 @@ def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
 
 
 # --- offsets
+
+
+def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iterable[tuple[bytes, int]]) -> None:
+    """Lists partitions as initialized, if the group still exists."""
+    group = shard.groups.get(group_id)
+    if isinstance(group, ShareGroup):
+        initialized(turn, shard.image, group, slots)
 
 
 def initialized_partitions(shard: GroupShard, group_id: str) -> dict[bytes, list[int]]:

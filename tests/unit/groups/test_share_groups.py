@@ -13,7 +13,7 @@ from penstock.groups import admin, share_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.share import assignor
 from penstock.groups.share.group import ShareGroup
-from penstock.groups.share.states import InitializeStates, initialized
+from penstock.groups.share.states import InitializeStates
 from penstock.groups.turn import Caller, Turn
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_76_share_group_heartbeat import (
@@ -61,7 +61,7 @@ class ShareDriver(ConsumerDriver):
         asked, self.asked = self.asked, []
         for each in asked:
             slots = each.partitions
-            self.run(lambda turn, slots=slots: initialized(self.shard, turn, "g", slots))  # type: ignore[misc]
+            self.run(lambda turn, slots=slots: share_requests.states_initialized(self.shard, turn, "g", slots))  # type: ignore[misc]
 
 
 def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:

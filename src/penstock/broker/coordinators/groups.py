@@ -19,7 +19,8 @@ from penstock.broker.tasks import Tasks
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard
-from penstock.groups.share import states as share_states
+from penstock.groups.share.states import NOWHERE
+from penstock.groups.share_requests import states_initialized
 from penstock.metadata.image import topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_OFFSETS
@@ -137,13 +138,13 @@ class Groups:
         slot: tuple[bytes, int],
     ) -> None:
         try:
-            await persister.initialize(ShareKey(wanted.group_id, *slot), wanted.state_epoch, share_states.NOWHERE)
+            await persister.initialize(ShareKey(wanted.group_id, *slot), wanted.state_epoch, NOWHERE)
         except KafkaError as error:
             if error.code is not ErrorCode.FENCED_STATE_EPOCH:  # else the state exists, from a later epoch
                 logger.info("share group %s: a partition can't be initialized yet: %s", wanted.group_id, error)
                 return  # a later heartbeat asks again
         if coordinator.phase is Phase.ACTIVE:
-            coordinator.post(lambda shard, turn: share_states.initialized(shard, turn, wanted.group_id, [slot]))
+            coordinator.post(lambda shard, turn: states_initialized(shard, turn, wanted.group_id, [slot]))
 
     # --- background work
 

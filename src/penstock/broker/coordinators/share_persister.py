@@ -24,7 +24,6 @@ from penstock.share.state_requests import Read, Summary, Write
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
-    from penstock.broker.coordinators.marker_sender import PeerCalls
     from penstock.broker.coordinators.share_states import ShareStates
     from penstock.protocol.schema import Message
     from penstock.share.state_shard import ShareStateShard, Turn
@@ -45,6 +44,10 @@ RETRIABLE = frozenset(
     }
 )
 R = TypeVar("R")
+
+
+class PeerCalls(Protocol):
+    async def ask(self, node_id: int, request: Message, *, lane: str = "") -> Any: ...
 
 
 class TopicEnsurer(Protocol):

@@ -120,6 +120,8 @@ ACCESS: dict[int, Access] = {
     73: _BROKERS,
     74: Access((rules.cluster(Operation.DESCRIBE_CONFIGS),)),
     75: Access((rules.each(_DESCRIBE, TOPIC, "topics"),), filters.topic_operations),
+    76: Access((_GROUP_READ, rules.subscribed_topics)),
+    77: Access((rules.each(_DESCRIBE, GROUP, "group_ids"),), filters.described_members),
     80: _CLUSTER_ALTER,
     81: _CLUSTER_ALTER,
     82: _BROKERS,
@@ -128,6 +130,9 @@ ACCESS: dict[int, Access] = {
     85: _BROKERS,
     86: _BROKERS,
     87: _BROKERS,
+    90: Access((rules.described_groups,), filters.visible_share_offsets),
+    91: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
+    92: Access((rules.named(_DELETE, GROUP, "group_id"), rules.each(_READ, TOPIC, "topics"))),
 }
 #: APIs with other rules on a controller's listener.
 ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALTER),), filters.cluster_operations)}

@@ -96,6 +96,20 @@ def _offsets(asker: Asker, topics: Any, *, named_topics: bool) -> list[Any]:
     return kept
 
 
+def visible_share_offsets(asker: Asker, request: Any, response: Any) -> None:
+    """DescribeShareGroupOffsets: like OffsetFetch."""
+    asked = {group.group_id: group.topics for group in request.groups}
+    for group in response.groups:
+        hidden = [topic for topic in group.topics if not asker.sees(TOPIC, topic.topic_name)]
+        if asked.get(group.group_id) is None:
+            group.topics = [topic for topic in group.topics if topic not in hidden]
+            continue
+        for topic in hidden:
+            for partition in topic.partitions:
+                partition.start_offset, partition.lag = NO_OFFSET, NO_OFFSET
+                partition.error_code = DENIALS[TOPIC]
+
+
 def visible_transactions(asker: Asker, request: Any, response: Any) -> None:
     response.transaction_states = [
         state for state in response.transaction_states if asker.sees(TRANSACTIONAL_ID, state.transactional_id)

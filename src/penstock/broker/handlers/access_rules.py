@@ -64,7 +64,8 @@ class Asker(NamedTuple):
         if topic_id != ZERO_UUID:
             found = self.image.topics_by_id.get(topic_id)
             return None if found is None else found.name
-        name: str | None = getattr(item, "name", None) or getattr(item, "topic", None) or ""
+        fields = ("name", "topic", "topic_name")
+        name: str = next((found for field in fields if (found := getattr(item, field, None))), "")
         return name
 
 
@@ -235,6 +236,10 @@ def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
 def fetched_groups(asker: Asker, request: Any) -> ErrorCode | Denied | None:
     if asker.ctx.api_version < BATCHED_OFFSET_FETCH:
         return _code(asker, Operation.DESCRIBE, GROUP, request.group_id)
+    return described_groups(asker, request)
+
+
+def described_groups(asker: Asker, request: Any) -> Denied | None:
     codes = [_code(asker, Operation.DESCRIBE, GROUP, group.group_id) for group in request.groups]
     return Denied("groups", codes) if any(codes) else None
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.coordinators.runtime import committed
 from penstock.groups import share_requests
-from penstock.groups.share import states as share_states
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_91_alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -72,4 +71,4 @@ async def _alter(
 
     await asyncio.gather(*(one(*each) for each in wanted))
     done = [(key.topic_id, key.partition) for key, _, result in wanted if not result.error_code]
-    await committed(coordinator.run(lambda shard, turn: share_states.initialized(shard, turn, group_id, done)))
+    await committed(coordinator.run(lambda shard, turn: share_requests.states_initialized(shard, turn, group_id, done)))

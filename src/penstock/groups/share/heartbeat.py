@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.groups.consumer.group import Partitions
     from penstock.groups.consumer.timing import Limits
-    from penstock.groups.shard import GroupShard
     from penstock.groups.turn import Caller, Turn
     from penstock.metadata.image import MetadataImage
 
@@ -54,22 +53,26 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def heartbeat(
-    shard: GroupShard, turn: Turn, group: ShareGroup, request: ShareGroupHeartbeatRequest, caller: Caller
+    turn: Turn,
+    image: MetadataImage,
+    limits: Limits,
+    group: ShareGroup,
+    request: ShareGroupHeartbeatRequest,
+    caller: Caller,
 ) -> ShareGroupHeartbeatResponse:
     """Handles a heartbeat. The group may be new and without a record; then the record of its first epoch creates it."""
     if request.member_epoch == LEAVE_EPOCH:
-        remove(shard, turn, group, [group.member(request.member_id)])
+        remove(turn, image, group, [group.member(request.member_id)])
         return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-    limits = shard.share_limits(group.group_id)
     member = _find(turn, group, request)
     updated = _updated(member, request, caller)
     members = {**group.members, updated.member_id: updated}
     if updated != member or updated.member_id not in group.members:
         journal.record_member(turn, group.group_id, updated)
-    epoch = _group_epoch(turn, shard.image, group, members, updated.topics != member.topics)
+    epoch = _group_epoch(turn, image, group, members, updated.topics != member.topics)
     topics = sorted({name for each in members.values() for name in each.topics})
-    initialize_missing(turn, shard.image, group, topics, epoch)
-    target_epoch, target = _target(turn, shard.image, group, members, updated.member_id, epoch, limits)
+    initialize_missing(turn, image, group, topics, epoch)
+    target_epoch, target = _target(turn, image, group, members, updated.member_id, epoch, limits)
     stepped = updated
     if updated.epoch != target_epoch or updated.member_id not in group.members:
         stepped = replace(updated, epoch=target_epoch, previous_epoch=member.epoch, assigned=target)
@@ -86,7 +89,7 @@ def heartbeat(
             topic_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
                 for topic_id, indexes in sorted(stepped.assigned.items())
-                if topic_id in shard.image.topics_by_id
+                if topic_id in image.topics_by_id
             ]
         )
     return response
@@ -189,13 +192,13 @@ def _target(
 # --- members that go, and time
 
 
-def remove(shard: GroupShard, turn: Turn, group: ShareGroup, members: Iterable[ShareMember]) -> None:
+def remove(turn: Turn, image: MetadataImage, group: ShareGroup, members: Iterable[ShareMember]) -> None:
     """Removes members. The next heartbeat of another member finds a new epoch and gets their partitions."""
     gone = {member.member_id for member in members}
     for member_id in sorted(gone):
         journal.erase_member(turn, group.group_id, member_id)
     topics = {name for each, member in group.members.items() if each not in gone for name in member.topics}
-    journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(shard.image, topics))
+    journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(image, topics))
 
 
 def arm_session(turn: Turn, group: ShareGroup, member_id: str, timeout_ms: int) -> None:

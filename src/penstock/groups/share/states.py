@@ -13,7 +13,6 @@ from penstock.groups.share import journal
 from penstock.groups.share.group import ShareGroup, StatePartitions
 
 if TYPE_CHECKING:
-    from penstock.groups.shard import GroupShard
     from penstock.groups.turn import Turn
     from penstock.metadata.image import MetadataImage, TopicImage
 
@@ -58,17 +57,14 @@ def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topi
         turn.effects.append(InitializeStates(group.group_id, epoch, slots))
 
 
-def initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Slots) -> None:
+def initialized(turn: Turn, image: MetadataImage, group: ShareGroup, slots: Slots) -> None:
     """Lists partitions as initialized: the share coordinator has their states."""
-    group = shard.groups.get(group_id)
-    if not isinstance(group, ShareGroup):
-        return
     done = _by_topic(slots)
     states = group.states
     joined = _joined(states.initialized, done)
-    names = {**states.names, **{each: topic.name for each, topic in _topics(shard.image, done).items()}}
+    names = {**states.names, **{each: topic.name for each, topic in _topics(image, done).items()}}
     left = _without(states.initializing, done)
-    journal.record_states(turn, group_id, replace(states, initializing=left, initialized=joined, names=names))
+    journal.record_states(turn, group.group_id, replace(states, initializing=left, initialized=joined, names=names))
 
 
 def forget(turn: Turn, group: ShareGroup, topic_ids: Iterable[bytes]) -> None:

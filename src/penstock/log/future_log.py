@@ -2,7 +2,7 @@
 
 The copy takes whole batches at their offsets, in the segments of the current log. Leader epochs, producer state and the
 transaction index follow from the batches; what does not follow from them is handed over at the swap. Only the move
-appends to a future log, and nobody reads it. `penstock.replication.directory_move` decides the steps.
+appends to a future log, and no client reads it. `penstock.replication.directory_move` decides the steps.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FutureLog:
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records that the current log has no more. Batches stay whole, so it may remove more."""
+        """Removes records that the current log no longer has; whole batches, so perhaps a few records more."""
         self.log.truncate_to(offset)
         self._copied_to = None
         if self.cut_at is not None and self.cut_at >= self.log.log_end_offset:
@@ -81,7 +81,7 @@ class FutureLog:
         self._copied_to = self.cut_at = None
 
     async def advance_start(self, offset: int) -> None:
-        """Hides records below `offset` and removes their segments: nobody reads them."""
+        """Hides records below `offset` and removes their segments, because no client reads them."""
         log = self.log
         log.update_high_watermark(max(offset, self.current.high_watermark))
         log.advance_log_start_offset(offset)
@@ -203,7 +203,7 @@ class FutureLog:
     # Ending the move.
 
     async def make_durable(self) -> None:
-        """Brings the copy to disk, and makes it promise what the current log promises about synced records."""
+        """Brings the copy to disk, with a synced mark if the current log has one."""
         current, log = self.current, self.log
         if log.config is not current.config:
             log.update_config(current.config)
@@ -233,7 +233,7 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Gives the future log the state that its batches do not tell. Both logs end at the same offset.
+        """Gives the future log the state that can't be rebuilt from its batches. Both logs end at the same offset.
 
         Producers whose records were deleted are still remembered, and checks of open transactions may be under way.
         """

@@ -87,7 +87,7 @@ class FutureLogs:
 
     @property
     def _environment(self) -> LogEnvironment:
-        """What future logs share. Nobody reads them, so nothing is kept for readers; their move flushes them."""
+        """Returns the environment of future logs. No client reads them, so removed files are not kept for readers."""
         return replace(
             self._logs.environment,
             disk_failed=self._disk_failed,
@@ -182,7 +182,7 @@ class FutureLogs:
         future.note_prepared(start)
 
     def _write_moved_mark(self, current: Log, log: Log) -> None:
-        """Marks the copy as newer than the current log, and than older logs in directories that are offline now."""
+        """Writes the moved mark: the copy replaces the current log, and older logs in offline directories."""
         disk, dirs = self._logs.disk, self._logs.dirs
         old = moved_mark.read(disk, current.path)
         if old:

@@ -75,7 +75,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
 
 
 class Action(Enum):
-    """What a request for a move makes the broker do."""
+    """The broker's action after a request to move a replica."""
 
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
@@ -148,7 +148,7 @@ class Bounds:
 
 
 def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Step:
-    """Returns what makes the future log more like the current log; NOTHING if their bounds are equal.
+    """Returns the next change that brings the future log closer to the current log; NOTHING if their bounds are equal.
 
     `cut_at` is the lowest offset to which the current log was truncated since the future log followed it: records of
     the future log from there on may differ, even if the current log has grown again.

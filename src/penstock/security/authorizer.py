@@ -1,4 +1,4 @@
-"""Decides what a principal may do, with the rules of Kafka's StandardAuthorizer.
+"""Decides which operations a principal may do, with the rules of Kafka's StandardAuthorizer.
 
 1. A super user may do everything.
 2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix.

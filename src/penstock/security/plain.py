@@ -22,7 +22,7 @@ class PlainServer:
         self.user: str | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Returns the empty answer. Raises SaslError."""
+        """Checks user and password, and returns the empty answer. Raises SaslError."""
         if len(message) > MAX_MESSAGE_BYTES:
             raise SaslError("The PLAIN message is too long.")
         try:

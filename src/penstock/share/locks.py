@@ -1,4 +1,4 @@
-"""Acquisition locks: who holds acquired records, and until when.
+"""Acquisition locks: which member holds which acquired records, and until when.
 
 All records that a member acquires within a moment share one lock, so that the number of locks depends on members and
 time, not on records. A heap finds the locks that have run out; nothing is scanned.

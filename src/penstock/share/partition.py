@@ -2,8 +2,8 @@
 
 The window holds the offsets that the group has begun to deliver. Records beyond its end have not been fetched yet;
 records before its start are done. Acknowledgements and releases are changes in two steps: `acknowledge` and `release`
-return a `Transition`, whose records nobody can acquire, and the caller writes it to the share coordinator. Then
-`commit` makes it final, or `rollback` undoes it. An expired lock changes the state at once.
+return a `Transition`, whose records can't be acquired meanwhile, and the caller writes it to the share coordinator.
+Then `commit` makes it final, or `rollback` undoes it. An expired lock changes the state at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Transition:
 
 
 class Wish(NamedTuple):
-    """What a ShareFetch asks for in one partition."""
+    """The member and the limits of a ShareFetch for one partition."""
 
     member: str
     max_records: int
@@ -338,7 +338,7 @@ class SharePartition:
 
 
 class _Acquiring:
-    """The progress of one acquisition: what is taken, and how much more may be."""
+    """The progress of one acquisition: the acquired records, and how many more may be acquired."""
 
     __slots__ = ("limits", "now_ms", "ranges", "stopped", "taken", "throttling", "wish")
 

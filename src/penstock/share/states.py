@@ -25,7 +25,7 @@ FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class Acknowledge(IntEnum):
-    """What a member reports for an acquired record, with the numbers of ShareAcknowledge."""
+    """A member's answer for an acquired record, with the numbers of ShareAcknowledge."""
 
     GAP = 0  # the offset holds no record
     ACCEPT = 1
@@ -35,7 +35,7 @@ class Acknowledge(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """How `max_records` is meant (KIP-1206)."""
+    """The meaning of `max_records` in a ShareFetch (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # whole record batches, so that more records than the limit may be acquired
     RECORD_LIMIT = 1  # never more records than the limit

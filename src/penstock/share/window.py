@@ -1,6 +1,6 @@
 """The offsets that a share group has begun to deliver, as runs of records in the same state.
 
-A run is a place in four arrays, not an object: a batch that nobody has touched is one run, and a batch whose records
+A run is an index into four arrays, not an object: an untouched batch is one run, and a batch whose records
 were acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
 """
 

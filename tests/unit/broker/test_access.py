@@ -154,7 +154,7 @@ def produced(
     )
 
 
-def test_every_api_has_an_entry_and_every_entry_has_an_api() -> None:
+def test_every_served_api_has_access_rules_and_all_rules_belong_to_a_served_api() -> None:
     later = {34, 51}  # served by later handlers
     assert HANDLERS.keys() <= ACCESS.keys()
     assert ACCESS.keys() - HANDLERS.keys() <= later

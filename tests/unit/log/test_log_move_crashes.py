@@ -147,7 +147,7 @@ def _settle(logs: LogManager) -> None:
     run(logs.removal.run(all_of_them=True))
 
 
-def test_a_mark_that_a_crash_left_does_not_decide_about_the_way_back() -> None:
+def test_a_moved_mark_that_a_crash_left_does_not_affect_a_move_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)

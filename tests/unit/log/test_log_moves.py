@@ -321,7 +321,7 @@ def test_a_dropped_copy_is_removed_and_can_be_made_again() -> None:
     assert log.log_dir == B
 
 
-def test_a_deleted_log_takes_its_copy_along() -> None:
+def test_deleting_a_log_removes_its_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -332,7 +332,7 @@ def test_a_deleted_log_takes_its_copy_along() -> None:
     assert not list(logs.futures)
 
 
-def test_a_log_moves_there_and_back_and_on() -> None:
+def test_a_log_can_be_moved_back_and_moved_again() -> None:
     logs = directories(count=3)
     log = log_in_a(logs)
     fill(log)

@@ -95,7 +95,7 @@ def test_resource_without_acls_is_open_only_where_the_setting_says_so() -> None:
     assert not allows([acl("*", principal="User:bob")], allow_without_acls=True)
 
 
-def test_any_topic_counts_a_pattern_unless_a_deny_covers_all_of_it() -> None:
+def test_allows_any_counts_an_allowed_pattern_unless_a_deny_covers_all_of_it() -> None:
     def any_write(*acls: AclImage) -> bool:
         return Authorizer(acls).allows_any("User:ann", HOST, WRITE, TOPIC)
 

@@ -142,7 +142,7 @@ def test_changed_final_message_is_refused(change: Callable[[bytes], bytes]) -> N
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_random_messages_authenticate_nobody(first: bytes, final: bytes) -> None:
+def test_random_messages_authenticate_no_client(first: bytes, final: bytes) -> None:
     sasl = SaslServer({"SCRAM-SHA-256": lambda: server(ann="secret")})
     sasl.handshake("SCRAM-SHA-256")
     for message in (first, final):
@@ -163,7 +163,7 @@ def test_random_messages_authenticate_nobody(first: bytes, final: bytes) -> None
         (b"x" * 10_000, "too long"),
     ],
 )
-def test_plain_refuses(message: bytes, reason: str) -> None:
+def test_plain_refuses_invalid_messages_and_wrong_passwords(message: bytes, reason: str) -> None:
     peer = PlainServer({"ann": "secret"})
     with pytest.raises(SaslError, match=reason):
         peer.step(message)

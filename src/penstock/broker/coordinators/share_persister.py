@@ -1,7 +1,7 @@
 """Reads and writes the state of share partitions at their share coordinators, here or on other brokers.
 
-A coordinator that is moving or loading is asked again, with longer and longer pauses, until a time limit: what could
-not be written is the caller's to keep and to write again.
+A coordinator that is moving or loading is asked again, with longer and longer pauses, until a time limit. A change that
+could not be written stays with the caller, which writes it again.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class ShareStates:
 
 
 async def prune(coordinator: ShareCoordinator) -> None:
-    """Deletes the part of a coordinator's log that no longer matters."""
+    """Deletes the beginning of a coordinator's log, up to the oldest snapshot that is still needed."""
     if coordinator.phase is not Phase.ACTIVE:
         return
     try:

@@ -1,9 +1,9 @@
-"""What each API asks of the authorizer: one table, from the API key to its rules.
+"""The rules of access of each API: one table, from the API key to the checks that the authorizer makes.
 
 A rule refuses the whole request, or some items of its first array: the handler then gets the remaining items, and the
-refused ones are added to its response with their error code. So handlers never see what a client may not touch. Filters
-remove from a response what the client may not see. Every API of `HANDLERS` has an entry; an API without one does not
-import. Nodes without an authorizer call the handlers directly.
+refused ones are added to its response with their error code. So handlers never see items that the client may not touch.
+Filters remove items that the client may not see from a response. Every API of `HANDLERS` has an entry; an API without
+an entry does not import. Nodes without an authorizer call the handlers directly.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class _Guard:
         return Later(self._partly(broker, asker, request, denied))
 
     async def _partly(self, broker: Any, asker: Asker, request: Any, denied: Denied) -> Any:
-        """Has the allowed items handled, and adds the refused ones to the response."""
+        """Calls the handler with the allowed items, and adds the refused items to the response."""
         items: dict[ErrorCode | None, list[Any]] = {}
         for item, code in zip(getattr(request, denied.field), denied.codes):
             items.setdefault(code, []).append(item)

@@ -1,4 +1,4 @@
-"""Filters of access: they remove from a response what the client may not see. `access.py` says which API has which."""
+"""Filters of access, which remove items that the client may not see from a response. `access.py` lists them by API."""
 
 from __future__ import annotations
 

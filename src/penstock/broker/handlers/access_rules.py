@@ -1,4 +1,4 @@
-"""Rules of access: what an API asks of the authorizer before its handler sees the request.
+"""Rules of access: each checks a request with the authorizer before the handler gets the request.
 
 A rule returns None if the client is allowed everything, an error code to refuse the whole request, or the refused items
 of one array. `access.py` says which API has which rules.
@@ -40,7 +40,7 @@ ATTRIBUTES_AT, TRANSACTIONAL_BIT = 22, 0x10
 
 
 class Asker(NamedTuple):
-    """One request's client, and what the authorizer knows about it."""
+    """The client of one request, and the authorizer that decides about it."""
 
     access: AccessControl
     ctx: RequestContext

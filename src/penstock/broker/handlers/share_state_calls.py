@@ -39,7 +39,7 @@ async def decide_each(
 def _started(
     broker: Broker, group_id: str, topic: Any, partition: Any, decision: Callable[[ShareKey, Any], Decide[R]]
 ) -> Coroutine[Any, Any, Outcome[R]]:
-    """Decides now, so that all decisions of a request are committed together. Returns the outcome to await."""
+    """Makes one decision at once, so that all decisions of a request are committed together. Returns its outcome."""
     key = ShareKey(group_id, topic.topic_id, partition.partition)
     try:
         if not group_id:

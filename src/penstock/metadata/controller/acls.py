@@ -1,4 +1,4 @@
-"""CreateAcls and DeleteAcls as decisions, and DescribeAcls as a query of the image."""
+"""Decides CreateAcls and DeleteAcls requests, and answers DescribeAcls from the image."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class AclFilter(NamedTuple):
 
 
 def filter_of(asked: describe.DescribeAclsRequest | delete.DeleteAclsFilter) -> AclFilter:
-    """Returns the filter of a request. Raises KafkaError if one of its numbers means nothing."""
+    """Returns the filter of a request. Raises KafkaError if it has an unknown number."""
     selected = AclFilter(
         asked.resource_type_filter,
         asked.resource_name_filter,

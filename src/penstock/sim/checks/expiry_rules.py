@@ -1,4 +1,4 @@
-"""Rules for what expires: records, the state of idempotent producers, and committed offsets, each after its own time.
+"""Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
 
 The age that a machine may have measured is the virtual time that has passed, plus the clock jumps since then, plus all
 jumps of single machines: a machine whose clock is ahead takes every record for older than it is.

@@ -168,7 +168,7 @@ class ReplicaContents:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> None:
-        """Notes what a machine has just lost with its power, where no promise covers the loss."""
+        """Notes the batches that a machine has just lost with its power, where no promise covers the loss."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):

@@ -42,7 +42,7 @@ def maybe_in_force(write: Write) -> bool:
 
 
 def deleted_keys(history: History) -> dict[tuple[TopicPartition, bytes], float]:
-    """Returns the offset of each key's last tombstone; infinite if a tombstone without an answer may be anywhere."""
+    """Returns the offset of each key's last tombstone; infinity if the offset of a tombstone is unknown."""
     found: dict[tuple[TopicPartition, bytes], float] = {}
     for write in history.writes:
         if write.tombstone and write.key is not None and maybe_in_force(write):
@@ -88,7 +88,7 @@ def tables_are_complete(plan: Plan, history: History, view: FinalView) -> Iterat
 
 
 def the_last_table_is_complete(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Does the same for the table that the final reader has read."""
+    """Yields the same violations as `tables_are_complete`, for the table that the final reader has read."""
     latest: dict[tuple[TopicPartition, bytes], int] = {}
     for partition, records in view.committed.items():
         for offset, stored in records.items():

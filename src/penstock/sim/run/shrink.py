@@ -83,7 +83,7 @@ class _Shrinking:
                 return
 
     def _fewer_points(self) -> None:
-        """Leaves out faults at points; of two faults at one point, one may stay."""
+        """Leaves out faults at points that the failure does not need, also one of two faults at the same point."""
         singles = [(each.kind, each.nth, fault) for each in self._best.plan.points for fault in each.faults]
 
         def with_points(kept: list[int]) -> Plan:

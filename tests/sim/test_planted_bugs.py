@@ -26,6 +26,7 @@ QUICK = frozenset(
         "follower-leaves-out-a-batch",
         "followers-forget-producers",
         "index-not-truncated",
+        "large-batch-skipped",
         "isr-expanded-early",
         "marker-written-twice",
         "metadata-before-fsync",

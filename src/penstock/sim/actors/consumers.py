@@ -110,6 +110,7 @@ class Member(Reader):
         try:
             while not session.done:
                 if await self._heartbeat(client):
+                    since = session.now
                     await self._follow(client, consumer)
                 fetched = await consumer.poll(0.5) if self._assigned else []
                 record_reads(session, fetched, committed_only=options.committed_only, since=since)

@@ -68,6 +68,8 @@ class Transaction:
     committed: bool = False
     """If DONE: True for a commit, False for an abort."""
     writes: list[Write] = field(default_factory=list)
+    decided: float = float("inf")
+    """When the producer first asked for the commit or abort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class History:
     """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
     """Partitions whose files a fault has damaged."""
+    one_leader_since: dict[TopicPartition, float] = field(default_factory=dict)
+    """Partition → the time from which on all nodes knew one leader, in one leader epoch, until all faults had ended."""
     commit_time: Callable[[TopicPartition, int], float] = lambda partition, offset: 0.0
     """Partition, offset → the time when a leader's high watermark first passed it; infinity if none did."""
     log_starts: list[LogStart] = field(default_factory=list)

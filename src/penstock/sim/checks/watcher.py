@@ -90,6 +90,8 @@ class Watcher:
         self.quorum_epoch = NO_NODE
         self.leaderships: dict[TopicPartition, list[Leadership]] = {}
         self.progress: dict[TopicPartition, list[Progress]] = {}
+        #: Partition → the time since which all its replicas have known the same leader and leader epoch.
+        self.one_leader_since: dict[TopicPartition, float] = {}
         self._quorum: dict[int, int] = {}
         self._leaders: dict[tuple[bytes, int, int], int] = {}
         self._states: dict[tuple[bytes, int, int], PartitionImage] = {}
@@ -183,6 +185,8 @@ class Watcher:
         history.append(Leadership(self._now(), partition.leader, partition.leader_epoch, partition.isr))
         if last is not None and (joined := {*partition.isr} - {*last.isr}):
             self._joined(key, partition, joined)
+        if last is not None and (last.leader, last.epoch) != (partition.leader, partition.leader_epoch):
+            self.one_leader_since.pop((name, index), None)
         if last is not None and last.leader == partition.leader:
             return ""
         return f"{where} {'nobody' if partition.leader == NO_NODE else f'n{partition.leader}'}"
@@ -240,6 +244,7 @@ class Watcher:
                 self._judge(key, replicas, excuses)
 
     def _judge(self, key: Key, replicas: list[_ReplicaState], excuses: Excuses) -> None:
+        self._agree(replicas)
         for machine, partition, image, _, high, end in replicas:
             if high > end:
                 what = f"{machine.name} has log end {end} of {partition.topic}-{partition.index}"
@@ -250,6 +255,17 @@ class Watcher:
                 if not excuses.all and name not in excuses.damaged:
                     self._leader(key, machine, partition, replicas, excuses.lost)
                     self._enough(key, machine, partition)
+
+    def _agree(self, replicas: list[_ReplicaState]) -> None:
+        """Notes if all replicas know the newest leader. A replica that does not may still take writes as leader."""
+        name = (replicas[0].partition.topic, replicas[0].partition.index)
+        newest = self.leaderships[name][-1] if name in self.leaderships else None
+        if newest is not None and all(
+            (each.image.leader, each.image.leader_epoch) == (newest.leader, newest.epoch) for each in replicas
+        ):
+            self.one_leader_since.setdefault(name, self._now())
+        else:
+            self.one_leader_since.pop(name, None)
 
     def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
         """Checks that a partition whose ISR is smaller than min.insync.replicas does not advance its high watermark."""

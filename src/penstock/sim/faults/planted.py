@@ -78,6 +78,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "ack-one-offset-early": (1, 4),
     "watermark-of-the-majority": (1, 20),
     "follower-leaves-out-a-batch": (2, 20),
+    "acks-1-refused-in-silence": (18, 30),
+    "large-batch-skipped": (4, 20),
     **WORKLOAD_BUGS_FOUND_BY,
 }
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from penstock.broker.fetch.long_poll import Fetching, PartitionRead
+from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
 from penstock.log.log import Log
+from penstock.log.scan import scan_headers
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
 from penstock.records.batches import split_batches
 from penstock.replication.leader import Leading
 
@@ -45,6 +50,29 @@ def _newest_only(old: Any) -> Any:
     return append_as_follower
 
 
+def _refused_in_silence(old: Any) -> Any:
+    def refusal(self: Any, topic: Any, index: int, partition: Partition | None, error: KafkaError) -> Any:
+        answer = old(self, topic, index, partition, error)
+        return PartitionProduceResponse(index=index) if self.acks == 1 else answer
+
+    return refusal
+
+
+def _large_batch_skipped(old: Any) -> Any:
+    def read(self: Fetching, read: PartitionRead, budget: int, *, whole_batch: bool) -> None:
+        wanted = read.wanted
+        log = self.partitions.get_by_id(wanted.topic_id, wanted.partition).log
+        if self.reader.replica_id < 0 and wanted.fetch_offset < log.last_stable_offset:
+            segment = log.segments.starting_at(wanted.fetch_offset)[0]
+            found = segment.locate(wanted.fetch_offset)
+            if found is not None and found[1] > wanted.max_bytes:
+                header = next(scan_headers(segment.file, found[0], found[0] + found[1]))[1]
+                wanted.fetch_offset = header.next_offset
+        old(self, read, budget, whole_batch=whole_batch)
+
+    return read
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -66,5 +94,19 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "crash",
         3,
         ((Log, "append_as_follower", _newest_only),),
+    ),
+    "acks-1-refused-in-silence": Subtle(
+        "with acks=1, a refused batch is answered without an error",
+        "nothing acknowledged is lost",
+        "crash",
+        3,
+        ((produce._Produce, "_refusal", _refused_in_silence),),
+    ),
+    "large-batch-skipped": Subtle(
+        "a batch that is larger than a consumer's partition limit is passed over",
+        "readers go forward",
+        "calm",
+        3,
+        ((Fetching, "_read", _large_batch_skipped),),
     ),
 }

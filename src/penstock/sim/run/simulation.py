@@ -254,6 +254,7 @@ class Simulation:
         if not self.plan.layout.single_node:
             await self._bounded("the work of operators", CONVERGE_BOUND_S, _all(self.supervisor.operations))
             await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
+            self.history.one_leader_since = dict(self.watcher.one_leader_since)
         first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
         if first is None:
             return None

@@ -91,7 +91,7 @@ def _read(told: Any) -> BulkRecord:
         meant = ': "ts" has the time' if unknown == "timestamp" else ""
         raise ValueError(f"{json.dumps(unknown)[:SHOWN_OF_A_LINE]} is not a field of a record{meant}")
     if "partition" in told and "offset" not in told:
-        raise ValueError('"partition" without "offset" does not choose the target: choose a partition with -p')
+        raise ValueError('"partition" is valid only with "offset", as `consume` writes it: choose a partition with -p')
     packed = told.get("base64", [])
     if not isinstance(packed, list) or not all(field in FIELDS for field in packed):
         raise ValueError(f'"base64" must be a list with any of {", ".join(FIELDS)}')

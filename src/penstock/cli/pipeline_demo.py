@@ -193,7 +193,7 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that the caller calls often: it returns True once `due()` is true, and runs `work` before.
+    """Returns a function for a polling loop: it runs `work` now and then, and returns True once `due()` is true.
 
     `work` runs if its last run is a few seconds ago, or if `at_once()` is true.
     """

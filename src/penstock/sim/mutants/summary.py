@@ -62,7 +62,7 @@ def survivors(results: Sequence[Result], ways: Sequence[str]) -> list[Result]:
 
 
 def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, int]:
-    """Returns how many mutants any way has killed, and how many every way has tried or one has killed."""
+    """Returns two counts: the killed mutants, and the mutants with a known result (killed, or survived every way)."""
     alive = {result.id for result in survivors(results, ways)}
     dead = {result.id for result in results if result.killed}
     return len(dead), len(dead | alive)

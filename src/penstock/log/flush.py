@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log import synced_mark
+from penstock.log.checkpoints import PARTITION_METADATA_FILE
 from penstock.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from penstock.log.synced_mark import Mark
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -366,8 +367,15 @@ class Durability:
             await self.wait(0)
 
     def _sync_directories(self) -> None:
-        """Syncs the directory entries of the log's files, and the first time also the entry of the log's directory."""
+        """Syncs the directory entries of the log's files.
+
+        The first time, syncs the topic id and the entry of the log's directory too: without these, the records on disk
+        belong to no topic.
+        """
         disk = self._log.environment.disk
+        topic_id = f"{self._log.path}/{PARTITION_METADATA_FILE}"
+        if not self._synced_bases and disk.exists(topic_id):
+            disk.sync_file(topic_id)
         disk.sync_dir(self._log.path)
         if not self._synced_bases:
             disk.sync_dir(self._log.log_dir)

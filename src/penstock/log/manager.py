@@ -236,7 +236,14 @@ class LogManager:
             )
             return
         self._register(log)
-        if not directory.clean and log.recovery_point < log.log_end_offset:
+        if directory.clean:
+            return
+        if log.topic_id == ZERO_UUID and not recovery_point and log.log_end_offset:
+            # The first sync of a log also syncs its topic id, so these records were never synced. They may belong to a
+            # deleted topic, and a new topic may have its name.
+            logger.warning("%s lost its topic id in a power loss before its first sync: it is set aside as stray", path)
+            self.set_stray(topic, partition)
+        elif log.recovery_point < log.log_end_offset:
             self.flush_soon(log)
 
     def read_topic_id(self, path: str) -> bytes:

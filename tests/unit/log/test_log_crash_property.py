@@ -17,6 +17,7 @@ from log_harness import TOPIC_ID, check_indexes, finish, manager, read_all, run,
 
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.log.directory import STRAY_SUFFIX
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
@@ -251,7 +252,14 @@ class CrashingLog(RuleBasedStateMachine):
     def _start(self) -> None:
         self.logs = manager(self.disk, self.clock)
         found = self.logs.get("t", 0)
-        assert found is not None
+        if found is None:  # a power loss before the first sync took the topic id
+            assert not self.model.durable
+            for name in self.disk.listdir("/logs"):
+                if name.endswith(STRAY_SUFFIX):
+                    self.disk.remove_tree(f"/logs/{name}")
+            found = self.logs.create("t", TOPIC_ID, 0, CONFIG)
+        if found.topic_id != TOPIC_ID:
+            found.assign_topic_id(TOPIC_ID)
         self.log = found
         self.log.update_config(CONFIG)
 
@@ -325,7 +333,8 @@ class CrashingLog(RuleBasedStateMachine):
         known, true = _summary(self.log.producers), _summary(oracle)
         assert known.keys() <= true.keys()
         for producer in oracle:
-            if producer.last_offset >= start and (producer.txn_first_offset or start) >= start:
+            first = producer.txn_first_offset
+            if producer.last_offset >= start and (first is None or first >= start):
                 assert known[producer.producer_id] == true[producer.producer_id]
         if (oracle.first_undecided_offset or 0) >= start:
             assert self.log.producers.first_undecided_offset == oracle.first_undecided_offset

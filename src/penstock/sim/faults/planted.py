@@ -80,6 +80,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "follower-leaves-out-a-batch": (2, 20),
     "acks-1-refused-in-silence": (18, 30),
     "large-batch-skipped": (4, 20),
+    "fetch-without-end": (1, 8),
     **WORKLOAD_BUGS_FOUND_BY,
 }
 

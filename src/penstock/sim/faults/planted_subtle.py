@@ -73,6 +73,16 @@ def _large_batch_skipped(old: Any) -> Any:
     return read
 
 
+def _until_full(old: Any) -> Any:
+    def pass_over(self: Fetching, *args: Any) -> Any:
+        found = old(self, *args)
+        while self.reader.replica_id < 0 and 0 < found[1] < 65_536:
+            found = old(self, *args)
+        return found
+
+    return pass_over
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -108,5 +118,12 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "calm",
         3,
         ((Fetching, "_read", _large_batch_skipped),),
+    ),
+    "fetch-without-end": Subtle(
+        "a fetch that finds few bytes looks again in the same turn, until there are more",
+        "liveness",
+        "calm",
+        1,
+        ((Fetching, "pass_over", _until_full),),
     ),
 }

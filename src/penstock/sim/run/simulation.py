@@ -42,6 +42,7 @@ from penstock.sim.checks.watcher import Excuses, Watcher
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import SimulationError, run_in
 from penstock.sim.engine.machine import Machine, State
+from penstock.sim.engine.watchdog import EndlessTurnError, watched
 from penstock.sim.faults.lost_machines import LostMachines
 from penstock.sim.faults.nemesis import Nemesis
 from penstock.sim.faults.point_counter import PointCounter
@@ -155,8 +156,9 @@ class Simulation:
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
         with self._logs_captured(), tapped(self.contents.taps()), self.environment.running():
             try:
-                view = self.timeline.run(self._run(), self.loop, until=bound)
-            except SimulationError as error:
+                with watched(self.timeline):
+                    view = self.timeline.run(self._run(), self.loop, until=bound)
+            except (SimulationError, EndlessTurnError) as error:
                 self.story.violated("liveness", str(error))
             except Exception as error:
                 self.story.violated("no exceptions", "".join(traceback.format_exception(error)[-6:]))

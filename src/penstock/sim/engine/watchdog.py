@@ -1,0 +1,61 @@
+"""A watchdog for a turn of an event loop that never ends.
+
+Virtual time stands still inside a turn, so no bound of virtual time ends an endless loop. Here a timer of the process's
+CPU time ticks; a turn that was running at one tick and still runs at the next is stopped and named. A turn should take
+milliseconds. The timer costs nothing per turn, and no run depends on it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from penstock.sim.engine.loop import Timeline
+
+#: A turn may take between one and two times as much CPU time.
+TURN_CPU_S = 4.0
+#: Number of functions that are named, from the innermost on.
+NAMED = 3
+
+
+class EndlessTurnError(KeyboardInterrupt):
+    """A turn does not end. A KeyboardInterrupt, because asyncio keeps all other exceptions in the task."""
+
+
+@contextmanager
+def watched(timeline: Timeline, cpu_s: float = TURN_CPU_S) -> Iterator[None]:
+    """Raises EndlessTurnError inside a turn that takes too much CPU time. Does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last = -1
+
+    def tick(_: int, frame: FrameType | None) -> None:
+        nonlocal last
+        process = timeline.running
+        if process is not None and last == timeline.turns:
+            raise EndlessTurnError(
+                f"A turn of {process.name} at {timeline.now:.3f} s has not ended after {cpu_s:g} s of CPU time: "
+                f"it is in {_place(frame)}."
+            )
+        last = timeline.turns
+
+    before = signal.signal(signal.SIGPROF, tick)
+    signal.setitimer(signal.ITIMER_PROF, cpu_s, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _place(frame: FrameType | None) -> str:
+    places: list[str] = []
+    while frame is not None and len(places) < NAMED:
+        name = frame.f_code.co_filename.rpartition("/penstock/")[2]
+        places.append(f"{name}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return ", called from ".join(places)

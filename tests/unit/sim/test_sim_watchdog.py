@@ -1,0 +1,38 @@
+"""The watchdog stops a turn that never ends and names it; turns that end are left alone."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.sim.engine.loop import Timeline
+from penstock.sim.engine.watchdog import EndlessTurnError, watched
+
+
+def spin_for_ever() -> None:
+    while True:
+        pass
+
+
+async def endless() -> None:
+    await asyncio.sleep(2)
+    spin_for_ever()
+
+
+def test_a_turn_that_never_ends_is_stopped_and_named() -> None:
+    timeline = Timeline(Random(1))
+    stuck = r"A turn of n1 at 2\.000 s has not ended .*test_sim_watchdog\.py:\d+ spin_for_ever, called from .* endless"
+    with pytest.raises(EndlessTurnError, match=stuck), watched(timeline, cpu_s=0.05):
+        timeline.run(endless(), timeline.process("n1"))
+
+
+def test_many_turns_may_take_longer_together_than_one_may_take() -> None:
+    timeline = Timeline(Random(1))
+
+    async def busy() -> str:
+        for _ in range(30_000):
+            await asyncio.sleep(0)
+        return "done"
+
+    with watched(timeline, cpu_s=0.02):
+        assert timeline.run(busy(), timeline.process("n1")) == "done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ FILE = re.compile(r"`((?:[a-z_0-9.]+/)+[a-z_0-9]*\.?[a-z]*)`")
 PLACES = (ROOT, ROOT / "src", SOURCE)
 
 
+@cache
 def functions(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -185,7 +185,14 @@ REFUSED = {
 
 async def kept(node: Node, key: int, version: int, request: Any) -> int:
     """Returns the bytes of the request's frame that are still held after its answer, and new errors with tracebacks."""
-    before = errors_with_traceback()
+    gc.freeze()  # from here on, `gc.get_objects` returns only objects that are made later
+    try:
+        return await _kept(node, key, version, request)
+    finally:
+        gc.unfreeze()
+
+
+async def _kept(node: Node, key: int, version: int, request: Any) -> int:
     head = struct.pack(">hhih", key, version, 7, -1)
     if request_header_version(key, version) >= 2:
         head += b"\0"
@@ -201,11 +208,11 @@ async def kept(node: Node, key: int, version: int, request: Any) -> int:
     del reply, connection
     await asyncio.sleep(0)
     left = watched()
-    return (0 if left is None else len(left)) + errors_with_traceback() - before
+    return (0 if left is None else len(left)) + errors_with_traceback()
 
 
 def errors_with_traceback() -> int:
-    """Returns the errors with tracebacks; among them may be those of failed tests, which pytest keeps."""
+    """Returns the number of errors with tracebacks, without those that were made before `gc.freeze`."""
     return sum(1 for each in gc.get_objects() if isinstance(each, KafkaError) and each.__traceback__ is not None)
 
 

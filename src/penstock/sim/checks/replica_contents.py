@@ -141,7 +141,9 @@ class ReplicaContents:
             known = self.partitions[key] = Committed((log.topic, log.partition))
         if log.high_watermark <= min(cursor.offset, known.end) or known.name in self._damaged:
             return
-        self._compare(machine, key, cursor, log.high_watermark, partition if partition.is_leader else None)
+        # The only replica commits what it finds at its start, before its broker is unfenced and it is the leader.
+        leads = partition.is_leader or partition.image.replicas == (machine.node_id,)
+        self._compare(machine, key, cursor, log.high_watermark, partition if leads else None)
         if partition.is_leader:
             self._in_sync(machine, key, partition)
 

@@ -29,6 +29,7 @@ QUICK = frozenset(
         "large-batch-skipped",
         "isr-expanded-early",
         "marker-written-twice",
+        "markers-wait-for-deleted-topics",
         "metadata-before-fsync",
         "metadata-not-synced",
         "min-isr-ignored",

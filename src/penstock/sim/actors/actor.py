@@ -11,6 +11,7 @@ from penstock.sim.actors.deleter import Deleter, DeleterOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
 from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
 from penstock.sim.actors.session import Clients, Session
+from penstock.sim.actors.shared_recreator import SharedRecreator, SharedRecreatorOptions
 from penstock.sim.actors.table_reader import TableReader, TableReaderOptions
 from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
@@ -85,6 +86,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
             return TopicRecreator(session, RecreatorOptions(**params, replication_factor=factor))
         case "deleter":
             return Deleter(session, DeleterOptions(**params))
+        case "shared recreator":
+            return SharedRecreator(session, SharedRecreatorOptions(**params, replication_factor=factor))
         case "mover":
             return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

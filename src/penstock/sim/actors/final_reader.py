@@ -11,6 +11,7 @@ from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from penstock.sim.actors.final_transactions import unended_transactions
 from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import FinalView, History, StoredRecord, value_of
 from penstock.sim.plan.plan import Plan
@@ -49,6 +50,9 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
             offset = await _group_offset(session, client, view, group, partition, forgotten, deadline)
             if offset is not None:
                 view.group_offsets[group, partition] = offset
+        if not forgotten and not history.damaged:
+            for left in await unended_transactions(session, client, deadline):
+                view.problems.append(f"transaction {left} after {STABLE_BOUND_S:.0f} s")
     view.ended = session.now
     return view
 

@@ -157,6 +157,7 @@ class TopicChange:
     partitions: int
     began: float
     outcome: Outcome = Outcome.UNKNOWN
+    ended: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -187,6 +188,15 @@ class History:
     """Offsets below which retention may have deleted records."""
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
+    set_aside: list[Write] = field(default_factory=list)
+    """Writes to topics that were created again, which only `recreation_rules` judge."""
+    ranges: int = 0
+    """Number of ranges of offsets that actors have reserved."""
+
+    def next_range(self) -> int:
+        """Reserves a range of offsets, so that an offset tells for which topic of a name it was committed."""
+        self.ranges += 1
+        return self.ranges
 
     def deleted_below(self, partition: TopicPartition) -> int:
         """Returns the offset below which a request, answered or not, or retention may have deleted records."""

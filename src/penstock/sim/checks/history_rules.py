@@ -21,6 +21,7 @@ from penstock.sim.checks.expiry_rules import (
 )
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.reading_rules import READING_RULES
+from penstock.sim.checks.recreation_rules import RECREATION_RULES, set_aside
 from penstock.sim.checks.story import Violation
 from penstock.sim.checks.table_rules import TABLE_RULES, deleted_keys
 from penstock.sim.plan.plan import Plan
@@ -31,9 +32,10 @@ SHOWN = 5
 
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     violations = [Violation("readable", problem) for problem in view.problems]
+    set_aside(plan, history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
-    for rule, check in (*RULES, *READING_RULES, *TABLE_RULES, *EXPIRY_RULES):
+    for rule, check in (*RULES, *READING_RULES, *TABLE_RULES, *EXPIRY_RULES, *RECREATION_RULES):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:
@@ -186,9 +188,9 @@ def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
         last: dict[str, tuple[int, int]] = {}
         for offset in sorted(records):
             write = writes.get(records[offset].value)
-            if write is None:
+            if write is None or (write.value in found and producer_may_have_expired(plan, history, write)):
                 continue
-            if write.value in found and not producer_may_have_expired(plan, history, write):
+            if write.value in found:
                 yield f"{_shown(write.value)} is in {_name(partition)} twice: {found[write.value]} and {offset}"
             found[write.value] = offset
             if write.outcome is Outcome.DONE:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.broker.coordinators.marker_sender import MarkerSender
 from penstock.log import shorten
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
@@ -54,6 +55,16 @@ def _stable_below_start(old: Any) -> Any:
     return property(last_stable_offset)
 
 
+def _deleted_partitions_retried(old: Any) -> Any:
+    def route(self: MarkerSender, ending: Any, partitions: Any) -> None:
+        gone = [partition for partition in partitions if self._metadata.image.partition(*partition) is None]
+        for partition in gone:
+            self._retry_later(ending, partition)
+        old(self, ending, [partition for partition in partitions if partition not in gone])
+
+    return route
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -80,6 +91,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((ProducerStateManager, "remove_expired", _open_transactions_expire),),
         1,
     ),
+    "markers-wait-for-deleted-topics": (
+        "a transaction with records in a deleted topic never ends",
+        "recreation",
+        ((MarkerSender, "_route", _deleted_partitions_retried),),
+        1,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -95,4 +112,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "young-records-expire": (1, 25),
     "open-transactions-expire": (2, 25),
     "stable-offset-below-start": (5, 25),
+    "markers-wait-for-deleted-topics": (5, 25),
 }

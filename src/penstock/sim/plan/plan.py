@@ -25,6 +25,8 @@ class TopicPlan:
     """True if an acknowledgement promises that the record is on disk."""
     mixed: bool = True
     """True if all kinds of actors use the topic; False if it belongs to one kind."""
+    recreated: bool = False
+    """True if an actor deletes the topic and creates it again under its name."""
 
     @property
     def compacted(self) -> bool:

@@ -80,6 +80,12 @@ PROFILES: dict[str, Profile] = {
         3.0,
         ("kill a leader", "isolate a leader"),
     ),
+    "recreation": Profile(
+        "topics deleted and created again under their names while they are used",
+        ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),
+        4.0,
+        ("kill a leader", "kill the controller", "isolate", "isolate a leader"),
+    ),
     "compaction": Profile(
         "transactions, tombstones and readers of tables on compacted topics, while machines die",
         ("kill", "kill in write", "restart", "power", "power in write", "client kill", "reset"),

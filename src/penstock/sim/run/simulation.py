@@ -26,6 +26,7 @@ from penstock.sim.actors.session import Clients
 from penstock.sim.checks.history import FinalView, History
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.checks.quorum_logs import QuorumLogs
+from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
 from penstock.sim.checks.replica_contents import ReplicaContents
 from penstock.sim.checks.replica_rules import (
     aborted_transactions_are_indexed,
@@ -264,6 +265,7 @@ class Simulation:
         # Before the restart, which may rebuild wrong indexes.
         first.problems += indexes_fit(self.machines, self.history.damaged)
         first.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
+        first.problems += compacted_parts_are_compact(self.machines, self.history.damaged)
         for machine in self.machines:
             await self._bounded(f"stopping {machine.name}", START_BOUND_S, machine.stop())
             if not self.plan.layout.single_node:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.compaction import compaction
 from penstock.sim.plan.workloads.expiry import expiry
+from penstock.sim.plan.workloads.recreation import recreation
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
     "expiry": expiry,
+    "recreation": recreation,
 }

@@ -1,0 +1,77 @@
+"""The shared recreator: deletes topics that other actors use, and creates them again under the same names.
+
+It commits offsets for each topic in a range of its own, so the final reader can tell for which topic of a name an
+offset was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.client.admin import Admin, NewTopic
+from penstock.client.client import AsyncClient
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.sim.actors.session import Session
+from penstock.sim.actors.topic_recreation import GROUP, OFFSETS_EACH
+from penstock.sim.checks.history import Outcome, TopicChange
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRecreatorOptions:
+    topics: Sequence[tuple[str, int, Mapping[str, str]]]
+    """Name, number of partitions and configs of each topic."""
+    pause_s: float = 1.0
+    replication_factor: int = 1
+
+
+class SharedRecreator:
+    def __init__(self, session: Session, options: SharedRecreatorOptions) -> None:
+        self.session = session
+        self.options = options
+
+    async def run(self) -> None:
+        session = self.session
+        while not session.done:
+            try:
+                async with session.client() as client:
+                    while not session.done:
+                        await self._recreate(client, *session.random.choice(self.options.topics))
+                        await self._goes_on()
+            except KafkaError as error:
+                session.note(f"starts again: {error.code.name}")
+                await session.think(0.5)
+
+    async def _recreate(self, client: AsyncClient, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        session, admin, offsets = self.session, Admin(client), set[int]()
+        if session.random.random() < 0.7:
+            offset = session.history.next_range() * OFFSETS_EACH + session.random.randrange(OFFSETS_EACH)
+            if await session.commit(client, GROUP, {(name, 0): offset}):
+                offsets.add(offset)
+        if not await self._goes_on():
+            return
+        change = TopicChange(name, 0, session.now)
+        session.history.topics.append(change)
+        try:
+            await admin.delete_topics([name])
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        else:
+            change.outcome = Outcome.DONE
+            change.ended = session.now
+            session.history.outlived.setdefault((GROUP, (name, 0)), set()).update(offsets)
+        session.note(f"deleted {name}: {change.outcome.value}")
+        if not await self._goes_on():
+            return  # the topic stays deleted
+        change = TopicChange(name, partitions, session.now)
+        session.history.topics.append(change)
+        factor = self.options.replication_factor
+        await admin.create_topics([NewTopic(name, partitions, factor, configs=configs)])
+        change.outcome, change.ended = Outcome.DONE, session.now
+        session.note(f"created {name} again")
+
+    async def _goes_on(self) -> bool:
+        """Pauses, sometimes for long: the topic grows meanwhile, or is missing. Returns False if the run has ended."""
+        await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
+        return not self.session.done

@@ -1,0 +1,42 @@
+"""The rules for topics that are created again: a deleted record that comes back is found, and other losses are not."""
+
+from dataclasses import replace
+
+from penstock.sim.checks.history import FinalView, History, Outcome, StoredRecord, TopicChange, Write
+from penstock.sim.checks.history_rules import judge
+from penstock.sim.engine.cluster_layout import simple_layout
+from penstock.sim.plan.plan import Plan, TopicPlan
+
+P = ("t", 0)
+PLAN = Plan(1, "recreation", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False, recreated=True),), (), ())
+MADE_AGAIN = [TopicChange("t", 0, 5.0, Outcome.DONE, 5.1), TopicChange("t", 1, 6.0, Outcome.DONE, 6.1)]
+
+
+def wrote(offset: int, at: float) -> Write:
+    return Write("w", offset, P, b"w:%d:" % offset, at, -1, True, None, None, at + 0.1, Outcome.DONE, offset)
+
+
+def view(*offsets: int) -> FinalView:
+    records = {offset: StoredRecord(b"w:%d:" % offset, 0) for offset in offsets}
+    return FinalView({P: records}, {P: dict(records)}, {P: 0}, {P: 10}, {"t": 1})
+
+
+def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
+    return sorted({violation.rule for violation in judge(plan, history, found)})
+
+
+def test_a_record_of_a_deleted_topic_in_its_namesake_is_found() -> None:
+    for found, broken in ((view(0), ["deleted records stay deleted"]), (view(), [])):
+        assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 1.0)]), found) == broken
+
+
+def test_a_record_since_the_last_creation_is_judged_on_a_single_node_only() -> None:
+    assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 7.0)]), view()) == [
+        "nothing acknowledged is lost"
+    ]
+    cluster = replace(PLAN, layout=simple_layout(3))
+    assert rules(cluster, History(topics=list(MADE_AGAIN), writes=[wrote(0, 7.0)]), view()) == []
+
+
+def test_a_record_written_while_the_topic_was_deleted_is_not_judged() -> None:
+    assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 5.05)]), view()) == []

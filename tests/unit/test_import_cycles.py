@@ -13,11 +13,10 @@ REMAINING = {
     frozenset(
         f"log.{name}"
         for name in (
-            *("log", "appending", "environment", "flush", "future_log", "replay"),
+            *("log", "appending", "environment", "flush", "replay"),
             *("segment_list", "shorten", "slices", "swap", "timestamps"),
         )
     ),
-    frozenset({"log.future_logs", "log.manager"}),
     frozenset({"net.connection", "net.server"}),
     frozenset(f"protocol.{name}" for name in ("compile", "emit_reader", "emit_writer", "schema", "source")),
     frozenset({"transactions.ending", "transactions.shard"}),

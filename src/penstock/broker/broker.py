@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.fetch.fetch_sessions import FetchSessions
     from penstock.broker.limits.quotas import Quotas
     from penstock.broker.peers.peers import Peers
+    from penstock.broker.replicas.directory_moves import DirectoryMoves
     from penstock.broker.replicas.partitions import Partitions
     from penstock.broker.replicas.replica_manager import ReplicaManager
     from penstock.broker.requests.access_control import AccessControl
@@ -50,6 +51,7 @@ class Broker:
     controller: Controller
     partitions: Partitions
     replicas: ReplicaManager
+    moves: DirectoryMoves
     fetch_sessions: FetchSessions
     fetch_policy: FetchPolicy
     producer_ids: ProducerIds

@@ -98,6 +98,9 @@ class Disk(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
+    def real_path(self, path: str) -> str:
+        """Returns the path without links, `..` and trailing slashes, so that two names of one directory are equal."""
+
     def listdir(self, path: str) -> list[str]: ...
 
     def mkdir(self, path: str) -> None:

@@ -139,6 +139,9 @@ class MemoryDisk:
     def exists(self, path: str) -> bool:
         return self.volume.find(path) is not None
 
+    def real_path(self, path: str) -> str:
+        return posixpath.normpath(path)
+
     def is_dir(self, path: str) -> bool:
         return isinstance(self.volume.find(path), Directory)
 

@@ -293,6 +293,9 @@ class RealDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
     @from_reserve
     def listdir(self, path: str) -> list[str]:
         try:

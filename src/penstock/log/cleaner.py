@@ -77,7 +77,7 @@ class Cleaner:
         now_ms = self._logs.clock.wall_ms()
         self.uncleanable = {log: why for log, why in self.uncleanable.items() if self._is_present(log)}
         for log in self._logs:
-            if not log.config.compact or log.offline or log in self.uncleanable or log.future is not None:
+            if not log.config.compact or log.offline or log in self.uncleanable or log.is_moving:
                 continue  # as in Kafka, a log that is moved is not compacted until the move has ended
             try:
                 due = self._assess(log, now_ms)

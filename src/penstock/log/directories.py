@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Longer paths name no directory: the limit of Linux.
+MAX_PATH_CHARACTERS = 4096
+
 
 class LogDirectories(Sequence[LogDir]):
     """A sequence of the directories for partitions. The directory `metadata` of the metadata log is often one of
     them."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
+        self._disk = disk
         self._for_partitions = [LogDir(disk, _normal(path)) for path in paths]
         self.metadata = self._metadata_directory(disk, metadata_path)
         #: Paths of directories that get new logs only if no other directory can have them.
@@ -54,6 +58,13 @@ class LogDirectories(Sequence[LogDir]):
 
     def of(self, log: Log) -> LogDir:
         return self._by_path[log.log_dir]
+
+    def find(self, path: str) -> LogDir | None:
+        """Returns the directory for partitions that a path names, perhaps by a link or with `..`; None if none."""
+        if not path or "\0" in path or len(path) > MAX_PATH_CHARACTERS:
+            return None
+        wanted = self._disk.real_path(path)
+        return next((each for each in self if self._disk.real_path(each.path) == wanted), None)
 
     def cordon(self, paths: frozenset[str]) -> None:
         """Cordons exactly these directories: they get a new log only if no other directory can have it."""

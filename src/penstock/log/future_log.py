@@ -214,6 +214,12 @@ class FutureLog:
         except OSError as error:
             raise log.health.failed(error) from error
 
+    @property
+    def flush_is_due(self) -> bool:
+        """True if so many bytes are not on disk that a flush before the swap would take long."""
+        log = self.log
+        return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
+
     def note_prepared(self, start: int) -> None:
         """Notes that the copy is on disk and that the checkpoint of the target directory has this log start."""
         self._prepared_start = start

@@ -14,10 +14,11 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from penstock.check import check
 from penstock.log import moved_mark, synced_mark
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
 from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_START_FILE, RECOVERY_POINT_FILE, LogDir
@@ -30,9 +31,11 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+    from penstock.log.directories import LogDirectories
     from penstock.log.environment import LogEnvironment
     from penstock.log.log import Log
-    from penstock.log.manager import LogManager
+    from penstock.log.removal import Removal
     from penstock.log.segment import Segment
     from penstock.metadata.configs.topic import LogConfig
     from penstock.protocol.vocabulary import TopicPartition
@@ -72,8 +75,32 @@ class Retired:
     segments: list[Segment]
 
 
+class Logs(Protocol):
+    """The log manager as this module needs it."""
+
+    disk: Disk
+    dirs: LogDirectories
+    removal: Removal
+    environment: LogEnvironment
+    corruptions: dict[TopicPartition, str]
+
+    def get(self, topic: str, partition: int) -> Log | None: ...
+
+    def aside(self, directory: LogDir, name: str, suffix: str) -> str: ...
+
+    def read_topic_id(self, path: str) -> bytes: ...
+
+    def relocated(self, log: Log, source: LogDir) -> None: ...
+
+    def take_offline(self, directory: LogDir, error: OSError) -> None: ...
+
+    def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool: ...
+
+    async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool: ...
+
+
 class FutureLogs:
-    def __init__(self, logs: LogManager) -> None:
+    def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._by_key: dict[TopicPartition, FutureLog] = {}
         #: Future logs without a current log: the metadata decides about them.
@@ -106,6 +133,7 @@ class FutureLogs:
     def create(self, current: Log, directory: LogDir) -> FutureLog:
         """Creates the future log of a move to `directory`. Raises KafkaError if that fails."""
         logs, key = self._logs, (current.topic, current.partition)
+        check(not current.is_moving, "a log has one future log at most")
         disk = logs.disk
         name = f"{current.topic}-{current.partition}"
         if disk.exists(directory.file(name)):
@@ -134,7 +162,7 @@ class FutureLogs:
 
     def _register(self, current: Log, log: Log) -> FutureLog:
         future = FutureLog(current, log)
-        current.future = future
+        current.on_truncation = future.note_truncation
         current.relocations += 1  # a compaction under way is dropped: see `Cleaner`
         cancel_swaps(current)
         self._by_key[current.topic, current.partition] = future
@@ -142,16 +170,25 @@ class FutureLogs:
 
     def drop(self, future: FutureLog) -> None:
         """Removes the future log of a move that was cancelled or has failed; the current log goes on."""
-        log = future.log
-        self._forget(future)
-        log.close()
-        self.remove(self._logs.dirs.of(log), log.path)
+        self.detach(future)
+        self.discard(future)
 
-    def _forget(self, future: FutureLog) -> None:
+    def detach(self, future: FutureLog) -> None:
+        """Lets the current log forget its future log; no-op if it has another one. The files stay."""
         current = future.current
-        current.future = None
-        current.relocations += 1
-        self._by_key.pop((current.topic, current.partition), None)
+        key = (current.topic, current.partition)
+        if self._by_key.get(key) is future:
+            current.on_truncation = None
+            current.relocations += 1
+            del self._by_key[key]
+
+    def discard(self, future: FutureLog, *, keep_files: bool = False) -> None:
+        """Closes a future log that was detached, and renames its files for removal unless they are kept."""
+        log = future.log
+        if not log.health.closed:
+            log.close()
+            if not keep_files:
+                self.remove(self._logs.dirs.of(log), log.path)
 
     def remove(self, directory: LogDir, path: str) -> None:
         """Renames a future log for removal."""
@@ -208,7 +245,7 @@ class FutureLogs:
         except OSError as error:
             raise log.health.failed(error) from error
         retired = Retired(current, source, current.path, list(current.segments))
-        self._forget(future)
+        self.detach(future)
         _take_over(current, log, path)
         logs.relocated(current, source)
         return retired
@@ -309,21 +346,21 @@ class FutureLogs:
         logger.info("resuming the move of %s to %s at offset %d", current.path, place.path, future.log.log_end_offset)
 
     def adopt_orphan(self, leftover: Leftover) -> str:
-        """Makes a future log without a current log the current one. Returns its new path.
+        """Makes a future log without a current log the current one. Returns its new name.
 
         The controller has its directory: the old directory was lost after the copy had caught up. The mark of synced
         records goes, because the last records may be missing.
         """
         del self.orphans[leftover.topic, leftover.partition]
-        path = leftover.directory.file(f"{leftover.topic}-{leftover.partition}")
+        name = f"{leftover.topic}-{leftover.partition}"
         logger.warning(
             "%s becomes the log of its partition: the directory with the log that it copied is gone", leftover.path
         )
         disk = self._logs.disk
         synced_mark.remove_file(disk, leftover.path)
-        disk.rename(leftover.path, path)
+        disk.rename(leftover.path, leftover.directory.file(name))
         disk.sync_dir(leftover.directory.path)
-        return path
+        return name
 
     def remove_orphan(self, topic: str, partition: int, why: str) -> None:
         leftover = self.orphans.pop((topic, partition), None)

@@ -31,11 +31,12 @@ from penstock.records.header import LOG_OVERHEAD
 from penstock.records.validate import AppendRules, Prepared, validate_own, validate_produced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
     from penstock.log.environment import LogEnvironment
     from penstock.log.epochs import LeaderEpochCache
-    from penstock.log.future_log import FutureLog
     from penstock.log.producers import Verification
     from penstock.log.txn_index import AbortedTransaction
     from penstock.metadata.configs.topic import LogConfig
@@ -58,12 +59,12 @@ class Log:
         "durability",
         "environment",
         "epochs",
-        "future",
         "health",
         "high_watermark",
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "on_truncation",
         "partition",
         "path",
         "pending_swaps",
@@ -116,8 +117,8 @@ class Log:
         self.pending_swaps: list[Segment] = []
         #: Counts truncations, so that readers of a slice notice one.
         self.truncations = 0
-        #: The copy of this log in another directory, while the log is moved there.
-        self.future: FutureLog | None = None
+        #: Called before each truncation with its offset, while the log is copied to another directory.
+        self.on_truncation: Callable[[int], None] | None = None
         #: Counts moves to another directory, begun and ended.
         self.relocations = 0
         self.segments = SegmentList(segments)
@@ -138,6 +139,11 @@ class Log:
     @property
     def size(self) -> int:
         return self.segments.size
+
+    @property
+    def is_moving(self) -> bool:
+        """True while the log is copied to another directory."""
+        return self.on_truncation is not None
 
     @property
     def generation(self) -> int:
@@ -443,8 +449,8 @@ class Log:
         The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """
         self.truncations += 1
-        if self.future is not None:
-            self.future.note_truncation(offset)
+        if self.on_truncation is not None:
+            self.on_truncation(offset)
         durability = self.durability
         durability.forget_above(offset)
         if max(durability.recovery_point, self.cleaned_offset) > offset:

@@ -38,7 +38,7 @@ from penstock.log.directory import (
     parse_log_name,
 )
 from penstock.log.environment import DAY_MS, LogEnvironment
-from penstock.log.future_logs import FutureLogs
+from penstock.log.future_logs import FutureLogs, Leftover
 from penstock.log.loading import LogPlace, create_log, open_log
 from penstock.log.removal import Removal
 from penstock.log.scan import CorruptBatchError
@@ -313,6 +313,18 @@ class LogManager:
         self._register(log)
         return log
 
+    def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
+        """Makes a future log whose current log is gone the partition's log. Returns None if it can't be read."""
+        directory, key = orphan.directory, (orphan.topic, orphan.partition)
+        try:
+            points = directory.read_checkpoint(RECOVERY_POINT_FILE)
+            starts = directory.read_checkpoint(LOG_START_FILE)
+            name = self.futures.adopt_orphan(orphan)
+            self._load(directory, name, key, config, points.get(key, 0), starts.get(key, 0))
+        except OSError as error:
+            self.take_offline(directory, error)
+        return self._logs.get(key)
+
     def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
         """Renames the directory of a log that could not be read at the start, if it belongs to a deleted topic.
 
@@ -349,8 +361,9 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is None:
             return
-        if log.future is not None:
-            self.futures.drop(log.future)
+        future = self.futures.get(topic, partition)
+        if future is not None:
+            self.futures.drop(future)
         self._unregister(log)
         log.close()
         directory = self.dirs.of(log)

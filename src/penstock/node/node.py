@@ -323,6 +323,7 @@ class Node:
         await self._maintenance.stop()
         await broker.controller.close()
         await broker.lifecycle.close()
+        await broker.moves.close()
         await broker.replicas.close()
         broker.channel.close()
         broker.peers.close()
@@ -346,6 +347,7 @@ class Node:
         """Closes all connections and stops heartbeats, so that other nodes lose contact."""
         broker.channel.close()
         broker.peers.close()
+        await broker.moves.close()
         await broker.replicas.close()
         await broker.controller.close()
         await broker.lifecycle.close()

@@ -28,6 +28,7 @@ from penstock.broker.handlers.local_controller import LocalController
 from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.peers import Peers
 from penstock.broker.replicas.directory_assignments import DirectoryAssignments
+from penstock.broker.replicas.directory_moves import DirectoryMoves
 from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
@@ -37,6 +38,7 @@ from penstock.broker.telemetry import Telemetry
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
 from penstock.metadata.configs.protection import AUTHORIZER, SUPER_USERS
+from penstock.metadata.controller.assignments import has_directories
 from penstock.net.limits import ByteBudget, Limits
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_67_allocate_producer_ids import AllocateProducerIdsRequest
@@ -45,6 +47,7 @@ from penstock.security.authorizer import parse_super_users
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.broker.replicas.partition import Partition
     from penstock.broker.requests.fault_rules import Faults
     from penstock.clock import Clock
     from penstock.disk.api import Disk
@@ -150,6 +153,16 @@ def make_broker(
 
     isr_changes = IsrChanges(node_id, channel, broker_epoch)
     assignments = DirectoryAssignments(node_id, channel, broker_epoch)
+
+    async def assign(partition: Partition, directory_id: bytes) -> None:
+        if has_directories(metadata.image):
+            await assignments.assigned(partition, directory_id)
+
+    def revert(partition: Partition, directory_id: bytes) -> None:
+        if has_directories(metadata.image):
+            assignments.report(partition, directory_id)
+
+    moves = DirectoryMoves(logs, settings, assign=assign, revert=revert)
     partitions = Partitions(
         node_id,
         logs,
@@ -157,6 +170,7 @@ def make_broker(
         broker_epoch=broker_epoch,
         propose=isr_changes.submit,
         placed=assignments.placed,
+        moves=moves,
     )
     producer_ids = ProducerIds(lambda: _allocate_producer_ids(channel, lifecycle))
     allowance = Allowance(settings.int("penstock.coordinator.max.bytes"))
@@ -198,6 +212,7 @@ def make_broker(
             assignments=assignments,
             broker_epoch=broker_epoch,
         ),
+        moves=moves,
         fetch_policy=FetchPolicy(partitions.host, settings, inter_broker_listener, access),
         fetch_sessions=FetchSessions(
             settings.int("max.incremental.fetch.session.cache.slots"),

@@ -17,6 +17,7 @@ from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
 from penstock.broker.peers.peers import Call, Peers
 from penstock.broker.replicas.directory_assignments import DirectoryAssignments
+from penstock.broker.replicas.directory_moves import DirectoryMoves
 from penstock.broker.replicas.isr_changes import IsrChanges
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partitions import Partitions
@@ -89,6 +90,7 @@ class Member:
             broker_epoch=lambda: self.epoch,
             propose=isr_changes.submit,
             placed=assignments.placed,
+            moves=DirectoryMoves(self.logs, self.settings, assign=assignments.assigned, revert=assignments.report),
         )
         self.replicas = ReplicaManager(
             node_id,

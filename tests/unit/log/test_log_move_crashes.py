@@ -135,7 +135,7 @@ def test_a_crash_at_any_change_of_a_move_leaves_one_current_log(power: Severity 
         for segment in found.segments:
             check_indexes(segment)
         if found.log_dir == A:
-            run(ended(logs, found.future or logs.futures.create(found, logs.dirs[1])))
+            run(ended(logs, logs.futures.get("t", 0) or logs.futures.create(found, logs.dirs[1])))
         assert found.log_dir == B, crash.change
         assert read_all(found) == after, crash.change
         _settle(logs)
@@ -188,12 +188,13 @@ def test_a_start_resumes_a_copy_where_it_ended(caplog: pytest.LogCaptureFixture)
         again = directories(disk)
     found = again.get("t", 0)
     assert found is not None
-    assert found.future is not None
-    assert found.future.log.log_end_offset == end > 0
+    resumed = again.futures.get("t", 0)
+    assert resumed is not None
+    assert resumed.log.log_end_offset == end > 0
     assert f"resuming the move of {A}/t-0" in caplog.text
     found.update_high_watermark(found.log_end_offset)
     before = state(found)
-    run(ended(again, found.future))
+    run(ended(again, resumed))
     assert state(found) == before
 
 
@@ -204,18 +205,19 @@ def test_a_start_cuts_a_copy_where_the_current_log_has_other_records() -> None:
     fill(log)
     future = logs.futures.create(log, logs.dirs[1])
     run(copied(future))
-    log.future = None  # the copy is in an offline directory while the current log is truncated
+    log.on_truncation = None  # the copy is in an offline directory while the current log is truncated
     log.truncate_to(30)
     fill(log, first=5)
     run(logs.close())
     again = directories(disk)
     found = again.get("t", 0)
     assert found is not None
-    assert found.future is not None
-    assert found.future.log.log_end_offset == 28, "the epochs differ from there on"
+    resumed = again.futures.get("t", 0)
+    assert resumed is not None
+    assert resumed.log.log_end_offset == 28, "the epochs differ from there on"
     found.update_high_watermark(found.log_end_offset)
     before = state(found)
-    run(ended(again, found.future))
+    run(ended(again, resumed))
     assert state(found) == before
 
 
@@ -230,7 +232,7 @@ def test_a_start_removes_a_copy_of_another_topic_with_the_same_name(caplog: pyte
     again = directories(disk)
     found = again.get("t", 0)
     assert found is not None
-    assert found.future is None
+    assert not found.is_moving
     assert "removing the future log" in caplog.text
     run(again.removal.run(all_of_them=True))
     assert names(again, B) == []

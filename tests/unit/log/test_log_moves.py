@@ -284,7 +284,7 @@ def test_a_swap_that_fails_leaves_the_current_log_serving() -> None:
     assert not log.offline
     assert logs.dirs[1].offline
     produce(log, 1, epoch=2)
-    assert log.future is None
+    assert not log.is_moving
 
 
 def test_a_full_target_directory_ends_the_move_and_stays_online() -> None:

@@ -1,6 +1,7 @@
 """DescribeLogDirs v1-5: lists the log directories of this broker, with the size of every replica in them.
 
-Since v4 also the space on the directory's volume, since v5 also whether the directory is cordoned.
+Since v4 also the space on the directory's volume, since v5 also whether the directory is cordoned. A replica that moves
+to another directory is listed twice: its future log has `is_future_key` and the number of offsets that it lacks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.protocol.messages.api_35_describe_log_dirs import (
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
+    from penstock.log.log import Log
     from penstock.log.manager import LogDir
 
 
@@ -27,25 +29,33 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeLogDirsRequest)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, partition) for topic in request.topics for partition in topic.partitions}
-    by_dir: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    by_dir: dict[str, dict[str, DescribeLogDirsTopic]] = defaultdict(dict)
     for partition in broker.partitions:
-        if partition.is_open and (wanted is None or (partition.topic, partition.index) in wanted):
-            by_dir[partition.log.log_dir].append((partition.topic, partition.index))
+        if not partition.is_open or not (wanted is None or (partition.topic, partition.index) in wanted):
+            continue
+        log = partition.log
+        _add(by_dir[log.log_dir], log, max(log.high_watermark - log.log_end_offset, 0), future=False)
+        future = broker.logs.futures.get(partition.topic, partition.index)
+        if future is not None:
+            _add(by_dir[future.log.log_dir], future.log, future.records_left, future=True)
     return DescribeLogDirsResponse(
         results=[_describe(broker, directory, by_dir[directory.path]) for directory in broker.logs.dirs]
     )
 
 
-def _describe(broker: Broker, directory: LogDir, members: list[tuple[str, int]]) -> DescribeLogDirsResult:
+def _add(topics: dict[str, DescribeLogDirsTopic], log: Log, lag: int, *, future: bool) -> None:
+    topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic)).partitions.append(
+        DescribeLogDirsPartition(
+            partition_index=log.partition, partition_size=log.size, offset_lag=lag, is_future_key=future
+        )
+    )
+
+
+def _describe(broker: Broker, directory: LogDir, topics: dict[str, DescribeLogDirsTopic]) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=directory.path, is_cordoned=directory.path in broker.logs.dirs.cordoned)
     if directory.offline:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
-    topics: dict[str, DescribeLogDirsTopic] = {}
-    for name, index in members:
-        topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
-        log = broker.partitions.get(name, index).log
-        topic.partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=log.size))
     result.topics = list(topics.values())
     result.total_bytes, result.usable_bytes = directory.space()
     return result

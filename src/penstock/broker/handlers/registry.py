@@ -44,6 +44,7 @@ HANDLERS: dict[int, str] = {
     31: "api_31_delete_acls",
     32: "api_32_describe_configs",
     33: "api_33_alter_configs",
+    34: "api_34_alter_replica_log_dirs",
     35: "api_35_describe_log_dirs",
     37: "api_37_create_partitions",
     42: "api_42_delete_groups",

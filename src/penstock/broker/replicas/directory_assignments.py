@@ -7,6 +7,7 @@ request, which is repeated until the controller accepts it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -38,14 +39,31 @@ class DirectoryAssignments:
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._waiting: dict[Partition, bytes] = {}
+        #: Callers that wait for the controller's answer about a replica.
+        self._answers: dict[tuple[Partition, bytes], list[asyncio.Future[None]]] = {}
         self._reports = RepeatedRequest("directory assignments", lambda: bool(self._waiting), self._send)
 
     def placed(self, partition: Partition, directory_id: bytes) -> None:
         """Reports the directory that has the replica's log; no-op if the metadata has it already."""
-        if self._reports.closed or partition.image.directory(self._node_id) == directory_id:
+        if partition.image.directory(self._node_id) != directory_id:
+            self.report(partition, directory_id)
+
+    def report(self, partition: Partition, directory_id: bytes) -> None:
+        """Reports the directory whatever the metadata has, in the place of one that waits to be reported."""
+        if self._reports.closed:
             return
+        before = self._waiting.get(partition)
+        if before is not None and before != directory_id:
+            self._answer(partition, before, ErrorCode.REQUEST_TIMED_OUT)
         self._waiting[partition] = directory_id
         self._reports.start()
+
+    async def assigned(self, partition: Partition, directory_id: bytes) -> None:
+        """Reports the directory and returns when the controller has accepted it. Raises KafkaError if it refuses."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._answers.setdefault((partition, directory_id), []).append(answer)
+        self.report(partition, directory_id)
+        await answer
 
     async def close(self) -> None:
         await self._reports.close()
@@ -69,10 +87,28 @@ class DirectoryAssignments:
             code = ErrorCode(answer.error_code).name
             logger.warning("the controller refused the directories of %d replicas, retrying: %s", len(replicas), code)
             return False
+        refused = {
+            (directory.id, topic.topic_id, one.partition_index): ErrorCode(one.error_code)
+            for directory in answer.directories
+            for topic in directory.topics
+            for one in topic.partitions
+            if one.error_code
+        }
         for partition, directory_id in replicas:
             if self._waiting.get(partition) == directory_id:
                 del self._waiting[partition]
+            refusal = refused.get((directory_id, partition.topic_id, partition.index), ErrorCode.NONE)
+            self._answer(partition, directory_id, refusal)
         return True
+
+    def _answer(self, partition: Partition, directory_id: bytes, code: ErrorCode) -> None:
+        for waiting in self._answers.pop((partition, directory_id), ()):
+            if waiting.done():
+                continue
+            if code:
+                waiting.set_exception(KafkaError(code, f"The controller refused the directory of {partition}."))
+            else:
+                waiting.set_result(None)
 
     def _request(self, replicas: list[tuple[Partition, bytes]]) -> AssignReplicasToDirsRequest:
         topics: dict[tuple[bytes, bytes], TopicData] = {}

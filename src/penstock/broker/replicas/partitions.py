@@ -22,9 +22,11 @@ from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
+    from penstock.broker.replicas.directory_moves import DirectoryMoves
     from penstock.log.log import Log
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.configs.topic import LogConfig
     from penstock.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 logger = logging.getLogger(__name__)
@@ -40,11 +42,13 @@ class Partitions:
         broker_epoch: Callable[[], int],
         propose: Callable[[Partition], None],
         placed: Callable[[Partition, bytes], None],
+        moves: DirectoryMoves,
     ) -> None:
         """`propose` and `placed` report to the controller: see `PartitionHost`."""
         self._node_id = node_id
         self._logs = logs
         self._settings = settings
+        self._moves = moves
         self._image: MetadataImage | None = None
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
@@ -70,6 +74,9 @@ class Partitions:
         if partition is None:
             raise self._missing(self._image.topics.get(topic) if self._image else None, index)
         return partition
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         partition = self._by_id.get((topic_id, index))
@@ -145,6 +152,7 @@ class Partitions:
         del self._by_name[topic.name, index]
         del self._by_id[topic.topic_id, index]
         partition.stop()
+        self._moves.removed(topic.name, index)
         self._logs.delete(topic.name, index)
 
     def _report_directories(self) -> None:
@@ -159,6 +167,8 @@ class Partitions:
             if (log.topic, log.partition) not in self._by_name:
                 logger.warning("%s belongs to no partition of this node and is renamed to a stray directory", log.path)
                 self._logs.set_stray(log.topic, log.partition)
+        for key in self._logs.futures.orphans.keys() - self._by_name.keys():
+            self._logs.futures.remove_orphan(*key, "its partition is not on this node")
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
         if new.changes.base_version == old.version:
@@ -182,6 +192,8 @@ class Partitions:
             self._logs.set_stray(partition.topic, partition.index)
             log = None
         if log is None:
+            log = self._adopted(partition, config)
+        if log is None:
             place = self._directory_of(partition)
             log = self._logs.create(partition.topic, partition.topic_id, partition.index, config, directory_id=place)
         else:
@@ -189,7 +201,24 @@ class Partitions:
                 log.assign_topic_id(partition.topic_id)
             log.update_config(config)
         self.host.placed(partition, self._logs.dirs.of(log).directory_id)
+        self._moves.resume(partition, log)
         return log
+
+    def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
+        """Returns the future log of a move whose current log is gone, if the controller has its directory; else None.
+
+        Any other future log of the partition is removed, unless the current log may be in an offline directory.
+        """
+        futures = self._logs.futures
+        orphan = futures.orphans.get((partition.topic, partition.index))
+        if orphan is None:
+            return None
+        named = partition.image.directory(self._node_id) == orphan.directory.directory_id
+        if named and orphan.topic_id == partition.topic_id:
+            return self._logs.adopt(orphan, config)
+        if not any(each.offline for each in self._logs.dirs):
+            futures.remove_orphan(partition.topic, partition.index, "the log that it copied is gone")
+        return None
 
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory that the metadata has for this replica; None if any directory will do.
@@ -203,6 +232,7 @@ class Partitions:
         if any(each.directory_id == wanted for each in self._logs.dirs):
             return wanted
         unassigned = wanted == UNASSIGNED_DIRECTORY
+        asked = self._moves.remembered(partition.topic, partition.index)
         offline = [each.path for each in self._logs.dirs if each.offline]
         if offline and not (unassigned and partition.is_new):
             if unassigned:
@@ -217,7 +247,7 @@ class Partitions:
                 partition,
                 uuid_to_str(wanted),
             )
-        return None
+        return None if asked is None else asked.directory_id
 
     async def _open_rest(self) -> None:
         loop = asyncio.get_running_loop()

@@ -21,20 +21,57 @@ LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
 
 
-class Throttle:
-    """Limits one direction: the bytes that this node sends as a leader, or those that it fetches as a follower."""
+class ByteRate:
+    """Limits bytes per second as a property says, measured over the windows that two other properties describe."""
 
-    __slots__ = ("_limit", "_node_id", "_rate", "_settings")
+    __slots__ = ("_limit", "_rate", "_sample_seconds", "_samples", "_settings")
 
-    def __init__(self, rate: str, node_id: int, settings: Settings) -> None:
+    def __init__(self, rate: str, settings: Settings, *, samples: str, sample_seconds: str) -> None:
+        """All but `settings` are names of properties."""
         self._limit = rate
-        self._node_id = node_id
         self._settings = settings
+        self._samples = samples
+        self._sample_seconds = sample_seconds
         self._rate: Rate | None = None
 
     @property
     def limited(self) -> bool:
         return self._settings.int(self._limit) != UNLIMITED
+
+    @property
+    def limit(self) -> int:
+        """Bytes per second."""
+        return self._settings.int(self._limit)
+
+    def record(self, size: int) -> None:
+        self._current().record(size, now_ms())
+
+    def excess_ms(self) -> int:
+        """Returns for how many milliseconds to send, fetch or copy no records; 0 below the limit."""
+        return self._current().excess_ms(now_ms())
+
+    def _current(self) -> Rate:
+        limit = max(1, self._settings.int(self._limit))
+        if self._rate is None:
+            samples, seconds = self._settings.int(self._samples), self._settings.int(self._sample_seconds)
+            self._rate = Rate(limit, Window(samples, seconds * 1000))
+        self._rate.limit = limit
+        return self._rate
+
+
+class Throttle(ByteRate):
+    """Limits one direction: the bytes that this node sends as a leader, or those that it fetches as a follower."""
+
+    __slots__ = ("_node_id",)
+
+    def __init__(self, rate: str, node_id: int, settings: Settings) -> None:
+        super().__init__(
+            rate,
+            settings,
+            samples="replication.quota.window.num",
+            sample_seconds="replication.quota.window.size.seconds",
+        )
+        self._node_id = node_id
 
     def concerns(self, partition: Partition) -> bool:
         """True if the topic's configs name this node's replica as throttled."""
@@ -44,19 +81,3 @@ class Throttle:
         else:
             named = config.follower_replication_throttled_replicas
         return EVERY_REPLICA in named or f"{partition.index}:{self._node_id}" in named
-
-    def record(self, size: int) -> None:
-        self._current().record(size, now_ms())
-
-    def excess_ms(self) -> int:
-        """Returns for how many milliseconds to send or fetch no records; 0 below the limit."""
-        return self._current().excess_ms(now_ms())
-
-    def _current(self) -> Rate:
-        limit = max(1, self._settings.int(self._limit))
-        if self._rate is None:
-            samples = self._settings.int("replication.quota.window.num")
-            seconds = self._settings.int("replication.quota.window.size.seconds")
-            self._rate = Rate(limit, Window(samples, seconds * 1000))
-        self._rate.limit = limit
-        return self._rate

@@ -103,7 +103,7 @@ follower.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
     Bytes per second that throttled followers may fetch.
 leader.replication.throttled.rate LONG =9223372036854775807 [0..] cluster-wide
     Bytes per second that leaders may send to throttled followers.
-replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] cluster-wide unsupported
+replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] cluster-wide
     Bytes per second for moves between log directories.
 """
 

@@ -129,6 +129,9 @@ class SimDisk:
         self._alive(path)
         return self.volume.find(path) is not None
 
+    def real_path(self, path: str) -> str:
+        return posixpath.normpath(path)
+
     def is_dir(self, path: str) -> bool:
         self._alive(path)
         return isinstance(self.volume.find(path), Directory)

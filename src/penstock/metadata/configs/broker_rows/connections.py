@@ -3,9 +3,9 @@
 ROWS = """
 advertised.listeners LIST high
     Addresses given to clients when they differ from the listeners.
-alter.log.dirs.replication.quota.window.num INT =11 [1..] low unsupported
+alter.log.dirs.replication.quota.window.num INT =11 [1..] low
     Samples kept for the throttle of moves between log directories.
-alter.log.dirs.replication.quota.window.size.seconds INT =1 [1..] low unsupported
+alter.log.dirs.replication.quota.window.size.seconds INT =1 [1..] low
     Length of each sample for the throttle of moves between log directories.
 client.quota.callback.class CLASS low unsupported
     Class that decides quotas instead of the built-in rules.

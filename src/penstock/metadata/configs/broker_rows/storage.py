@@ -105,8 +105,8 @@ num.partitions INT =1 [1..]
     Partitions of a topic if the request for a new topic gives no number.
 num.recovery.threads.per.data.dir INT =2 [1..] high cluster-wide unsupported
     Threads for each log directory at start and stop.
-num.replica.alter.log.dirs.threads INT high unsupported
-    Threads that move replicas between log directories.
+num.replica.alter.log.dirs.threads INT [1..] high
+    Replicas that are copied between log directories at the same time; by default one for each directory.
 num.replica.fetchers INT =1 [1..] high cluster-wide
     Fetchers for each broker that is followed.
 remote.fetch.max.wait.ms INT =500 [1..] cluster-wide unsupported

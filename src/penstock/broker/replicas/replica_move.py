@@ -1,0 +1,221 @@
+"""One move of a replica to another log directory: copies the log, reports the directory, and swaps the logs.
+
+`penstock.replication.directory_move` decides the steps, `penstock.log.future_logs` has the files. The copy reads and
+writes chunks in threads and gives up the event loop after each, so that it only takes what produce and fetch leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from penstock.protocol.errors import KafkaError
+from penstock.replication.directory_move import (
+    TAIL_BYTES,
+    Bounds,
+    CopyRate,
+    MoveEvent,
+    MoveFigures,
+    MoveState,
+    Step,
+    StepKind,
+    after,
+    next_step,
+)
+
+if TYPE_CHECKING:
+    from penstock.broker.replicas.partition import Partition
+    from penstock.broker.replicas.throttle import ByteRate
+    from penstock.log.directory import LogDir
+    from penstock.log.future_log import FutureLog
+    from penstock.log.future_logs import Retired
+    from penstock.log.manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that are read and written at once.
+CHUNK_BYTES = 1024 * 1024
+#: The smallest chunk under a throttle, and the chunks per second that a throttle allows otherwise.
+MIN_CHUNK_BYTES = 16 * 1024
+CHUNKS_PER_SECOND = 8
+#: The longest sleep of a throttled copy: then it looks at the limit again, which may have changed.
+MAX_SLEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoveParts:
+    """What all moves of a node share."""
+
+    logs: LogManager
+    #: Bounds the number of moves that copy at the same time.
+    copiers: asyncio.Semaphore
+    throttle: ByteRate
+    #: Reports the directory of a replica, and returns when the controller has it.
+    assign: Callable[[Partition, bytes], Awaitable[None]]
+    #: Reports the directory again that a replica stays in.
+    revert: Callable[[Partition, bytes], None]
+
+
+class ReplicaMove:
+    def __init__(self, partition: Partition, future: FutureLog, parts: MoveParts) -> None:
+        self.partition = partition
+        self.state = MoveState.REQUESTED
+        self.reason = ""
+        self._parts = parts
+        self._future = future
+        self.source: LogDir = parts.logs.dirs.of(future.current)
+        self.target: LogDir = parts.logs.dirs.of(future.log)
+        self._rate = CopyRate()
+        self._reported = False
+        self._confirmed = False
+
+    def __repr__(self) -> str:
+        replica = f"{self.partition.topic}-{self.partition.index}"
+        return f"the move of {replica} from {self.source.path} to {self.target.path}"
+
+    @property
+    def ended(self) -> bool:
+        return self.state in (MoveState.DONE, MoveState.FAILED, MoveState.CANCELLED)
+
+    @property
+    def copied_bytes(self) -> int:
+        return self._rate.copied
+
+    def figures(self) -> MoveFigures:
+        """Returns the progress of the move."""
+        copying = self.state in (MoveState.REQUESTED, MoveState.COPYING, MoveState.CAUGHT_UP)
+        rate = self._rate.per_second(asyncio.get_running_loop().time()) if copying else 0.0
+        return MoveFigures(
+            self.partition.topic,
+            self.partition.index,
+            self.source.path,
+            self.target.path,
+            self.state,
+            self._rate.copied,
+            self._future.bytes_left if copying else 0,
+            self._future.records_left if copying else 0,
+            rate,
+            self.reason,
+        )
+
+    # Running.
+
+    async def run(self) -> None:
+        """Moves the replica. If it is cancelled, the caller calls `give_up`."""
+        try:
+            async with self._parts.copiers:
+                self._take(MoveEvent.STARTED)
+                retired = await self._copy_and_swap()
+        except KafkaError as error:
+            self.give_up(MoveEvent.FAILED, error.message or error.code.name)
+            return
+        await self._parts.logs.futures.retire(retired)
+        self._take(MoveEvent.SWAPPED)
+        logger.info("%s is done: %d bytes were copied", self, self._rate.copied)
+
+    def _take(self, event: MoveEvent) -> None:
+        self.state = after(self.state, event)
+
+    async def _copy_and_swap(self) -> Retired:
+        future, futures = self._future, self._parts.logs.futures
+        while True:
+            await asyncio.sleep(0)
+            step = self._next_step()
+            in_tail = step.kind is StepKind.COPY and future.bytes_left <= TAIL_BYTES
+            if step.kind is not StepKind.NOTHING and not in_tail:
+                if self.state is MoveState.CAUGHT_UP:
+                    self._take(MoveEvent.BEHIND)
+                await self._make(step)
+                continue
+            if self.state is MoveState.COPYING:
+                self._take(MoveEvent.REACHED)
+            if not self._confirmed:
+                await self._confirm()
+            elif not future.is_prepared:
+                if step.kind is StepKind.COPY:
+                    await self._copy_chunk(TAIL_BYTES)  # the current log may have these records on disk already
+                await futures.prepare(future)
+            else:
+                retired = futures.swap(future, TAIL_BYTES)
+                if retired is not None:
+                    self._take(MoveEvent.CONFIRMED)
+                    return retired
+
+    def _next_step(self) -> Step:
+        current, log = self._future.current, self._future.log
+        return next_step(
+            Bounds(current.log_start_offset, current.log_end_offset),
+            Bounds(log.log_start_offset, log.log_end_offset),
+            self._future.cut_at,
+        )
+
+    async def _make(self, step: Step) -> None:
+        future = self._future
+        match step.kind:
+            case StepKind.TRUNCATE:
+                future.truncate_to(step.offset)
+            case StepKind.START_OVER:
+                future.start_over(step.offset)
+            case StepKind.ADVANCE_START:
+                await future.advance_start(step.offset)
+            case StepKind.COPY:
+                await self._copy()
+            case StepKind.NOTHING:
+                pass
+            case _:
+                assert_never(step.kind)
+
+    async def _copy(self) -> None:
+        throttle = self._parts.throttle
+        chunk = CHUNK_BYTES
+        if throttle.limited:
+            pause = throttle.excess_ms() / 1000
+            if pause:
+                await asyncio.sleep(min(pause, MAX_SLEEP_SECONDS))
+                return
+            chunk = min(chunk, max(MIN_CHUNK_BYTES, throttle.limit // CHUNKS_PER_SECOND))
+        await self._copy_chunk(chunk)
+        if self._future.flush_is_due:
+            await self._future.log.flush()
+
+    async def _copy_chunk(self, chunk: int) -> None:
+        try:
+            size = await self._future.copy(chunk)
+        except KafkaError:
+            if self._future.cut_at is None:
+                raise
+            return  # the current log was truncated while it was read: the next step cuts the copy
+        self._parts.throttle.record(size)
+        self._rate.add(size, asyncio.get_running_loop().time())
+
+    async def _confirm(self) -> None:
+        self._reported = True
+        await self._parts.assign(self.partition, self.target.directory_id)
+        self._confirmed = True
+
+    # Ending early.
+
+    def give_up(self, event: MoveEvent, reason: str) -> None:
+        """Ends the move as failed or cancelled; the current log goes on, unless its directory has failed."""
+        self._take(event)
+        self.reason = reason
+        level = logging.INFO if event is MoveEvent.CANCELLED else logging.ERROR
+        logger.log(level, "%s is %s: %s", self, self.state.value, reason)
+        if self._reported:
+            self._parts.revert(self.partition, self.source.directory_id)
+
+    def detach_copy(self) -> None:
+        """Lets the current log forget its copy, so that another move can begin. The copy's files stay."""
+        self._parts.logs.futures.detach(self._future)
+
+    def discard_copy(self) -> None:
+        """Removes the files of the copy, unless the directory of the current log has failed.
+
+        Then the next start makes the copy the replica's log, if the controller has the copy's directory.
+        """
+        futures = self._parts.logs.futures
+        futures.detach(self._future)
+        futures.discard(self._future, keep_files=self._future.current.offline)

@@ -57,7 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a fault at the n-th point of a kind, such as 'AlterPartition answer#3:drop' ('none': none)",
     )
     parser.add_argument(
-        "--coverage", metavar="FILE", help="read and write which faults have happened at which points (profile points)"
+        "--points",
+        action="store_true",
+        help="run each seed again with faults at chosen points (profile points: always)",
+    )
+    parser.add_argument(
+        "--coverage", metavar="FILE", help="with --points: read and write which faults have happened at which points"
     )
     parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
     parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
@@ -103,12 +108,12 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is None and args.seeds is None:
         raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
     _put_in(args.mutant)
-    if args.profile == "points" and args.at is None:
+    if (args.points or args.profile == "points") and args.at is None:
         from penstock.cli.sim_points import run_points
 
         return run_points(args)
     if args.coverage:
-        raise Failure("--coverage needs --profile points without --at, which chooses the points", Exit.USAGE)
+        raise Failure("--coverage needs --points, and no --at: the coverage chooses the points", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 

@@ -1,4 +1,4 @@
-"""`penstock sim --profile points`: records the points of each seed, then runs it with faults at chosen points.
+"""`penstock sim --points`: records the points of each seed, then runs it with faults at chosen points.
 
 The points are chosen towards faults that have not happened yet at such a point. `--coverage FILE` keeps the counts from
 one call to the next.
@@ -35,10 +35,13 @@ def run_points(args: argparse.Namespace) -> int:
         coverage = load_coverage(Path(args.coverage)) if args.coverage else Coverage()
     except ValueError as error:
         raise Failure(str(error), Exit.USAGE) from None
-    outcome = _run_one(args, coverage) if args.seed is not None else _run_many(args, coverage)
+    return _run_one(args, coverage) if args.seed is not None else _run_many(args, coverage)
+
+
+def _save(args: argparse.Namespace, coverage: Coverage) -> None:
+    """Writes the coverage file after each seed, so that an interrupted call keeps what it has covered."""
     if args.coverage:
         coverage.save(Path(args.coverage))
-    return outcome
 
 
 def _verdicts(args: argparse.Namespace, seed: int, coverage: Coverage) -> Iterator[Verdict]:
@@ -57,6 +60,7 @@ def _run_one(args: argparse.Namespace, coverage: Coverage) -> int:
     """Runs one seed. Prints the faults of each run, and the story of the first run that fails."""
     began = time.process_time()
     for verdict in _verdicts(args, args.seed, coverage):
+        _save(args, coverage)
         seconds = time.process_time() - began
         points = ", ".join(map(str, verdict.plan.points)) or f"{len(verdict.points.passed):,} points passed"
         if verdict.ok:
@@ -119,6 +123,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
         for each in _outcomes(args, coverage):
             done.append(each)
             coverage.merge(each.covered)
+            _save(args, coverage)
             progress.add()
             for what, again in each.failed:
                 print(f"\rseed {each.seed}: {what}\n  again: {again}", flush=True)

@@ -1,22 +1,27 @@
 """Chooses the faults of a run among the points that an earlier run of the same plan passed.
 
-Cells with the lowest coverage come first. Most of a run's points are fetches and writes of segments, so a cell is
-chosen first and then a point of that cell: rare points are hit as often as frequent ones. About half of the faults get
-a second fault nearby, at the same point or at one of the next points, because many bugs need a second fault before the
-first is repaired.
+Most of a run's points are fetches and writes of segments. So a kind of point is chosen first, then a cell of that kind,
+then a point of that cell: rare points are hit as often as frequent ones. The kind and the cell with the lowest coverage
+come first; half of the faults hit messages between nodes. About half of the faults get a second fault nearby, at the
+same point or at one of the next points, because many bugs need a second fault before the first is repaired.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from random import Random
+from typing import TypeVar
 
 from penstock.sim.plan.coverage import Coverage
 from penstock.sim.plan.points import (
+    ANSWER,
+    CLIENT,
     DROP,
     DUPLICATE,
     HOLD,
     REORDER,
+    REQUEST,
     SENDER,
     Cell,
     Point,
@@ -25,6 +30,8 @@ from penstock.sim.plan.points import (
     faults_at,
 )
 
+T = TypeVar("T")
+
 #: Most faults of a run, pairs counted as one.
 MOST_FAULTS = 6
 PAIRED = 0.5
@@ -32,6 +39,8 @@ PAIRED = 0.5
 NEAR_S = 1.0
 #: Share of pairs whose two faults are at the same point.
 SAME_POINT = 0.3
+#: Shares of the faults that hit messages between nodes, messages of clients, and steps on disks.
+SHARES = {"nodes": 0.5, "clients": 0.2, "disks": 0.3}
 #: Faults of the network that a stop of the sender can follow at the same point.
 BEFORE_A_STOP = frozenset({DROP, HOLD, REORDER, DUPLICATE})
 
@@ -67,13 +76,23 @@ class PointChoice:
         in_order = sorted(found.values(), key=lambda each: (each[0].time, each[0].kind, each[0].nth))
         return tuple(PointFault(point.kind, point.nth, faults) for point, faults in in_order)
 
-    def _next(self, cells: dict[Cell, list[Point]]) -> Cell:
-        """Returns one of the cells with the lowest count, at random."""
-        counts = {cell: self._coverage.counts.get(cell, 0) + self._chosen.get(cell, 0) for cell in cells}
-        least = min(counts.values())
-        cell = self._random.choice([cell for cell, count in counts.items() if count == least])
+    def _next(self, cells: Iterable[Cell]) -> Cell:
+        """Returns one of the cells of a kind that were hit least, of a kind that was hit least, at random."""
+        by_kind: dict[str, dict[Cell, int]] = {}
+        for cell in cells:
+            count = self._coverage.counts.get(cell, 0) + self._chosen.get(cell, 0)
+            by_kind.setdefault(cell.kind, {})[cell] = count
+        groups: dict[str, dict[str, int]] = {}
+        for kind, counts in by_kind.items():
+            groups.setdefault(_group(kind), {})[kind] = sum(counts.values())
+        group = self._random.choices(list(groups), [SHARES[each] for each in groups])[0]
+        cell = self._least(by_kind[self._least(groups[group])])
         self._chosen[cell] = self._chosen.get(cell, 0) + 1
         return cell
+
+    def _least(self, counts: dict[T, int]) -> T:
+        least = min(counts.values())
+        return self._random.choice([each for each, count in counts.items() if count == least])
 
     def _pair(self, found: dict[tuple[str, int], tuple[Point, tuple[str, ...]]], point: Point, fault: str) -> None:
         if fault in BEFORE_A_STOP and self._random.random() < SAME_POINT:
@@ -91,3 +110,9 @@ class PointChoice:
             cell = self._next(cells)
             second_point = self._random.choice(cells[cell])
             found.setdefault((second_point.kind, second_point.nth), (second_point, (cell.fault,)))
+
+
+def _group(kind: str) -> str:
+    if kind.startswith(CLIENT):
+        return "clients"
+    return "nodes" if kind.endswith((REQUEST, ANSWER)) else "disks"

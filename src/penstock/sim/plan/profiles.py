@@ -95,7 +95,7 @@ PROFILES: dict[str, Profile] = {
     "points": Profile(
         "faults at chosen messages and steps on disks, with few other faults",
         ("kill", "restart", "reset"),
-        9.0,
-        ("kill a leader", "kill the controller", "isolate", "isolate a leader", "cut two"),
+        5.0,
+        ("kill a leader", "kill the controller", "isolate", "isolate a leader", "cut two", "rolling restart"),
     ),
 }

@@ -1,19 +1,24 @@
 """Every planted bug is found within a bounded number of seeds, and the same runs find nothing without it.
 
-`FOUND_BY` names for each bug a seed that finds it soon. A code change changes the runs of all seeds: if a seed no
-longer finds its bug, the first `SEEDS` seeds are tried in turn.
+`FOUND_BY` names for each bug a seed that finds it soon, `POINT_BUGS_FOUND_BY` also the fault at a point. A code change
+changes the runs of all seeds: if a seed no longer finds its bug, the first `SEEDS` seeds are tried in turn.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from penstock.sim.faults.planted import FOUND_BY, PLANTS, SEEDS, Plant
+from penstock.sim.faults.planted_points import POINT_BUGS_FOUND_BY
 from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.plan import Plan
-from penstock.sim.run.simulation import run_plan
+from penstock.sim.plan.points import PointFault, parse_point_fault
+from penstock.sim.run.simulation import Verdict, run_plan
 
+#: Points of a kind that are tried in each seed.
+POINTS = 8
 #: Bugs that every run of the tests looks for, one for each kind of guarantee; the others are marked slow.
 QUICK = frozenset(
     {
@@ -29,6 +34,7 @@ QUICK = frozenset(
         "large-batch-skipped",
         "isr-expanded-early",
         "marker-written-twice",
+        "markers-before-decision",
         "markers-wait-for-deleted-topics",
         "metadata-before-fsync",
         "metadata-not-synced",
@@ -36,6 +42,7 @@ QUICK = frozenset(
         "open-transactions-shown",
         "stable-offset-below-start",
         "stale-isr-accepted",
+        "swap-forgotten",
         "tombstones-dropped-at-once",
         "truncate-to-watermark",
         "vote-forgotten",
@@ -48,16 +55,30 @@ QUICK = frozenset(
 )
 
 
-def tries(plant: Plant, name: str) -> Iterator[Plan]:
+def tries(plant: Plant, name: str) -> Iterator[Verdict]:
+    """Yields the verdicts of runs that should find the bug, which the caller has planted."""
     seed, seconds = FOUND_BY[name]
-    yield draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds)
+    fault = parse_point_fault(POINT_BUGS_FOUND_BY[name][1]) if name in POINT_BUGS_FOUND_BY else None
+    plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds)
+    yield run_plan(replace(plan, points=() if fault is None else (fault,)))
     for seed in range(1, SEEDS + 1):
-        yield draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=plant.seconds)
+        plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=plant.seconds)
+        if fault is None:
+            yield run_plan(plan)
+        else:
+            yield from runs_with(fault, plan)
+
+
+def runs_with(fault: PointFault, plan: Plan) -> Iterator[Verdict]:
+    """Yields the verdicts of runs with this fault at some points of its kind, which move when the code changes."""
+    points = [each for each in run_plan(plan, record_points=True).points.passed if each.kind == fault.kind]
+    for point in points[:: max(1, len(points) // POINTS)]:
+        yield run_plan(replace(plan, points=(replace(fault, nth=point.nth),)))
 
 
 @cache
-def without_any(seed: int, profile: str, nodes: int, seconds: float) -> list[str]:
-    plan = draw_plan(seed, profile, nodes=nodes, duration_s=seconds)
+def without_any(seed: int, profile: str, nodes: int, seconds: float, points: tuple[PointFault, ...]) -> list[str]:
+    plan = replace(draw_plan(seed, profile, nodes=nodes, duration_s=seconds), points=points)
     return [str(violation) for violation in run_plan(plan).violations]
 
 
@@ -67,14 +88,14 @@ def without_any(seed: int, profile: str, nodes: int, seconds: float) -> list[str
 )
 def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: str) -> None:
     plant = PLANTS[name]
-    for plan in tries(plant, name):
-        with plant.planted():
-            violations = run_plan(plan).violations
-        if any(plant.rule in ("", violation.rule) for violation in violations):
-            break
-    else:
-        pytest.fail(f"{SEEDS} seeds of profile {plant.profile} did not find that {plant.about}")
-    assert without_any(plan.seed, plan.profile, plan.nodes, plan.duration_s) == []
+    with plant.planted():
+        for verdict in tries(plant, name):
+            if any(plant.rule in ("", violation.rule) for violation in verdict.violations):
+                break
+        else:
+            pytest.fail(f"{SEEDS} seeds of profile {plant.profile} did not find that {plant.about}")
+    plan = verdict.plan
+    assert without_any(plan.seed, plan.profile, plan.nodes, plan.duration_s, plan.points) == []
 
 
 def test_every_planted_bug_names_a_seed_that_finds_it() -> None:

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         return _list_plants(args)
     if args.seed is None and args.seeds is None:
         raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
-    _put_in(args.mutant)
+    put_in(args.mutant)
     if (args.points or args.profile == "points") and args.at is None:
         from penstock.cli.sim_points import run_points
 
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 
-def _put_in(mutant: str | None) -> None:
+def put_in(mutant: str | None) -> None:
     """Puts a generated bug into this process. Does nothing if it is there already, in a worker of several seeds."""
     from penstock.sim.mutants.hook import install, installed
 
@@ -132,8 +132,9 @@ def _put_in(mutant: str | None) -> None:
 def _list_plants(args: argparse.Namespace) -> int:
     """Lists the planted bugs, each with a run that finds it."""
     from penstock.sim.faults.planted import FOUND_BY, PLANTS
+    from penstock.sim.faults.planted_points import POINT_BUGS_FOUND_BY
 
-    columns = ("name", "nodes", "profile", "seed", "seconds", "about")
+    columns = ("name", "nodes", "profile", "seed", "seconds", "at", "about")
     rows = [
         {
             "name": name,
@@ -141,6 +142,7 @@ def _list_plants(args: argparse.Namespace) -> int:
             "profile": bug.profile,
             "seed": FOUND_BY[name][0],
             "seconds": FOUND_BY[name][1],
+            "at": POINT_BUGS_FOUND_BY.get(name, (0, ""))[1],
             "about": bug.about,
         }
         for name, bug in PLANTS.items()
@@ -276,7 +278,7 @@ class _Done:
 
 def _do(job: _Job) -> _Done:
     args = job.args
-    _put_in(args.mutant)
+    put_in(args.mutant)
     plan = plan_for(args, job.seed)
     began = time.process_time()
     verdict = execute(plan, args.plant)

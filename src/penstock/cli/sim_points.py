@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.sim import execute, picklable, plan_for, show_smaller, tell
+from penstock.cli.sim import execute, picklable, plan_for, put_in, show_smaller, tell
 
 if TYPE_CHECKING:
     from penstock.sim.plan.coverage import Coverage
@@ -103,6 +103,7 @@ def _do(job: _Job) -> _Done:
     from penstock.sim.run.shrink import command, shrink
 
     args = job.args
+    put_in(args.mutant)
     coverage = Coverage(job.covered)
     done = _Done(job.seed)
     for verdict in _verdicts(args, job.seed, coverage):

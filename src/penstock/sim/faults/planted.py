@@ -29,6 +29,7 @@ from penstock.log.snapshot_files import SnapshotFiles
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_FOUND_BY, POINT_BUGS_SECONDS
 from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
 from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS, WORKLOAD_BUGS_FOUND_BY
 from penstock.transactions.shard import TransactionShard
@@ -82,6 +83,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "large-batch-skipped": (4, 20),
     "fetch-without-end": (1, 8),
     **WORKLOAD_BUGS_FOUND_BY,
+    **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -364,4 +366,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(bug.about, bug.profile, bug.replacements, seconds=40.0, nodes=bug.nodes, rule=bug.rule)
     for name, bug in SUBTLE_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(about, "points", replacements, seconds=POINT_BUGS_SECONDS, nodes=NODES)
+    for name, (about, replacements) in POINT_BUGS.items()
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.replicas.partitions import Partitions
     from penstock.broker.replicas.replica_manager import ReplicaManager
     from penstock.broker.requests.access_control import AccessControl
+    from penstock.broker.share.share_partitions import SharePartitions
     from penstock.broker.telemetry import Telemetry
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
@@ -59,6 +60,7 @@ class Broker:
     transactions: Transactions
     share_states: ShareStates
     persister: SharePersister
+    share_partitions: SharePartitions
     quotas: Quotas
     telemetry: Telemetry
     #: None on a node without an authorizer, where every client is allowed everything.

@@ -23,7 +23,7 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
 
 # Features that Penstock does not support yet. The node registers them, so that it can open a directory in which Kafka
 # finalized them; it neither announces them to clients nor enables them.
-UNSERVED_FEATURES = frozenset({"share.version", "streams.version"})
+UNSERVED_FEATURES = frozenset({"streams.version"})
 SERVED_FEATURES = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name not in UNSERVED_FEATURES}
 
 # Level of each metadata.version name, oldest first.

@@ -68,6 +68,7 @@ class ImageDelivery:
             # Transaction markers go to partitions, among them those of the group coordinators.
             *((ImageListener(Since.REGISTERED, broker.transactions.apply),) if is_broker else ()),
             *((ImageListener(Since.REGISTERED, broker.share_states.apply),) if is_broker else ()),
+            *((ImageListener(Since.REGISTERED, broker.share_partitions.apply),) if is_broker else ()),
         )
 
     def start(self) -> None:

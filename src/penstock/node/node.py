@@ -254,6 +254,7 @@ class Node:
         if broker is not None:
             await self._cut_off(broker)
             await broker.transactions.close()
+            await broker.share_partitions.close()
             await broker.share_states.close()
             await broker.groups.close()
             await broker.partitions.close()
@@ -319,6 +320,7 @@ class Node:
         await broker.groups.close()  # answers members that wait for a rebalance, which may take minutes
         await stopping
         await broker.transactions.close()
+        await broker.share_partitions.close()
         await broker.share_states.close()
         await self._maintenance.stop()
         await broker.controller.close()
@@ -337,6 +339,7 @@ class Node:
         await self._server.stop(grace_s=0)
         await self.http.close()
         await self.broker.transactions.close()
+        await self.broker.share_partitions.close()
         await self.broker.share_states.close()
         await self.broker.groups.close()
         await self._maintenance.stop()

@@ -34,6 +34,7 @@ from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
 from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.broker.share.share_partitions import SharePartitions
 from penstock.broker.telemetry import Telemetry
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
@@ -234,6 +235,9 @@ def make_broker(
         ),
         share_states=share_states,
         persister=persister,
+        share_partitions=SharePartitions(
+            settings=settings, clock=world.clock, partitions=partitions, metadata=metadata, persister=persister
+        ),
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         access=access,

@@ -79,3 +79,13 @@ class ConfigOperation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+class Acknowledge(IntEnum):
+    """A share group member's answer for an acquired record, with the numbers of ShareAcknowledge."""
+
+    GAP = 0  # the offset holds no record
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4  # the member needs more time (KIP-1222)

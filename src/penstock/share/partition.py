@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.locks import Lock, Locks
 from penstock.share.states import (
     FINAL,
-    Acknowledge,
     AcknowledgedRange,
     Acquired,
     AcquireMode,
@@ -53,11 +53,6 @@ class Transition:
     changes: list[StateBatch] = field(default_factory=list)
     undo: list[_Undo] = field(default_factory=list)
     max_deliveries: int = 0
-
-    @property
-    def completes(self) -> int:
-        """The number of records that become acknowledged or archived."""
-        return sum(each.last - each.first + 1 for each in self.changes if each.state in FINAL)
 
 
 class Wish(NamedTuple):
@@ -124,7 +119,7 @@ class SharePartition:
     # --- acquiring
 
     def acquire(
-        self, wish: Wish, fetch_offset: int, batches: Sequence[FetchedBatch], limits: ShareLimits, now_ms: int
+        self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch], limits: ShareLimits, now_ms: int
     ) -> list[Acquired]:
         """Acquires records from the batches, which were read from the log at `fetch_offset`.
 
@@ -314,6 +309,24 @@ class SharePartition:
         """Forgets the records before the log's start: they were deleted."""
         self.window.drop_before(offset)
         self._advance()
+
+    def after(self, changes: Sequence[StateBatch]) -> tuple[int, int]:
+        """Returns the start offset and the number of complete records in the window as they are after the changes."""
+        start = self.window.start
+        ends = {
+            max(change.first, start): change.last + 1
+            for change in changes
+            if change.state in FINAL and change.last >= start
+        }
+        complete = self.complete_count + sum(stop - first for first, stop in ends.items())
+        for run in self.window.runs(start, self.window.end):
+            if run.state in FINAL:
+                start = max(start, run.stop)
+            while start < run.stop and start in ends:
+                start = ends[start]
+            if start < run.stop:
+                break
+        return start, complete - (start - self.window.start)
 
     def stored(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
         """Returns the current state of earlier changes that still have to be written, without acquired records."""

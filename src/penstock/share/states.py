@@ -24,16 +24,6 @@ class RecordState(IntEnum):
 FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
-class Acknowledge(IntEnum):
-    """A member's answer for an acquired record, with the numbers of ShareAcknowledge."""
-
-    GAP = 0  # the offset holds no record
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4  # the member needs more time (KIP-1222)
-
-
 class AcquireMode(IntEnum):
     """The meaning of `max_records` in a ShareFetch (KIP-1206)."""
 

@@ -500,7 +500,8 @@ def test_apis_of_brokers_and_controllers_need_cluster_action(key: int) -> None:
     async def scenario(clients: Clients) -> None:
         role = "BROKER" if "BROKER" in APIS[key].listeners else "CONTROLLER"
         answer = await clients.ask(ANN, request_class(key)(), role=role)
-        assert _codes(answer) == {CLUSTER_DENIED}
+        # An answer about partitions only has no place for the error of a request without partitions.
+        assert isinstance(answer, Close) or _codes(answer) == {CLUSTER_DENIED}
 
     with_clients(scenario)
 

@@ -218,7 +218,6 @@ def test_a_validate_only_request_changes_no_features() -> None:
         (("group.version", 1, 0), "0 is not an upgrade type"),
         (("group.version", 1, 9), "9 is not an upgrade type"),
         (("kraft.version", 0, SAFE), "can't be lowered: keep the level."),
-        (("share.version", 1, UP), "Penstock does not support this feature yet: leave it at 0."),
         (("streams.version", 1, UP), "Penstock does not support this feature yet: leave it at 0."),
     ],
 )

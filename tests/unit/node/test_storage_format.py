@@ -37,6 +37,7 @@ def test_every_directory_gets_its_own_id_and_the_first_records_the_voter() -> No
         ("metadata.version", 30),
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
+        ("share.version", 1),
         ("transaction.version", 2),
     ]
 
@@ -150,6 +151,6 @@ def test_a_reserved_directory_id_is_not_formatted() -> None:
 
 
 def test_an_unsupported_feature_is_not_enabled() -> None:
-    with pytest.raises(StorageError, match=r"does not serve share\.version yet"):
-        formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 1}))
-    formatted(FormatPlan(["/a"], node_id=1, features={"share.version": 0}))
+    with pytest.raises(StorageError, match=r"does not serve streams\.version yet"):
+        formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 1}))
+    formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 0}))

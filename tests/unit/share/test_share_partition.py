@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.partition import SharePartition, Wish
 from penstock.share.states import (
-    Acknowledge,
     AcknowledgedRange,
     AcquireMode,
     FetchedBatch,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.partition import SharePartition, Transition, Wish
 from penstock.share.states import (
-    Acknowledge,
     AcknowledgedRange,
     AcquireMode,
     FetchedBatch,
@@ -197,7 +197,9 @@ class ShareModel(RuleBasedStateMachine):
     def written(self, transition: Transition | None) -> None:
         if transition is None:
             return
+        expected = self.share.after(transition.changes)
         self.share.commit(transition)
+        assert (self.share.start_offset, self.share.complete_count) == expected
         for change in transition.changes:
             for each in range(change.first, change.last + 1):
                 record = self.window.get(each)

@@ -122,6 +122,8 @@ ACCESS: dict[int, Access] = {
     75: Access((rules.each(_DESCRIBE, TOPIC, "topics"),), filters.topic_operations),
     76: Access((_GROUP_READ, rules.subscribed_topics)),
     77: Access((rules.each(_DESCRIBE, GROUP, "group_ids"),), filters.described_members),
+    78: Access((_GROUP_READ,)),  # each topic of the share session is asked for by the handler
+    79: Access((_GROUP_READ,)),
     80: _CLUSTER_ALTER,
     81: _CLUSTER_ALTER,
     82: _BROKERS,

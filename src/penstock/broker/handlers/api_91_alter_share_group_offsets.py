@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 async def handle(
     broker: Broker, ctx: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
+    try:
+        return await _handle(broker, ctx, request)
+    except KafkaError as error:  # concerns the whole request
+        return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+
+
+async def _handle(
+    broker: Broker, ctx: RequestContext, request: AlterShareGroupOffsetsRequest
+) -> AlterShareGroupOffsetsResponse:
     group_id = request.group_id
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")

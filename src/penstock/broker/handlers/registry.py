@@ -82,6 +82,8 @@ HANDLERS: dict[int, str] = {
     75: "api_75_describe_topic_partitions",
     76: "api_76_share_group_heartbeat",
     77: "api_77_share_group_describe",
+    78: "api_78_share_fetch",
+    79: "api_79_share_acknowledge",
     80: "api_80_add_raft_voter",
     81: "api_81_remove_raft_voter",
     82: "api_82_update_raft_voter",

@@ -52,7 +52,8 @@ class Inheritance:
     high: str | None = None
 
 
-def _int(name: str, default: int, low: int, doc: str, *, supported: bool = False) -> ConfigKey:
+def _int(name: str, default: int, low: int, doc: str) -> ConfigKey:
+    supported = not name.startswith("streams.")  # streams groups are not served yet
     return ConfigKey(name, ConfigType.INT, str(default), doc, Range(low), supported=supported)
 
 
@@ -63,49 +64,68 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             1000,
             0,
             "Shortest time between two assignments of the consumer group.",
-            supported=True,
         ),
         _int(
             "consumer.heartbeat.interval.ms",
             5000,
             1,
             "How often members of the consumer group send heartbeats.",
-            supported=True,
         ),
         _int(
             "consumer.session.timeout.ms",
             45000,
             1,
             "Time without a heartbeat after which a member is removed from the consumer group.",
-            supported=True,
         ),
-        _int("share.assignment.interval.ms", 1000, 0, "Shortest time between two assignments of the share group."),
+        _int(
+            "share.assignment.interval.ms",
+            1000,
+            0,
+            "Shortest time between two assignments of the share group.",
+        ),
         ConfigKey(
             "share.auto.offset.reset",
             ConfigType.STRING,
             "latest",
             "Where the share group starts in a partition it has no offset for: earliest, latest, or by_duration:PT1H.",
             OffsetReset(),
-            supported=False,
         ),
-        _int("share.delivery.count.limit", 5, 2, "Deliveries of one record before the share group archives it."),
-        _int("share.heartbeat.interval.ms", 5000, 1, "How often members of the share group send heartbeats."),
+        _int(
+            "share.delivery.count.limit",
+            5,
+            2,
+            "Deliveries of one record before the share group archives it.",
+        ),
+        _int(
+            "share.heartbeat.interval.ms",
+            5000,
+            1,
+            "How often members of the share group send heartbeats.",
+        ),
         ConfigKey(
             "share.isolation.level",
             ConfigType.STRING,
             "read_uncommitted",
             "Whether the share group reads only committed records, or uncommitted ones too.",
             OneOf(("read_committed", "read_uncommitted")),
-            supported=False,
         ),
-        _int("share.partition.max.record.locks", 2000, 100, "Records of one partition that may be acquired at once."),
-        _int("share.record.lock.duration.ms", 30000, 1000, "How long a fetched record stays locked for its member."),
+        _int(
+            "share.partition.max.record.locks",
+            2000,
+            100,
+            "Records of one partition that may be acquired at once.",
+        ),
+        _int(
+            "share.record.lock.duration.ms",
+            30000,
+            1000,
+            "How long a fetched record stays locked for its member.",
+        ),
         ConfigKey(
             "share.renew.acknowledge.enable",
             ConfigType.BOOLEAN,
             "true",
             "Whether members of the share group may renew their lock on a record.",
-            supported=False,
         ),
         _int(
             "share.session.timeout.ms",

@@ -45,52 +45,52 @@ group.max.size INT =2147483647 [1..]
     Members that one classic group may have.
 group.min.session.timeout.ms INT =6000
     Shortest session timeout that a member of a classic group may request.
-group.share.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
+group.share.assignment.interval.ms INT =1000 [0..] cluster-wide
     Shortest time between two assignments of one share group.
 group.share.assignors LIST =simple unsupported
     Assignors of share groups, the first being the default.
-group.share.delivery.count.limit INT =5 [2..10] unsupported
+group.share.delivery.count.limit INT =5 [2..10]
     Deliveries of one record in a share group before it is archived.
-group.share.heartbeat.interval.ms INT =5000 [1..] unsupported
+group.share.heartbeat.interval.ms INT =5000 [1..]
     Interval at which members of share groups send heartbeats.
-group.share.initialize.retry.interval.ms INT =30000 [1..] low internal unsupported
+group.share.initialize.retry.interval.ms INT =30000 [1..] low internal
     Pause before the state of a share partition is initialised again.
-group.share.max.assignment.interval.ms INT =15000 [0..] unsupported
+group.share.max.assignment.interval.ms INT =15000 [0..]
     Upper limit of share.assignment.interval.ms of a group.
-group.share.max.delivery.count.limit INT =10 [5..25] unsupported
+group.share.max.delivery.count.limit INT =10 [5..25]
     Upper limit of share.delivery.count.limit of a group.
-group.share.max.heartbeat.interval.ms INT =15000 [1..] unsupported
+group.share.max.heartbeat.interval.ms INT =15000 [1..]
     Upper limit of share.heartbeat.interval.ms of a group.
-group.share.max.partition.max.record.locks INT =4000 [2000..10000] unsupported
+group.share.max.partition.max.record.locks INT =4000 [2000..10000]
     Upper limit of share.partition.max.record.locks of a group.
-group.share.max.record.lock.duration.ms INT =60000 [30000..3600000] unsupported
+group.share.max.record.lock.duration.ms INT =60000 [30000..3600000]
     Upper limit of share.record.lock.duration.ms of a group.
-group.share.max.session.timeout.ms INT =60000 [1..] unsupported
+group.share.max.session.timeout.ms INT =60000 [1..]
     Upper limit of share.session.timeout.ms of a group.
-group.share.max.share.sessions INT =2000 [1..] unsupported
+group.share.max.share.sessions INT =2000 [1..]
     Share sessions kept at once.
-group.share.max.size INT =200 [1..1000] unsupported
+group.share.max.size INT =200 [1..1000]
     Members that one share group may have.
-group.share.min.assignment.interval.ms INT =0 [0..] unsupported
+group.share.min.assignment.interval.ms INT =0 [0..]
     Lower limit of share.assignment.interval.ms of a group.
-group.share.min.delivery.count.limit INT =2 [2..5] unsupported
+group.share.min.delivery.count.limit INT =2 [2..5]
     Lower limit of share.delivery.count.limit of a group.
-group.share.min.heartbeat.interval.ms INT =5000 [1..] unsupported
+group.share.min.heartbeat.interval.ms INT =5000 [1..]
     Lower limit of share.heartbeat.interval.ms of a group.
-group.share.min.partition.max.record.locks INT =100 [100..2000] unsupported
+group.share.min.partition.max.record.locks INT =100 [100..2000]
     Lower limit of share.partition.max.record.locks of a group.
-group.share.min.record.lock.duration.ms INT =15000 [1000..30000] unsupported
+group.share.min.record.lock.duration.ms INT =15000 [1000..30000]
     Lower limit of share.record.lock.duration.ms of a group.
-group.share.min.session.timeout.ms INT =45000 [1..] unsupported
+group.share.min.session.timeout.ms INT =45000 [1..]
     Lower limit of share.session.timeout.ms of a group.
-group.share.partition.max.record.locks INT =2000 [100..10000] unsupported
+group.share.partition.max.record.locks INT =2000 [100..10000]
     Records of one share partition that may be acquired at once.
 group.share.persister.class.name STRING \
 =org.apache.kafka.server.share.persister.DefaultStatePersister internal unsupported
     Class that keeps the state of share partitions.
-group.share.record.lock.duration.ms INT =30000 [1000..3600000] unsupported
+group.share.record.lock.duration.ms INT =30000 [1000..3600000]
     How long a record stays locked for the member of a share group that fetched it.
-group.share.session.timeout.ms INT =45000 [1..] unsupported
+group.share.session.timeout.ms INT =45000 [1..]
     Time without a heartbeat after which a member is removed from a share group.
 group.streams.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
     Shortest time between two assignments of one streams group.
@@ -148,15 +148,15 @@ share.coordinator.cold.partition.snapshot.interval.ms INT =300000 [1..] low inte
     How often idle share partitions get a snapshot.
 share.coordinator.load.buffer.size INT =5242880 [1..] high unsupported
     Bytes read at once when share state is loaded.
-share.coordinator.snapshot.update.records.per.snapshot INT =500 [0..500] unsupported
+share.coordinator.snapshot.update.records.per.snapshot INT =500 [0..500]
     Updates between two snapshots of a share partition.
-share.coordinator.state.topic.compression.codec INT =0 high unsupported
+share.coordinator.state.topic.compression.codec INT =0 high
     Codec of the share state topic, by number.
 share.coordinator.state.topic.min.isr SHORT =2 [1..] high
     Replicas of the share state topic that must be in sync.
 share.coordinator.state.topic.num.partitions INT =50 [1..] high
     Partitions of the share state topic.
-share.coordinator.state.topic.prune.interval.ms INT =300000 [1..] low internal unsupported
+share.coordinator.state.topic.prune.interval.ms INT =300000 [1..] low internal
     How often old records of the share state topic are deleted.
 share.coordinator.state.topic.replication.factor SHORT =3 [1..] high
     Replicas of the share state topic.
@@ -164,7 +164,7 @@ share.coordinator.state.topic.segment.bytes INT =104857600 [1..] high
     Segment size of the share state topic.
 share.coordinator.threads INT =1 [1..] unsupported
     Threads of the share coordinator.
-share.coordinator.write.timeout.ms INT =5000 [1..] high unsupported
+share.coordinator.write.timeout.ms INT =5000 [1..] high
     How long a write of share state may take to be replicated.
 transaction.abort.timed.out.transaction.cleanup.interval.ms INT =10000 [1..] low
     Pause before the abort of a timed-out transaction is retried.

@@ -1,0 +1,63 @@
+"""ShareAcknowledge v1-2 (KIP-932): answers for acquired records; since v2 a member may renew its locks (KIP-1222).
+
+A partition is answered once the share coordinator has its new state. Epoch -1 ends the share session and releases
+everything that the member holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of
+from penstock.broker.handlers.share_offsets import check_enabled
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_79_share_acknowledge import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+from penstock.share.sessions import FINAL_EPOCH
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+
+
+async def handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    try:
+        return await _handle(broker, ctx, request)
+    except KafkaError as error:  # concerns the whole request
+        return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)
+
+
+async def _handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    check_enabled(broker)
+    group, member = member_of(request)
+    shares = broker.share_partitions
+    shares.sessions.next(group, member, request.share_session_epoch)
+    acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)
+    for topic in request.topics:
+        for partition in topic.partitions:
+            acknowledgements.start((topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
+    if request.share_session_epoch == FINAL_EPOCH:
+        shares.end_session(group, member)
+    await acknowledgements.written()
+    hints = LeaderHints(broker, ctx)
+    response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=shares.settings_of(group).limits.lock_duration_ms)
+    for topic in request.topics:
+        answers = [PartitionData(partition_index=each.partition_index) for each in topic.partitions]
+        for answer in answers:
+            error = acknowledgements.errors.get((topic.topic_id, answer.partition_index))
+            if error is None:
+                continue
+            answer.error_code, answer.error_message = error.code, error.message
+            leader = hints.leader_of(topic.topic_id, answer.partition_index) if error.code in HINTED else None
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+        response.responses.append(ShareAcknowledgeTopicResponse(topic_id=topic.topic_id, partitions=answers))
+    response.node_endpoints = [NodeEndpoint(**node) for node in hints.nodes.values()]
+    return response

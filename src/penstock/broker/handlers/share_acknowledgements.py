@@ -1,0 +1,111 @@
+"""Shared by ShareFetch and ShareAcknowledge: acknowledgements of a request, and the end of a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import Acknowledge
+from penstock.share.state_journal import ShareKey
+from penstock.share.states import AcknowledgedRange
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+    from penstock.share.sessions import Slot
+
+RENEW_SINCE = 2
+#: A "not the leader" error names the leader.
+HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+
+def member_of(request: Any) -> tuple[str, str]:
+    """Returns the group and the member. Raises INVALID_REQUEST if one of them is missing."""
+    if not request.group_id or not request.member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names no group or no member: give both.")
+    return request.group_id, request.member_id
+
+
+def watch_connection(broker: Broker, ctx: RequestContext) -> None:
+    """Ends the sessions of a connection when it closes: its members have gone. Call it before a session begins."""
+    shares, connection = broker.share_partitions, ctx.connection
+    if not shares.sessions.has_owner(connection):
+        connection.on_close(lambda: shares.connection_closed(connection))
+
+
+class Acknowledgements:
+    """The acknowledgements of one request: started at once, answered when they are written."""
+
+    def __init__(self, broker: Broker, ctx: RequestContext, group: str, member: str, *, renews: bool) -> None:
+        self._broker = broker
+        self._group = group
+        self._member = member
+        self._version = ctx.api_version
+        self._renews = renews
+        self._denies = broker.fetch_policy.leader_consumer(ctx).denies
+        self._waiting: dict[Slot, asyncio.Future[None]] = {}
+        self.errors: dict[Slot, KafkaError] = {}
+        self.slots: dict[Slot, None] = {}
+
+    def start(self, slot: Slot, batches: Iterable[Any]) -> None:
+        """Applies the acknowledgements of one partition."""
+        self.slots[slot] = None
+        try:
+            ranges = self._ranges(batches)
+            self._check_access(slot)
+            future = self._led(slot).acknowledge(self._member, ranges)
+        except KafkaError as error:
+            self.errors[slot] = error
+            return
+        if future is not None:
+            self._waiting[slot] = future
+
+    def _led(self, slot: Slot) -> Any:
+        self._broker.partitions.get_by_id(*slot).leader_log()
+        led = self._broker.share_partitions.find(ShareKey(self._group, *slot))
+        if led is None:
+            # Kafka's code for a partition of which this leader has delivered nothing to the group
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has fetched nothing from this leader: fetch first."
+            )
+        return led
+
+    def _check_access(self, slot: Slot) -> None:
+        topic = self._broker.metadata.image.topics_by_id.get(slot[0])
+        if topic is not None and self._denies is not None and self._denies(topic.name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL for it.")
+
+    def _ranges(self, batches: Iterable[Any]) -> list[AcknowledgedRange]:
+        """Reads the acknowledgement batches. Raises INVALID_REQUEST unless they are in order and well formed."""
+        most = Acknowledge.RENEW if self._version >= RENEW_SINCE and self._renews else Acknowledge.REJECT
+        limits = self._broker.share_partitions.settings_of(self._group).limits
+        ranges: list[AcknowledgedRange] = []
+        after = -1
+        for batch in batches:
+            first, last, types = batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types)
+            reason = None
+            if not after < first <= last:
+                reason = "overlaps the one before, or ends before it begins"
+            elif not types or (len(types) > 1 and len(types) != last - first + 1):
+                reason = "needs one type, or one for each offset"
+            elif not all(Acknowledge.GAP <= kind <= most for kind in types):
+                reason = "has an unknown type, or renews without saying so"
+            elif Acknowledge.RENEW in types and not limits.renewable:
+                reason = "renews, but share.renew.acknowledge.enable=false"
+            if reason is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"The acknowledgement of offsets {first} to {last} {reason}."
+                )
+            ranges.append(AcknowledgedRange(first, last, types))
+            after = last
+        return ranges
+
+    async def written(self) -> None:
+        """Returns when all acknowledgements are written, or have failed."""
+        for slot, future in self._waiting.items():
+            try:
+                await future
+            except KafkaError as error:
+                self.errors[slot] = error

@@ -1,0 +1,298 @@
+"""One partition of one share group on its leader: the acquisition state, its timer, and its writes.
+
+One write is under way at a time. Acknowledgements that arrive meanwhile wait for the next write and go together. If a
+write fails, its records are rolled back, and the members are told. Changes by expired locks are in effect at once; if
+they can't be written, they are kept and written later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.partition import SharePartition, Transition, Wish
+from penstock.share.state_requests import Write
+from penstock.share.states import AcknowledgedRange, Acquired, FetchedBatch, StateBatch
+from penstock.share.stored_state import UNKNOWN_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.broker.coordinators.share_persister import SharePersister
+    from penstock.broker.replicas.partition import Partition
+    from penstock.log.log import Log
+    from penstock.share.group_settings import Reset, ShareSettings
+    from penstock.share.state_journal import ShareKey
+    from penstock.share.states import ShareLimits
+
+logger = logging.getLogger(__name__)
+
+REWRITE_SECONDS = 1.0  # after a failed write of changes that nobody waits for
+MAX_UNSAVED = 10_000  # changes by expired locks that wait to be written
+#: What a member is told for an error of the share coordinator.
+_TO_MEMBER = {
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.OFFSET_OUT_OF_RANGE: ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.KAFKA_STORAGE_ERROR,
+    # The group coordinator has not created the state yet, or has deleted it.
+    ErrorCode.INVALID_REQUEST: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
+
+
+class Waiter(Protocol):
+    def wake(self) -> None:
+        """Looks again for records, because some may have become available."""
+        ...
+
+
+class LedSharePartition:
+    def __init__(
+        self,
+        key: ShareKey,
+        partition: Partition,
+        persister: SharePersister,
+        settings: Callable[[], ShareSettings],
+        *,
+        wall_ms: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        closed: Callable[[LedSharePartition], None],
+    ) -> None:
+        """`settings` returns the group's settings; `closed` is called once, when the state is dropped."""
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state: SharePartition | None = None
+        #: Why the state can't be used; None while it loads or is in use.
+        self.failure: KafkaError | None = None
+        #: True while a fetch reads records from the disk, to acquire them afterwards.
+        self.busy = False
+        self.waiters: dict[Waiter, None] = {}
+        self._persister = persister
+        self._settings = settings
+        self._wall_ms = wall_ms
+        self._spawn = spawn
+        self._closed = closed
+        self._state_epoch = 0
+        self._queue: list[tuple[Transition, asyncio.Future[None]]] = []
+        self._unsaved: list[StateBatch] = []
+        self._writing = False
+        self._retiring = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = -1
+
+    # --- loading and closing
+
+    def load(self) -> None:
+        self._spawn(self._load())
+
+    async def _load(self) -> None:
+        try:
+            read = await self._persister.read(self.key, self.leader_epoch)
+            log = self.partition.leader_log(self.leader_epoch)
+            start = read.start_offset
+            if start == UNKNOWN_OFFSET:
+                start = await _start_offset(log, self._settings().reset, self._wall_ms())
+                # The choice is written before the first delivery: the next leader must not choose again, because
+                # "latest" would then skip the records between the two choices.
+                await self._persister.write(self.key, Write(read.state_epoch, self.leader_epoch, start, 0, ()))
+            log = self.partition.leader_log(self.leader_epoch)
+        except KafkaError as error:
+            logger.info("%s: the state for share group %s can't be loaded: %s", self.partition, self.key.group, error)
+            self.close(error)
+            return
+        if self.failure is not None:
+            return  # closed meanwhile
+        self._state_epoch = read.state_epoch
+        self.state = SharePartition(start, read.batches)
+        self.state.log_start_moved(log.log_start_offset)
+        self.wake()
+
+    def close(self, error: KafkaError) -> None:
+        """Drops the state: the partition has left this node, a newer leader or altered offsets fenced it, or it could
+        not be loaded. Waiting members get the error.
+        """
+        if self.failure is not None:
+            return
+        code = _TO_MEMBER.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self.failure = KafkaError(code, error.message)
+        self.state = None
+        if self._timer is not None:
+            self._timer.cancel()
+        queue, self._queue = self._queue, []
+        for _, future in queue:
+            _fail(future, self.failure)
+        self._closed(self)
+        self.wake()
+
+    def retire(self) -> None:
+        """Drops the state once nothing is left to be written: no session of the group is left on this node.
+
+        Members that come later load it again, and see offsets that were altered meanwhile.
+        """
+        self._retiring = True
+        if not self._writing and not self._queue and not self._unsaved:
+            self.close(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group left this node: fetch again."))
+
+    def keep(self) -> None:
+        """Takes back `retire`: the group has a session again."""
+        self._retiring = False
+
+    def wake(self) -> None:
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+
+    # --- requests
+
+    @property
+    def limits(self) -> ShareLimits:
+        return self._settings().limits
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def ready(self) -> SharePartition | None:
+        """Returns the state; None while it loads. Raises KafkaError if it can't be used."""
+        if self.failure is not None:
+            raise KafkaError(self.failure.code, self.failure.message)
+        if self.state is not None:
+            self.state.log_start_moved(self.partition.leader_log(self.leader_epoch).log_start_offset)
+        return self.state
+
+    def acquire(self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch]) -> list[Acquired]:
+        assert self.state is not None
+        acquired = self.state.acquire(wish, fetch_offset, batches, self.limits, self.now_ms)
+        self._arm()
+        return acquired
+
+    def acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> asyncio.Future[None] | None:
+        """Applies a member's answers. Returns a future that is done once they are written; None if nothing is to be.
+
+        Raises KafkaError if the answers are refused.
+        """
+        state = self.ready()
+        if state is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The share partition is loading: fetch again.")
+        transition = state.acknowledge(member, ranges, self.limits, self.now_ms)
+        self._arm()
+        return None if transition is None else self._submit(transition)
+
+    def release(self, member: str) -> asyncio.Future[None] | None:
+        """Releases everything that a member holds, as `acknowledge` does for single records."""
+        if self.state is None:
+            return None
+        transition = self.state.release(member, self.limits)
+        return None if transition is None else self._submit(transition)
+
+    def _submit(self, transition: Transition) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._queue.append((transition, future))
+        self._write_soon()
+        return future
+
+    # --- writing
+
+    def _write_soon(self) -> None:
+        if not self._writing and self.failure is None:
+            self._writing = True
+            self._spawn(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self.failure is None and (self._queue or self._unsaved):
+                if not await self._write_once():
+                    await asyncio.sleep(REWRITE_SECONDS)
+        finally:
+            self._writing = False
+        if self._retiring and self.failure is None:
+            self.retire()
+
+    async def _write_once(self) -> bool:
+        """Writes what is waiting. Returns False if the write failed and there is nothing but unsaved changes left."""
+        state = self.state
+        assert state is not None
+        queue, self._queue = self._queue, []
+        unsaved, self._unsaved = self._unsaved, []
+        changes = [change for transition, _ in queue for change in transition.changes]
+        start, complete = state.after(changes)
+        changes = [change for change in (*changes, *state.stored(unsaved)) if change.last >= start]
+        write = Write(self._state_epoch, self.leader_epoch, start, complete, tuple(changes))
+        try:
+            await self._persister.write(self.key, write)
+        except KafkaError as error:
+            self._unsaved = [*unsaved, *self._unsaved][-MAX_UNSAVED:]
+            self._refused(queue, error)
+            return bool(self._queue)
+        if self.state is state:
+            for transition, _ in queue:
+                state.commit(transition)
+        for _, future in queue:
+            if not future.done():
+                future.set_result(None)
+        self.wake()
+        return True
+
+    def _refused(self, queue: list[tuple[Transition, asyncio.Future[None]]], error: KafkaError) -> None:
+        logger.info("%s: the state of share group %s can't be written: %s", self.partition, self.key.group, error)
+        if self.state is not None:
+            for transition, _ in queue:
+                self.state.rollback(transition)
+        told = KafkaError(_TO_MEMBER.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)
+        for _, future in queue:
+            _fail(future, told)
+        if error.code in FENCED:
+            self.close(error)
+        else:
+            self.wake()
+
+    # --- locks that run out
+
+    def _arm(self) -> None:
+        deadline = self.state.next_deadline() if self.state is not None else None
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self._loop.call_at(deadline / 1000 + 0.001, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self.state is None:
+            return
+        changes = self.state.expire(self.limits, self.now_ms)
+        self._arm()
+        if changes:
+            self._unsaved = [*self._unsaved, *changes][-MAX_UNSAVED:]
+            self._write_soon()
+            self.wake()
+
+
+def _fail(future: asyncio.Future[None], error: KafkaError) -> None:
+    if not future.done():
+        future.set_exception(KafkaError(error.code, error.message))
+        future.exception()  # marked as seen: a member that has gone does not ask
+
+
+async def _start_offset(log: Log, reset: Reset, wall_ms: int) -> int:
+    """Returns where a group without an offset starts."""
+    match reset.kind:
+        case "earliest":
+            return log.log_start_offset
+        case "latest":
+            return log.high_watermark
+        case _:
+            found = await log.offset_for_timestamp(wall_ms - reset.back_ms)
+            return log.high_watermark if found is None else min(found.offset, log.high_watermark)

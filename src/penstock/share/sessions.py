@@ -1,0 +1,133 @@
+"""Share sessions: which partitions a member fetches from this node, so that its requests need not repeat them.
+
+    ShareFetch 0    a new session, without acknowledgements         1, 2, 3 …    the next request of the session
+    ShareFetch or ShareAcknowledge -1    the last request: the session ends and everything that it holds is released
+
+A session belongs to the connection on which it began and ends with it. The number of sessions is limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+FIRST_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_EPOCH = 0x7FFFFFFF
+Slot = tuple[bytes, int]  # topic id, partition
+
+
+@dataclass(slots=True, eq=False)
+class ShareSession:
+    group: str
+    member: str
+    owner: object  # the connection
+    epoch: int = 1  # of the next request
+    partitions: dict[Slot, None] = field(default_factory=dict)
+
+    def rotated(self) -> list[Slot]:
+        """Returns the partitions in an order that changes with each request, so that each of them gets its turn."""
+        slots = list(self.partitions)
+        if not slots:
+            return slots
+        start = self.epoch % len(slots)
+        return slots[start:] + slots[:start]
+
+
+class ShareSessions:
+    __slots__ = ("_by_member", "_by_owner", "_of_group", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._by_member: dict[tuple[str, str], ShareSession] = {}
+        self._by_owner: dict[object, dict[tuple[str, str], None]] = {}
+        self._of_group: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_member)
+
+    def fetch(
+        self,
+        group: str,
+        member: str,
+        epoch: int,
+        owner: object,
+        added: Iterable[Slot],
+        forgotten: Iterable[Slot],
+        *,
+        acknowledges: bool,
+    ) -> ShareSession:
+        """Opens or continues the session of a ShareFetch. Raises KafkaError."""
+        if epoch == FIRST_EPOCH:
+            if acknowledges:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "A new share session can't acknowledge records: fetch them first."
+                )
+            session = self._create(group, member, owner)
+        else:
+            session = self.next(group, member, epoch)
+            if epoch == FINAL_EPOCH:
+                return session
+        session.partitions.update(dict.fromkeys(added))
+        for slot in forgotten:
+            session.partitions.pop(slot, None)
+        return session
+
+    def next(self, group: str, member: str, epoch: int) -> ShareSession:
+        """Returns the session of a request and advances its epoch. Raises KafkaError for an unexpected epoch."""
+        if epoch == FIRST_EPOCH:
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with a ShareFetch: fetch records first."
+            )
+        session = self._by_member.get((group, member))
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session has ended: begin a new one.")
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                f"The next request of the share session has epoch {session.epoch}, not {epoch}: begin a new one.",
+            )
+        session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
+        return session
+
+    def _create(self, group: str, member: str, owner: object) -> ShareSession:
+        key = (group, member)
+        self.close(group, member)
+        if len(self._by_member) >= self.most:
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"This node has {self.most} share sessions: raise group.share.max.share.sessions or stop consumers.",
+            )
+        session = self._by_member[key] = ShareSession(group, member, owner)
+        self._by_owner.setdefault(owner, {})[key] = None
+        self._of_group[group] = self._of_group.get(group, 0) + 1
+        return session
+
+    def close(self, group: str, member: str) -> ShareSession | None:
+        """Ends a session. Returns it; None if there was none."""
+        session = self._by_member.pop((group, member), None)
+        if session is None:
+            return None
+        owned = self._by_owner[session.owner]
+        del owned[group, member]
+        if not owned:
+            del self._by_owner[session.owner]
+        self._of_group[group] -= 1
+        if not self._of_group[group]:
+            del self._of_group[group]
+        return session
+
+    def close_owner(self, owner: object) -> list[ShareSession]:
+        """Ends the sessions of a closed connection and returns them."""
+        keys = list(self._by_owner.get(owner, ()))
+        return [session for key in keys if (session := self.close(*key)) is not None]
+
+    def has_group(self, group: str) -> bool:
+        return group in self._of_group
+
+    def has_owner(self, owner: object) -> bool:
+        return owner in self._by_owner

@@ -1,0 +1,429 @@
+"""Share groups over the wire, on one node with a disk in memory: deliveries, acknowledgements, sessions, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from penstock.client.client import AsyncClient
+from penstock.client.producer import Producer
+from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
+from penstock.node.clock import SystemClock
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_78_share_fetch as fetching
+from penstock.protocol.messages import api_79_share_acknowledge as acknowledging
+from penstock.protocol.messages import api_90_describe_share_group_offsets as describing
+from penstock.protocol.messages import api_91_alter_share_group_offsets as altering
+from penstock.protocol.messages import api_92_delete_share_group_offsets as deleting
+from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest
+from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from penstock.protocol.messages.api_77_share_group_describe import ShareGroupDescribeRequest
+from penstock.protocol.uuid import uuid_to_str
+from penstock.protocol.vocabulary import Acknowledge, ResourceType
+from penstock.testing import Broker
+
+LOCK_MS = 1000
+ACCEPT, RELEASE, REJECT, RENEW = Acknowledge.ACCEPT, Acknowledge.RELEASE, Acknowledge.REJECT, Acknowledge.RENEW
+PROPERTIES = {
+    "group.share.min.record.lock.duration.ms": str(LOCK_MS),
+    "group.share.record.lock.duration.ms": "30000",
+    "group.share.max.share.sessions": "4",
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Broker]:
+    with Broker(config=PROPERTIES) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(node: Broker, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
+    node.create_topics({name: 1})
+    return name
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def configure(client: AsyncClient, group: str, **configs: str) -> None:
+    settings = {
+        "share.auto.offset.reset": "earliest",
+        **{name.replace("_", "."): text for name, text in configs.items()},
+    }
+    resource = AlterConfigsResource(
+        resource_type=ResourceType.GROUP,
+        resource_name=group,
+        configs=[AlterableConfig(name=name, config_operation=0, value=text) for name, text in settings.items()],
+    )
+    answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert not answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def produce(client: AsyncClient, topic: str, *values: str) -> None:
+    producer = Producer(client, SystemClock())
+    for value in values:
+        await producer.send(topic, value.encode(), partition=0)
+    await producer.flush()
+    await producer.close()
+
+
+@asynccontextmanager
+async def consumer(node: Broker, topic: str, **settings: Any) -> AsyncIterator[ShareConsumer]:
+    """A share consumer on a client of its own; the group has the topic's name."""
+    async with (
+        AsyncClient(f"{node.host}:{node.port}") as client,
+        ShareConsumer(client, topic, [topic], ShareConsumerSettings(max_wait_ms=200, **settings)) as joined,
+    ):
+        yield joined
+
+
+@asynccontextmanager
+async def client_of(node: Broker) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(f"{node.host}:{node.port}") as client:
+        yield client
+
+
+async def take(consumer: ShareConsumer, count: int) -> list[Delivered]:
+    """Polls until the consumer has this many records."""
+    found: list[Delivered] = []
+    while len(found) < count:
+        found += await consumer.poll()
+    return found
+
+
+def values(delivered: list[Delivered]) -> list[str]:
+    return [(each.record.value or b"").decode() for each in delivered]
+
+
+async def settle(consumer: ShareConsumer, delivered: list[Delivered], kind: Acknowledge = ACCEPT) -> list[ErrorCode]:
+    for each in delivered:
+        consumer.acknowledge(each, kind)
+    return [error.code if error is not None else ErrorCode.NONE for _, _, error in await consumer.commit()]
+
+
+def test_two_consumers_share_one_partition(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, *(str(number) for number in range(20)))
+            async with consumer(node, topic, max_records=10, strict=True) as one:
+                first = await take(one, 10)
+                async with consumer(node, topic, max_records=10, strict=True) as other:
+                    second = await take(other, 10)
+                    assert await settle(other, second) == [ErrorCode.NONE]
+                assert await settle(one, first) == [ErrorCode.NONE]
+            assert sorted(values(first + second), key=int) == [str(number) for number in range(20)]
+            async with consumer(node, topic) as late:
+                while not late.assignment:
+                    await late.poll()
+                assert await late.poll() == []
+
+    run(scenario)
+
+
+def test_a_released_record_comes_again_and_a_rejected_one_does_not(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic)
+            await produce(client, topic, "a", "b", "c")
+            records = await take(member, 3)
+            assert await settle(member, records[:1]) == [ErrorCode.NONE]
+            assert await settle(member, records[1:2], REJECT) == [ErrorCode.NONE]
+            assert await settle(member, records[2:], RELEASE) == [ErrorCode.NONE]
+            again = await take(member, 1)
+            assert values(again) == ["c"]
+            assert again[0].deliveries == 2
+
+    run(scenario)
+
+
+def test_an_expired_lock_makes_records_available_until_the_limit(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic, share_record_lock_duration_ms=str(LOCK_MS), share_delivery_count_limit="2")
+            await produce(client, topic, "a")
+            counts = [each.deliveries for each in [*await take(member, 1), *await take(member, 1)]]
+            assert counts == [1, 2]
+            await produce(client, topic, "b")
+            assert values(await take(member, 1)) == ["b"]
+            answer = await settle(member, await take(member, 1), RELEASE)
+            assert answer == [ErrorCode.NONE]
+
+    run(scenario)
+
+
+def test_records_of_a_closed_connection_are_released_and_do_not_count(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, "a")
+            async with AsyncClient(f"{node.host}:{node.port}") as dying:
+                member = ShareConsumer(dying, topic, [topic])
+                await member.start()
+                assert (await take(member, 1))[0].deliveries == 1
+                assert member._beating is not None
+                member._beating.cancel()
+            async with consumer(node, topic) as other:
+                assert (await take(other, 1))[0].deliveries == 1
+
+    run(scenario)
+
+
+def test_a_renewed_record_stays_with_its_member(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic)
+            await produce(client, topic, "a", "b")
+            records = await take(member, 2)
+            assert await settle(member, records, RENEW) == [ErrorCode.NONE]
+            assert await settle(member, records) == [ErrorCode.NONE]
+            assert await settle(member, records) == [ErrorCode.NONE], "records before the start offset are done"
+
+    run(scenario)
+
+
+def test_offsets_are_described_altered_and_deleted(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, *"abcde")
+            async with consumer(node, topic) as member:
+                records = await take(member, 5)
+                await settle(member, [records[0], records[1], records[3]])
+                part = await offset_of(client, topic)
+                assert (part.start_offset, part.lag) == (2, 2)
+                assert await alter(client, topic, 0) is ErrorCode.NON_EMPTY_GROUP
+            assert await alter(client, topic, 1) is ErrorCode.NONE
+            assert (await offset_of(client, topic)).start_offset == 1
+            async with consumer(node, topic) as member:
+                assert values(await take(member, 4)) == list("bcde")
+            deletion = deleting.DeleteShareGroupOffsetsRequest(
+                group_id=topic, topics=[deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=topic)]
+            )
+            answer = await client.ask_coordinator(topic, deletion)
+            assert not answer.error_code
+            assert not answer.responses[0].error_code
+            async with consumer(node, topic) as member:
+                assert values(await take(member, 5)) == list("abcde")
+
+    run(scenario)
+
+
+async def offset_of(client: AsyncClient, topic: str) -> Any:
+    asked = describing.DescribeShareGroupOffsetsRequestGroup(group_id=topic, topics=None)
+    answer = await client.ask_coordinator(topic, describing.DescribeShareGroupOffsetsRequest(groups=[asked]))
+    assert not answer.groups[0].error_code
+    return answer.groups[0].topics[0].partitions[0]
+
+
+async def alter(client: AsyncClient, topic: str, offset: int) -> ErrorCode:
+    part = altering.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=offset)
+    wanted = altering.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=[part])
+    answer = await client.ask_coordinator(
+        topic, altering.AlterShareGroupOffsetsRequest(group_id=topic, topics=[wanted])
+    )
+    code = ErrorCode(answer.error_code)
+    return code or ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+def test_a_share_group_is_listed_described_and_deleted(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, "a")
+            async with consumer(node, topic) as member:
+                await settle(member, await take(member, 1))
+                answer = await client.ask_coordinator(topic, ShareGroupDescribeRequest(group_ids=[topic]))
+                described = answer.groups[0]
+                assert (described.group_state, described.assignor_name, len(described.members)) == (
+                    "Stable",
+                    "simple",
+                    1,
+                )
+            listed = await client.request(ListGroupsRequest(types_filter=["share"]))
+            assert topic in [group.group_id for group in listed.groups]
+            answer = await client.ask_coordinator(topic, DeleteGroupsRequest(groups_names=[topic]))
+            assert not answer.results[0].error_code
+            async with consumer(node, topic) as member:
+                assert values(await take(member, 1)) == ["a"], "the deleted group's offsets are gone"
+
+    run(scenario)
+
+
+def test_deleted_records_are_not_delivered(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            from penstock.client.admin import Admin
+
+            await configure(client, topic)
+            await produce(client, topic, *"abcde")
+            records = await take(member, 5)
+            await settle(member, records[1:], RELEASE)
+            await Admin(client).delete_records({(topic, 0): 3})
+            assert values(await take(member, 2)) == ["d", "e"]
+            assert (await settle(member, records[:1])) == [ErrorCode.NONE], "deleted records count as done"
+
+    run(scenario)
+
+
+# --- bad input
+
+
+async def fetch(client: AsyncClient, group: str, topic: str, epoch: int, *batches: Any, **fields: Any) -> Any:
+    fields.setdefault("member_id", "m")
+    part = fetching.FetchPartition(partition_index=0, acknowledgement_batches=list(batches))
+    wanted = fetching.FetchTopic(topic_id=client.cluster.topic_id(topic), partitions=[part])
+    request = fetching.ShareFetchRequest(
+        group_id=group, share_session_epoch=epoch, max_records=10, batch_size=10, topics=[wanted], **fields
+    )
+    return await client.request(request, channel="share")
+
+
+def answer_of(*types: int, first: int = 0, last: int = 0) -> Any:
+    return fetching.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
+
+
+def test_sessions_refuse_wrong_epochs_and_their_number_is_limited(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, "a")
+            await client.topic(topic)
+            codes = [
+                ErrorCode((await fetch(client, topic, topic, each)).error_code).name for each in (1, -1, 0, 2, 1, 1)
+            ]
+            assert codes == [
+                "SHARE_SESSION_NOT_FOUND",
+                "SHARE_SESSION_NOT_FOUND",
+                "NONE",
+                "INVALID_SHARE_SESSION_EPOCH",
+                "NONE",
+                "INVALID_SHARE_SESSION_EPOCH",
+            ]
+            refused = await fetch(client, topic, topic, 0, answer_of(ACCEPT))
+            assert ErrorCode(refused.error_code) is ErrorCode.INVALID_REQUEST
+            acknowledge = acknowledging.ShareAcknowledgeRequest(group_id=topic, member_id="m", share_session_epoch=0)
+            answer = await client.request(acknowledge, channel="share")
+            assert ErrorCode(answer.error_code) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+            for number in range(3):
+                assert not (await fetch(client, topic, topic, 0, member_id=f"n{number}")).error_code
+            full = await fetch(client, topic, topic, 0, member_id="one too many")
+            assert ErrorCode(full.error_code) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+            assert not (await fetch(client, topic, topic, -1)).error_code
+            assert not (await fetch(client, topic, topic, 0, member_id="one less")).error_code
+
+    run(scenario)
+
+
+async def acknowledge(client: AsyncClient, topic: str, epoch: int, member: str, *batches: Any, **fields: Any) -> Any:
+    acks = [
+        acknowledging.AcknowledgementBatch(
+            first_offset=each.first_offset, last_offset=each.last_offset, acknowledge_types=each.acknowledge_types
+        )
+        for each in batches
+    ]
+    part = acknowledging.AcknowledgePartition(partition_index=0, acknowledgement_batches=acks)
+    wanted = acknowledging.AcknowledgeTopic(topic_id=client.cluster.topic_id(topic), partitions=[part])
+    request = acknowledging.ShareAcknowledgeRequest(
+        group_id=topic, member_id=member, share_session_epoch=epoch, topics=[wanted], **fields
+    )
+    answer = await client.request(request, channel="share")
+    assert not answer.error_code
+    return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> int:
+    """Fetches until the member holds this many records. Returns the epoch of its next request."""
+    epoch = held = 0
+    while held < count:
+        answer = await fetch(client, topic, topic, epoch, member_id=member, max_wait_ms=200)
+        assert not answer.error_code
+        for part in (part for each in answer.responses for part in each.partitions):
+            held += sum(each.last_offset - each.first_offset + 1 for each in part.acquired_records)
+        epoch += 1
+    return epoch
+
+
+@pytest.mark.parametrize(
+    ("batches", "code"),
+    [
+        ([answer_of(ACCEPT, first=1, last=0)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(ACCEPT, last=1), answer_of(ACCEPT, first=1, last=1)], ErrorCode.INVALID_REQUEST),
+        ([answer_of()], ErrorCode.INVALID_REQUEST),
+        ([answer_of(ACCEPT, ACCEPT, last=2)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(5)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(-1)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(RENEW)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(ACCEPT, first=0, last=7)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(ACCEPT), answer_of(ACCEPT, first=2, last=3)], ErrorCode.INVALID_RECORD_STATE),
+    ],
+    ids=["reversed", "overlap", "none", "some", "unknown", "negative", "renewal", "beyond", "not-held"],
+)
+def test_bad_acknowledgements_change_nothing(node: Broker, topic: str, batches: list[Any], code: ErrorCode) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, *"abcd")
+            async with consumer(node, topic) as first:
+                while not first.assignment:
+                    await first.poll()
+            await client.topic(topic)
+            epoch = await acquire(client, topic, "m", 4)
+            free = await acknowledge(client, topic, epoch, "m", answer_of(RELEASE, first=3, last=3))
+            assert free is ErrorCode.NONE
+            assert await acknowledge(client, topic, epoch + 1, "m", *batches) is code
+            held = answer_of(ACCEPT, RELEASE, REJECT, last=2)
+            assert await acknowledge(client, topic, epoch + 2, "m", held) is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_acknowledging_before_fetching_and_unknown_topics(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await client.topic(topic)
+            answer = await fetch(client, "nobody", topic, 0)
+            code = ErrorCode(answer.responses[0].partitions[0].error_code)
+            assert code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NONE)
+            unknown = fetching.FetchTopic(topic_id=bytes(15) + b"\x09", partitions=[fetching.FetchPartition()])
+            request = fetching.ShareFetchRequest(
+                group_id="nobody", member_id="m", share_session_epoch=1, max_records=1, topics=[unknown]
+            )
+            answer = await client.request(request, channel="share")
+            codes = {ErrorCode(part.error_code) for each in answer.responses for part in each.partitions}
+            assert ErrorCode.UNKNOWN_TOPIC_ID in codes
+            with pytest.raises(KafkaError) as refused:
+                await ShareConsumer(client, "", [topic]).start()
+            assert refused.value.code in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_GROUP_ID)
+
+    run(scenario)
+
+
+def test_find_coordinator_finds_the_share_coordinator(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await client.topic(topic)
+            good = f"group:{uuid_to_str(client.cluster.topic_id(topic))}:0"
+            request = FindCoordinatorRequest(key_type=2, coordinator_keys=[good, "bad"])
+            found = (await client.request(request, version=6)).coordinators
+            assert [ErrorCode(each.error_code) for each in found] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+
+    run(scenario)

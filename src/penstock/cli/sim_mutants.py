@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.sim.mutants.catalogue import Half, all_mutants, sample
     from penstock.sim.mutants.hook import ROOT
     from penstock.sim.mutants.results import ResultFile
-    from penstock.sim.mutants.runner import BaselineError, Runner, has_tests
+    from penstock.sim.mutants.runner import Runner, has_tests
 
     if not has_tests():
         raise Failure("mutants need the unit tests: run the command in a checkout of the repository", Exit.USAGE)
@@ -75,13 +75,11 @@ def run(args: argparse.Namespace) -> int:
             for result in runner.run_all(drawn, ways, args.jobs):
                 results.append(result)
                 progress.add()
-    except BaselineError as error:
-        raise Failure(str(error), Exit.FAILED) from error
     except KeyboardInterrupt:
         output.note(f"\ninterrupted; the same command continues from {args.results}")
     _summarize(args, len(half), drawn, results, ways)
-    for command in sorted(runner.failing):
-        output.note(f"left out, because it fails without a mutant: {command}")
+    for each in sorted(runner.failing):
+        output.note(f"left out, because it fails without a mutant: {each}")
     return Exit.OK
 
 

@@ -114,40 +114,62 @@ def _install(name: str) -> MutantFinder | None:
     return None if name == NO_MUTANT else install(name)
 
 
-def run_unit(name: str, directories: list[str]) -> Outcome:
-    """Runs the unit tests in the given directories up to the first failure."""
+class UnitTask(NamedTuple):
+    """Which unit tests to run for one mutant."""
+
+    paths: Sequence[str]
+    most_failures: int = 1
+    """The run stops after so many; 0 runs all tests."""
+    deselected: Sequence[str] = ()
+    """Tests that fail without a mutant."""
+
+
+def run_unit(name: str, task: UnitTask) -> Outcome:
+    """Runs the unit tests. `how` of the outcome has the failing tests, one per line."""
     limit(UNIT_CPU_S)
     finder = _install(name)
     os.environ["TEST_EXAMPLES"] = "quick"
     import pytest
 
     failures = _Failures()
-    options = ["-x", "-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb", "no"]
+    options = [
+        f"--maxfail={task.most_failures}",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        "--tb",
+        "no",
+    ]
     options += ["-o", f"timeout={UNIT_WALL_S}"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # penstock is imported before pytest starts
     options += ["-m", "not slow and not programs", "--hypothesis-seed", "0"]
-    code = pytest.main([*options, *directories], plugins=[failures])
+    options += [f"--deselect={each}" for each in task.deselected]
+    code = pytest.main([*options, *task.paths], plugins=[failures])
     killed = code != pytest.ExitCode.OK
-    how = failures.first or f"pytest ended with {code!r}"
+    how = "\n".join(failures.failed) or f"pytest ended with {code!r}"
     return Outcome(killed, how if killed else "", "", time.process_time(), failures.passed, _reached(finder))
 
 
 class _Failures:
-    """Notes the first failure of a pytest run and counts the tests that passed."""
+    """Notes the failures of a pytest run and counts the tests that passed."""
 
     def __init__(self) -> None:
-        self.first = ""
+        self.failed: list[str] = []
         self.passed = 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.first = self.first or report.nodeid
+            self.failed.append(report.nodeid)
         elif report.when == "call":
             self.passed += 1
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.first = self.first or f"{report.nodeid} is not collected"
+            self.failed.append(f"{report.nodeid} is not collected")
 
 
 class SimTask(NamedTuple):
@@ -219,8 +241,8 @@ def main(words: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     reporter = _Reporter()
     match task:
-        case {"by": "unit", "mutant": name, "directories": directories}:
-            outcome = run_unit(name, directories)
+        case {"by": "unit", "mutant": name, "task": fields}:
+            outcome = run_unit(name, UnitTask(**fields))
         case {"by": "sim", "mutant": name, "task": fields}:
             outcome = run_sim(name, SimTask(**fields), reporter)
         case {"by": "command", "command": command}:

@@ -246,9 +246,11 @@ RUN: dict[str, Callable[[Block, Reader], None]] = {
 SPARK = "needs a Spark session: tests/spark does the same"
 CLUSTER = "needs a Spark cluster: tests/spark/test_packed_cluster.py does the same"
 THREE_MACHINES = "needs three machines: tests/clients/test_cluster_by_hand.py does the same on one"
+MODEL = "output of tests/models/test_partition_model.py"
 NOT_RUN = {
     "architecture.md: ┌─ products ────────────────────────────────────────────────────────────": "a picture",
     "architecture.md: producer": "a picture",
+    "simulation.md: BROKEN after 12 steps: replica 3 may be elected and lacks committed rec": MODEL,
     "operations.md: node.id=1": THREE_MACHINES,
     "operations.md: penstock storage random-uuid": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial": THREE_MACHINES,

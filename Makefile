@@ -24,8 +24,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests in so many processes at once; Spark's and Java's tests run in one of them.
 JOBS   ?= 2
 PYTEST  = $(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup
-# Seeds of `make sim`; CI has less time and sets fewer.
-SEEDS  ?= 1..200
+# Seeds of `make sim`: SEEDS run under every kind of fault, POINTS with faults at chosen points. CI has less time and
+# sets fewer. The coverage of points is kept: the next `make sim` chooses points that were not hit yet.
+SEEDS  ?= 1..100
+POINTS ?= 1..100
+COVERAGE ?= .sim-coverage.json
 
 .PHONY: run broker unit test test-all test-java test-pythons jars sim check bench format docs hooks clean
 
@@ -57,8 +60,9 @@ jars: $(DEV)  ## Kafka's jars for the tests marked `java`; without Java 17 or Ma
 	@$(BIN)/python -m tools.kafka install --streams >/dev/null || \
 	{ echo "the tests marked java are skipped" >&2; test "$(JAVA_TESTS)" != required; }
 
-sim: $(DEV)  ## the seeds of SEEDS, ten virtual minutes each: three machines under every kind of fault
+sim: $(DEV)  ## three machines: the seeds of SEEDS under every kind of fault, and those of POINTS with faults at points
 	$(BIN)/penstock sim --seeds $(SEEDS) --nodes 3 --seconds 600 --jobs 2
+	$(BIN)/penstock sim --profile points --seeds $(POINTS) --nodes 3 --seconds 20 --jobs 2 --coverage $(COVERAGE)
 
 check: $(DEV)  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

@@ -40,6 +40,7 @@ QUICK = frozenset(
         "metadata-not-synced",
         "min-isr-ignored",
         "open-transactions-shown",
+        "revocation-not-awaited",
         "stable-offset-below-start",
         "stale-isr-accepted",
         "swap-forgotten",

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 class Tap(NamedTuple):
     owner: type
     method: str
-    observer: Callable[..., None]
+    observer: Callable[..., Any]
     """Called with the method's own arguments."""
     before: bool = False
     """True: the observer is called before the method; False: after the method has returned."""
+    answer: bool = False
+    """True: the method is a coroutine. The observer is called before it and returns a function that gets the result."""
 
 
 @contextmanager
@@ -35,7 +37,17 @@ def tapped(taps: Sequence[Tap]) -> Iterator[None]:
 
 def _observed(code: Callable[..., Any], tap: Tap) -> Callable[..., Any]:
     observer = tap.observer
-    if tap.before:
+    if tap.answer:
+
+        @wraps(code)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            answered = observer(*args, **kwargs)
+            result = await code(*args, **kwargs)
+            if answered is not None:
+                answered(result)
+            return result
+
+    elif tap.before:
 
         @wraps(code)
         def call(*args: Any, **kwargs: Any) -> Any:

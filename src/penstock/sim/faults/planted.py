@@ -82,6 +82,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "acks-1-refused-in-silence": (18, 30),
     "large-batch-skipped": (4, 20),
     "fetch-without-end": (1, 8),
+    "partition-given-before-its-release": (3, 20),
+    "revocation-not-awaited": (3, 20),
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
 }

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
+from penstock.groups.consumer import heartbeat, reconcile
 from penstock.log.log import Log
 from penstock.log.scan import scan_headers
 from penstock.protocol.errors import KafkaError
@@ -83,6 +84,17 @@ def _until_full(old: Any) -> Any:
     return pass_over
 
 
+def _nothing_held(old: Any) -> Any:
+    def step(member: Any, target_epoch: int, target: Any, owned: Any, is_held: Any) -> Any:
+        return old(member, target_epoch, target, owned, lambda topic_id, partition: False)
+
+    return step
+
+
+def _owns_nothing(old: Any) -> Any:
+    return lambda owned, revoked: False
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -125,5 +137,19 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "calm",
         1,
         ((Fetching, "pass_over", _until_full),),
+    ),
+    "partition-given-before-its-release": Subtle(
+        "a group gives a partition to a member although another one has not released it",
+        "one owner by state",
+        "calm",
+        3,
+        ((heartbeat, "reconcile", _nothing_held),),
+    ),
+    "revocation-not-awaited": Subtle(
+        "a partition counts as released as soon as its member is told to release it",
+        "one owner at a time",
+        "calm",
+        3,
+        ((reconcile, "_still_owns", _owns_nothing),),
     ),
 }

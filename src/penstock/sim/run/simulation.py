@@ -23,6 +23,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
+from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.checks.quorum_logs import QuorumLogs
@@ -113,6 +114,12 @@ class Simulation:
             promised=plan.fsync,
         )
         self.history.commit_time = self.contents.commit_time
+        self.ownership = GroupOwnership(
+            self.machines,
+            lambda: self.timeline.now,
+            self.story.violated,
+            excused=lambda: bool(self.history.power_losses) and not plan.fsync_everywhere,
+        )
         self.watcher.excuses = self._excuses
         self.watcher.min_insync = plan.layout.min_insync
         self.actors = [Actor(self.clients, actor) for actor in plan.actors]
@@ -155,7 +162,7 @@ class Simulation:
     def run(self) -> Verdict:
         view: FinalView | None = None
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
-        with self._logs_captured(), tapped(self.contents.taps()), self.environment.running():
+        with self._logs_captured(), tapped([*self.contents.taps(), *self.ownership.taps()]), self.environment.running():
             try:
                 with watched(self.timeline):
                     view = self.timeline.run(self._run(), self.loop, until=bound)
@@ -201,6 +208,7 @@ class Simulation:
         while True:
             self.watcher.look(self._excuses())
             self.quorum_logs.look()
+            self.ownership.look()
             await asyncio.sleep(WATCH_S)
 
     def _excuses(self) -> Excuses:

@@ -1,0 +1,200 @@
+"""Checks that no partition has two owners in a group: by what members were told, and by the coordinator's state.
+
+    one owner per epoch      in one member epoch, or one generation, no two members are told the same partition
+    one owner at a time      no member is given a partition before its last owner has reported that it released it
+    one owner by state       in a coordinator's state no two members hold a partition, or still have to release it
+
+Members are told by answers to ConsumerGroupHeartbeat and SyncGroup, which are observed where clients receive them. A
+static member is known by its instance id: it keeps its partitions when it comes back with another member id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.broker.coordinators.runtime import Phase
+from penstock.client.connection import BrokerConnection
+from penstock.groups.classic.group import ClassicGroup
+from penstock.groups.classic.group import State as ClassicState
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.protocol.codec import DecodeError, decode_prefix
+from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from penstock.sim.checks.taps import Tap
+from penstock.sim.engine.machine import Machine, State
+
+if TYPE_CHECKING:
+    from penstock.protocol.schema import Message
+
+#: A partition: the topic's id (consumer groups) or name (classic groups), and the index.
+Owned = tuple[bytes | str, int]
+NEWEST_ASSIGNMENT = 3
+
+
+class _Given(NamedTuple):
+    """When and by which coordinator a member was first told a partition that it has held ever since."""
+
+    began: float
+    ended: float
+    coordinator: str
+
+
+@dataclass(slots=True)
+class _Holdings:
+    """What the members of one group hold, as they were told."""
+
+    by_epoch: dict[tuple[int, Owned], str] = field(default_factory=dict)
+    held: dict[str, dict[Owned, _Given]] = field(default_factory=dict)
+    """Member → partition → when it was told."""
+
+
+class GroupOwnership:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        now: Callable[[], float],
+        violated: Callable[[str, str], None],
+        *,
+        excused: Callable[[], bool],
+    ) -> None:
+        """`excused` returns True if a power loss may have taken the state of coordinators."""
+        self._machines = machines
+        self._now = now
+        self._violated = violated
+        self._excused = excused
+        self._groups: dict[str, _Holdings] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    def taps(self) -> list[Tap]:
+        return [Tap(BrokerConnection, "request", self._asked, answer=True)]
+
+    def _broken(self, rule: str, group: str, what: str) -> None:
+        """Reports the first violation of a rule for each group."""
+        if (rule, group) not in self._reported and not self._excused():
+            self._reported.add((rule, group))
+            self._violated(rule, what)
+
+    # What members were told.
+
+    def _asked(self, connection: BrokerConnection, message: Message, **_: object) -> Callable[[Any], None] | None:
+        began, coordinator = self._now(), str(connection.address)
+        match message:
+            case ConsumerGroupHeartbeatRequest():
+                return lambda answer: self._heartbeat(message, answer, began, coordinator)
+            case SyncGroupRequest():
+                return lambda answer: self._synced(message, answer)
+            case DeleteGroupsRequest():
+                for group in message.groups_names:
+                    self._groups.pop(group, None)  # a new group of this name starts again with the first epoch
+        return None
+
+    def _synced(self, request: SyncGroupRequest, answer: SyncGroupResponse) -> None:
+        if answer.error_code or not answer.assignment:
+            return
+        who = request.group_instance_id or request.member_id
+        self._told(request.group_id, request.generation_id, who, classic_assignment(answer.assignment))
+
+    def _heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        answer: ConsumerGroupHeartbeatResponse,
+        began: float,
+        coordinator: str,
+    ) -> None:
+        group = self._groups.setdefault(request.group_id, _Holdings())
+        who = request.instance_id or answer.member_id or request.member_id
+        if answer.error_code or answer.member_epoch <= 0:
+            group.held.pop(who, None)
+            return
+        before = group.held.get(who, {})
+        given = _Given(began, self._now(), coordinator)
+        for partition, since in before.items():
+            self._still_held(request.group_id, group, who, partition, since, given)
+        # A partition that the member was told to give up is its own until a request no longer reports it.
+        reported = request.topic_partitions
+        kept = before
+        if reported is not None:
+            own = {(each.topic_id, index) for each in reported for index in each.partitions}
+            kept = {partition: since for partition, since in before.items() if partition in own}
+        if answer.assignment is not None:
+            told = sorted(
+                (each.topic_id, index) for each in answer.assignment.topic_partitions for index in each.partitions
+            )
+            self._told(request.group_id, answer.member_epoch, who, told)
+            kept = {**kept, **{partition: before.get(partition, given) for partition in told}}
+        group.held[who] = kept
+
+    def _told(self, group_id: str, epoch: int, who: str, partitions: Sequence[Owned]) -> None:
+        group = self._groups.setdefault(group_id, _Holdings())
+        for partition in partitions:
+            owner = group.by_epoch.setdefault((epoch, partition), who)
+            if owner != who:
+                what = f"{group_id} gives partition {_shown(partition)} to {owner} and to {who} in epoch {epoch}"
+                self._broken("one owner per epoch", group_id, what)
+
+    def _still_held(
+        self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
+    ) -> None:
+        """Checks that the partition was given to nobody else before `who`, still a member, asked for this answer."""
+        for other, held in group.held.items():
+            given = held.get(partition)
+            if other == who or given is None or given.coordinator != answer.coordinator:
+                continue
+            if since.ended < given.began and given.ended < answer.began:
+                what = f"{group_id} has given partition {_shown(partition)} to {other} at {given.ended:.3f} s"
+                self._broken("one owner at a time", group_id, f"{what}; {who} had not released it")
+
+    # What coordinators know.
+
+    def look(self) -> None:
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            for coordinator in broker.groups.coordinators():
+                if coordinator.phase is Phase.ACTIVE:
+                    for group in coordinator.machine.groups.values():
+                        self._state(machine.name, group)
+
+    def _state(self, coordinator: str, group: ConsumerGroup | ClassicGroup | Any) -> None:
+        owners: dict[Owned, str] = {}
+        for member_id, partition in _held_by_state(group):
+            owner = owners.setdefault(partition, member_id)
+            if owner != member_id:
+                what = f"on {coordinator}, {group.group_id} has partition {_shown(partition)} assigned"
+                self._broken("one owner by state", group.group_id, f"{what} to {owner} and to {member_id}")
+
+
+def _held_by_state(group: ConsumerGroup | ClassicGroup | Any) -> Iterator[tuple[str, Owned]]:
+    if isinstance(group, ConsumerGroup):
+        for member in group.members.values():
+            for assigned in (member.assigned, member.pending_revocation):
+                for topic_id, partitions in assigned.items():
+                    for index in partitions:
+                        yield member.member_id, (topic_id, index)
+    elif isinstance(group, ClassicGroup) and group.state is ClassicState.STABLE and group.uses_consumer_protocol:
+        for classic in group.members.values():
+            for partition in classic_assignment(classic.assignment):
+                yield classic.member_id, partition
+
+
+def classic_assignment(data: bytes) -> list[Owned]:
+    """Returns the partitions in the assignment of a classic member; an empty list if it is not a consumer's."""
+    try:
+        version = int.from_bytes(data[:2], "big", signed=True)
+        found, _ = decode_prefix(ConsumerProtocolAssignment, min(version, NEWEST_ASSIGNMENT), data, 2)
+    except (DecodeError, KeyError, ValueError):
+        return []
+    return [(each.topic, index) for each in found.assigned_partitions for index in each.partitions]
+
+
+def _shown(partition: Owned) -> str:
+    topic, index = partition
+    return f"{topic if isinstance(topic, str) else topic.hex()[:8]}-{index}"

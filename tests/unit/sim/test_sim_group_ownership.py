@@ -1,0 +1,122 @@
+"""The rules for owners of partitions in groups: by what members were told, and by the coordinator's state."""
+
+from typing import Any, cast
+
+from penstock.client.connection import BrokerConnection
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.protocol.codec import encode
+from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
+from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from penstock.sim.checks.group_ownership import GroupOwnership
+
+TOPIC = bytes(15) + b"\7"
+
+
+class Node:
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+
+class Told:
+    """Tells members their partitions, one answer per second."""
+
+    def __init__(self, *, excused: bool = False) -> None:
+        self.time = 0.0
+        self.broken: list[str] = []
+        self.ownership = GroupOwnership(
+            [], lambda: self.time, lambda rule, what: self.broken.append(rule), excused=lambda: excused
+        )
+
+    def ask(self, request: Any, answer: Any, node: str = "n1") -> None:
+        self.time += 0.5
+        answered = self.ownership._asked(cast(BrokerConnection, Node(node)), request)
+        self.time += 0.5
+        if answered is not None:
+            answered(answer)
+
+    def heartbeat(self, who: str, epoch: int, owned: list[int], told: list[int] | None, *, node: str = "n1") -> None:
+        own = [TopicPartitions(topic_id=TOPIC, partitions=owned)]
+        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=who, member_epoch=epoch, topic_partitions=own)
+        answer = ConsumerGroupHeartbeatResponse(member_id=who, member_epoch=epoch)
+        if told is not None:
+            answer.assignment = Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=told)])
+        self.ask(request, answer, node)
+
+    def sync(self, who: str, generation: int, told: list[int], instance: str | None = None) -> None:
+        assigned = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic="t", partitions=told)])
+        request = SyncGroupRequest(group_id="g", generation_id=generation, member_id=who, group_instance_id=instance)
+        data = b"\0\0" + bytes(encode(assigned, 0))
+        self.ask(request, SyncGroupResponse(assignment=data))
+
+
+def test_a_partition_that_moves_after_its_release_breaks_no_rule() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0, 1])
+    told.heartbeat("b", 2, [], [])
+    told.heartbeat("a", 1, [0, 1], [0])
+    told.heartbeat("a", 2, [0], None)
+    told.heartbeat("b", 2, [], [1])
+    told.heartbeat("a", 2, [0], None)
+    assert told.broken == []
+
+
+def test_a_partition_that_is_given_away_before_its_release_is_found() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0, 1])
+    told.heartbeat("a", 1, [0, 1], [0])
+    told.heartbeat("b", 2, [], [1])
+    assert told.broken == []
+    told.heartbeat("a", 2, [0], None)
+    assert told.broken == ["one owner at a time"]
+
+
+def test_an_old_coordinator_may_not_know_that_it_was_replaced() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0], node="n1")
+    told.heartbeat("b", 2, [], [0], node="n2")
+    told.heartbeat("a", 1, [0], None, node="n1")
+    assert told.broken == []
+
+
+def test_two_owners_in_one_epoch_are_found_unless_the_coordinators_state_was_lost() -> None:
+    for excused, broken in ((False, ["one owner per epoch"]), (True, [])):
+        told = Told(excused=excused)
+        told.heartbeat("a", 3, [], [0])
+        told.heartbeat("b", 3, [], [0])
+        assert told.broken == broken
+
+
+def test_two_owners_in_one_generation_are_found_and_a_static_member_may_come_back() -> None:
+    told = Told()
+    told.sync("a", 4, [0], instance="i")
+    told.sync("a-again", 4, [0], instance="i")
+    told.sync("b", 5, [0])
+    assert told.broken == []
+    told.sync("c", 5, [0])
+    assert told.broken == ["one owner per epoch"]
+
+
+def test_a_group_that_was_deleted_starts_again() -> None:
+    told = Told()
+    told.sync("a", 1, [0])
+    told.ask(DeleteGroupsRequest(groups_names=["g"]), None)
+    told.sync("b", 1, [0])
+    assert told.broken == []
+
+
+def test_two_members_that_hold_a_partition_in_a_coordinators_state_are_found() -> None:
+    told, group = Told(), ConsumerGroup("g")
+    group.put(ConsumerMember("a", assigned={TOPIC: {0: 1}}, pending_revocation={TOPIC: {1: 1}}))
+    group.put(ConsumerMember("b", assigned={TOPIC: {2: 2}}))
+    told.ownership._state("n1", group)
+    assert told.broken == []
+    group.put(ConsumerMember("b", assigned={TOPIC: {1: 2}}))
+    told.ownership._state("n1", group)
+    assert told.broken == ["one owner by state"]

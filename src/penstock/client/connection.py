@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from penstock import __version__
 from penstock.client.errors import code_of
+from penstock.client.login import Login
 from penstock.net.framing import SIZE, FrameError, FrameReader
 from penstock.net.network import Network
 from penstock.protocol.apis import (
@@ -29,14 +30,20 @@ from penstock.protocol.codec import (
     encode_parts,
 )
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.protocol.messages.api_36_sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
 from penstock.protocol.schema import Message
+from penstock.security.errors import SaslError
 
 #: Size of the frame, API key, version, correlation id.
 _HEADER_START = struct.Struct(">ihhi")
 #: A response header is the correlation id and tagged fields; Kafka defines no tagged fields so far.
 _HEADER_ROOM = 4096
+#: Share of a SASL session's lifetime after which the connection is given up for a new one.
+SESSION_SHARE = 0.85
+SESSION_END_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,7 @@ class ConnectionSettings:
     request_timeout_s: float = 30.0
     max_response_bytes: int = 256 * 1024 * 1024
     tls: ssl.SSLContext | None = None
+    login: Login | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +116,20 @@ class _Stream(asyncio.BufferedProtocol):
         future = self.waiting.popleft().future
         if not future.done():
             future.set_result(frame)
+
+    def end_in(self, seconds: float) -> None:
+        """Closes the connection after this time, once no request waits: its owner opens and authenticates another."""
+        asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        if self.lost is not None:
+            return
+        if self.waiting:
+            self.end_in(SESSION_END_CHECK_S)
+        else:
+            self.fail(
+                KafkaError(ErrorCode.NETWORK_EXCEPTION, f"The SASL session with {self.address} ended."), flush=True
+            )
 
     def expect(self, entry: _Waiting) -> None:
         self.waiting.append(entry)
@@ -180,6 +202,8 @@ class BrokerConnection:
         connection = cls(stream, settings)
         try:
             await connection._negotiate()
+            if settings.login is not None:
+                await connection._authenticate(settings.login)
         except BaseException:
             connection.close()
             raise
@@ -331,6 +355,32 @@ class BrokerConnection:
             raise KafkaError(code_of(answer.error_code), f"{self.address} refused to list its API versions.")
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+
+    async def _authenticate(self, login: Login) -> None:
+        """Authenticates with the login. Raises KafkaError, which shows no secret."""
+        chosen: SaslHandshakeResponse = await self.request(SaslHandshakeRequest(mechanism=login.mechanism), version=1)
+        if chosen.error_code:
+            offered = f"; it offers {', '.join(chosen.mechanisms)}" if chosen.mechanisms else ""
+            raise KafkaError(
+                code_of(chosen.error_code), f"{self.address} does not accept the mechanism {login.mechanism}{offered}."
+            )
+        exchange = login.exchange()
+        token: bytes | None = exchange.first()
+        try:
+            while token is not None:
+                answer: SaslAuthenticateResponse = await self.request(SaslAuthenticateRequest(auth_bytes=token))
+                if answer.error_code:
+                    reason = answer.error_message or "no reason was given"
+                    raise KafkaError(
+                        code_of(answer.error_code), f"{self.address} refused user {login.username}: {reason}"
+                    )
+                token = exchange.step(bytes(answer.auth_bytes))
+        except SaslError as error:
+            raise KafkaError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.address} can't be trusted or understood: {error}"
+            ) from None
+        if answer.session_lifetime_ms > 0:
+            self._stream.end_in(answer.session_lifetime_ms / 1000 * SESSION_SHARE)
 
 
 def _why(error: OSError | UnicodeError) -> str:

@@ -146,6 +146,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._on_close.append(callback)
 
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """Returns the verified certificate of a TLS client, as `ssl` describes it; None if it showed none."""
+        secure = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        certificate: dict[str, Any] | None = None if secure is None else secure.getpeercert()
+        return certificate or None
+
     def traffic(self) -> Traffic:
         return NONE if self._transport is None else traffic_of(self._transport)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.net.handshake import TlsAcceptor, TlsAdmission
+
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 # Attempts to find a port that is free on all addresses of a host.
@@ -42,7 +44,7 @@ class Network(Protocol):
         factory: ProtocolFactory,
         *,
         backlog: int = 50,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsAdmission | None = None,
     ) -> Listening: ...
 
     async def connect(
@@ -64,7 +66,7 @@ class Network(Protocol):
 @dataclass(slots=True)
 class _RealListening:
     port: int
-    servers: list[asyncio.AbstractServer] = field(default_factory=list)
+    servers: list[asyncio.AbstractServer | TlsAcceptor] = field(default_factory=list)
 
     def close(self) -> None:
         for server in self.servers:
@@ -86,7 +88,7 @@ class RealNetwork:
         factory: ProtocolFactory,
         *,
         backlog: int = 50,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsAdmission | None = None,
     ) -> Listening:
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -94,9 +96,12 @@ class RealNetwork:
         listening = _RealListening(sockets[0].getsockname()[1])
         try:
             while sockets:
-                server = await loop.create_server(factory, sock=sockets[0], backlog=backlog, ssl=tls)
+                if tls is None:
+                    listening.servers.append(await loop.create_server(factory, sock=sockets[0], backlog=backlog))
+                else:
+                    sockets[0].listen(backlog)
+                    listening.servers.append(TlsAcceptor(sockets[0], factory, tls))
                 del sockets[0]
-                listening.servers.append(server)
         except BaseException:
             listening.close()
             for rest in sockets:

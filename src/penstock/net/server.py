@@ -1,5 +1,7 @@
 """The listeners of a node and the connections they accepted."""
 
+from __future__ import annotations
+
 import asyncio
 import ipaddress
 import logging
@@ -32,15 +34,39 @@ class Listener:
     host: str = "127.0.0.1"
     port: int = 0
     security_protocol: str = "PLAINTEXT"
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Returns the context for the next connection, so that a renewed certificate needs no new listener."""
     protected: bool = False
     """True if brokers and controllers connect here: they are accepted even if clients have taken all connections."""
+    on_accept: Callable[[Connection], None] | None = None
+    """Called for each connection that was admitted, before its first frame."""
     connections: int = field(default=0, init=False)
     gone: Traffic = field(default=NONE, init=False)
     """The traffic of connections that were closed."""
 
     def leave(self, traffic: Traffic) -> None:
         self.gone = Traffic(self.gone.received + traffic.received, self.gone.sent + traffic.sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """The `TlsAdmission` of a listener: connections count against the server's limits before their handshake."""
+
+    server: Server
+    listener: Listener
+    context: Callable[[], ssl.SSLContext]
+
+    def enter(self, host: str) -> bool:
+        if not self.server.may_connect(host, self.listener):
+            return False
+        self.server.counts.add(host)
+        return True
+
+    def leave(self, host: str) -> None:
+        self.server.counts.remove(host)
+
+    def failed(self, host: str, reason: str) -> None:
+        self.server.log.warning("handshake", f"TLS handshake with {host} on {self.listener.name} failed: {reason}")
 
 
 class Server:
@@ -119,7 +145,7 @@ class Server:
             listener.port,
             lambda: Connection(self, listener),
             backlog=self.limits.socket_listen_backlog_size,
-            tls=listener.tls,
+            tls=None if listener.tls is None else _Admission(self, listener, listener.tls),
         )
         listener.port = opened.port
         self._open.append(opened)
@@ -178,25 +204,31 @@ class Server:
 
     # Calls of connections
 
-    def admit(self, connection: Connection) -> bool:
-        protected = connection.listener.protected
+    def may_connect(self, peer_host: str, listener: Listener) -> bool:
+        """Returns True if the limits allow one more connection; logs and counts a refusal."""
         if self.stopping:
             reason: str | None = "the node is stopping"
         else:
-            reason = self.counts.refusal(connection.peer_host, protected=protected)
-        if reason is None and protected and self.counts.full:
+            reason = self.counts.refusal(peer_host, protected=listener.protected)
+        if reason is None and listener.protected and self.counts.full:
             self._make_room()
         if reason is not None:
             self.refused += 1
-            listener = connection.listener.name
-            self.log.warning("refused", f"connection from {connection.peer_host} on {listener} refused: {reason}")
-            return False
+            self.log.warning("refused", f"connection from {peer_host} on {listener.name} refused: {reason}")
+        return reason is None
+
+    def admit(self, connection: Connection) -> bool:
+        if connection.listener.tls is None:  # a TLS connection was counted before its handshake
+            if not self.may_connect(connection.peer_host, connection.listener):
+                return False
+            self.counts.add(connection.peer_host)
         self.accepted += 1
         connection.id = self.accepted
         self.connections[connection.id] = connection
-        self.counts.add(connection.peer_host)
         connection.listener.connections += 1
         self.wheel.add(connection)
+        if connection.listener.on_accept is not None:
+            connection.listener.on_accept(connection)
         return True
 
     def _make_room(self) -> None:

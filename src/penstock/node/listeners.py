@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
 
 PATTERN = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*):(?P<port>\d+)")
-SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0}
+SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 class ListenerError(Exception):
@@ -72,11 +72,14 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
             raise ListenerError(f"advertised.listeners: {name} is not in listeners; add it there, or remove it here")
     plans = []
     for name in [*(address.name for address in bound), *sorted(controllers)]:
-        protocol = protocols.get(name, "PLAINTEXT" if name in controllers else name)
+        protocol = _protocol(name, protocols, controllers)
         if protocol not in SUPPORTED_PROTOCOLS:
-            raise ListenerError(f"listener {name}: protocol {protocol} is not supported; use PLAINTEXT")
+            raise ListenerError(
+                f"listener {name}: protocol {protocol} is unknown; map it in listener.security.protocol.map to one of "
+                f"{', '.join(SUPPORTED_PROTOCOLS)}"
+            )
     for address in bound:
-        protocol = protocols.get(address.name, "PLAINTEXT")
+        protocol = _protocol(address.name, protocols, controllers)
         shown = advertised.get(address.name, address)
         host = shown.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound
@@ -111,6 +114,24 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         if wrong is not None:
             raise ListenerError(f"listeners: {wrong} is for controllers, and this node is not a controller; remove it")
     return plans
+
+
+def _protocol(name: str, protocols: dict[str, str], controllers: set[str]) -> str:
+    return protocols.get(name, "PLAINTEXT" if name in controllers else name)
+
+
+def protocol_of(settings: Settings, listener: str) -> str:
+    """Returns the security protocol of a listener, which may be another node's."""
+    controllers = {name.upper() for name in settings.list("controller.listener.names")}
+    return _protocol(listener, _protocol_map(settings.str("listener.security.protocol.map")), controllers)
+
+
+def is_tls(protocol: str) -> bool:
+    return protocol.endswith("SSL")
+
+
+def is_sasl(protocol: str) -> bool:
+    return protocol.startswith("SASL")
 
 
 def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> str:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from penstock.broker.controlplane.lifecycle import Identity
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.events import log_event, notify_all
+from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.log.checkpoints import Incarnation
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
@@ -29,6 +31,7 @@ from penstock.net.later import Later, settled
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
+from penstock.node.listener_security import peer_credentials, securities
 from penstock.node.listeners import (
     SUPPORTED_PROTOCOLS,
     ListenerPlan,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
+CERTIFICATE_CHECK_S = 5.0
 
 
 class Node:
@@ -81,12 +85,15 @@ class Node:
         self.disk = disk
         self.clock = clock
         self.random = random
-        self._world = World(settings, disk, network, clock, random, notify_all((*observers, log_event)))
-        self._on_fatal = on_fatal
-        self._faults = faults or Faults()
         check_protection(settings.static)
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
+        self._security = securities(settings, self._plans, lambda: self.broker.metadata.image)
+        to_brokers, to_controllers = _credentials(settings, self._plans)
+        observer = notify_all((*observers, log_event))
+        self._world = World(settings, disk, network, clock, random, observer, to_brokers, to_controllers)
+        self._on_fatal = on_fatal
+        self._faults = faults or Faults()
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
         self.http = HttpSide(self._world, self._plans, optional=http_optional, pipelines=pipelines)
         self._open = asyncio.Event()
@@ -108,6 +115,10 @@ class Node:
     def bootstrap(self) -> str:
         """The advertised `host:port` of the first client listener; of the controller listener if there is no other."""
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
+
+    def bootstrap_of(self, listener: str) -> str:
+        """Returns the advertised `host:port` of a listener. Raises StopIteration if there is no such listener."""
+        return self._shown(next(plan for plan in self._plans if plan.name == listener.upper()))
 
     @property
     def controller_bootstrap(self) -> str | None:
@@ -143,10 +154,8 @@ class Node:
                     f"({failure.strerror or failure}): repair its disk, or replace the disk as a voter's disk."
                 )
             protected = protected_listeners(settings, self._plans)
-            await self._server.start(
-                Listener(plan.name, plan.host, plan.port, plan.security_protocol, protected=plan.name in protected)
-                for plan in self._plans
-            )
+            await self._server.start(self._listener(plan, plan.name in protected) for plan in self._plans)
+            self._refresh_certificates()
             await self.http.open()
             await self._start_parts(cluster_id, logs)
         except BaseException:
@@ -156,7 +165,7 @@ class Node:
             logs, intervals_of(settings), cleaner_of(settings, logs, self.broker.partitions)
         )
         self._maintenance.start()
-        if not self._controller_listeners:
+        if not self._controller_listeners and all(one.open for one in self._security.values()):
             self._server.use(Dispatcher(self.broker))  # without the check of the listener for every request
         self._ready.set()
         self.http.serve(self.broker, self._server)
@@ -277,7 +286,36 @@ class Node:
                 return clients(connection, frame)
             return Later(self._once_ready(clients, connection, frame))
 
-        return by_listener
+        with_sasl = frozenset(name for name, one in self._security.items() if one.sasl is not None)
+        if not with_sasl:
+            return by_listener
+        gate = SaslGate(by_listener)
+
+        def authenticated(connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
+            return (gate if connection.listener.name in with_sasl else by_listener)(connection, frame)
+
+        return authenticated
+
+    def _listener(self, plan: ListenerPlan, protected: bool) -> Listener:
+        security = self._security[plan.name]
+        source = security.tls
+        return Listener(
+            plan.name,
+            plan.host,
+            plan.port,
+            plan.security_protocol,
+            tls=None if source is None else lambda: source.context,
+            protected=protected,
+            on_accept=None if security.open else security.accept,
+        )
+
+    def _refresh_certificates(self) -> None:
+        """Looks for renewed certificates of TLS listeners, from time to time until the node stops."""
+        with_tls = [one for one in self._security.values() if one.tls is not None]
+        if with_tls and not self._server.stopping:
+            for one in with_tls:
+                one.refresh()
+            asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._refresh_certificates)
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
         """Delays a request that arrives after its listener was opened and before a dispatcher was set."""
@@ -355,6 +393,16 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
+
+
+def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Credentials, Credentials]:
+    """Returns what this node shows to other brokers and to controllers."""
+    names = [name.upper() for name in settings.list("controller.listener.names")]
+    brokers = inter_broker_listener(settings, plans)
+    return (
+        peer_credentials(settings, brokers, "sasl.mechanism.inter.broker.protocol"),
+        peer_credentials(settings, names[0], "sasl.mechanism.controller.protocol") if names else NO_CREDENTIALS,
+    )
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:

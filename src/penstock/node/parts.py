@@ -36,9 +36,9 @@ from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.broker.share.share_partitions import SharePartitions
 from penstock.broker.telemetry import Telemetry
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.log.cleaner import Cleaner
 from penstock.log.maintenance import Intervals
-from penstock.metadata.configs.protection import AUTHORIZER, SUPER_USERS
 from penstock.metadata.controller.assignments import has_directories
 from penstock.net.limits import ByteBudget, Limits
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -73,6 +73,9 @@ class World:
     random: Random
     observer: Observer = log_event
     """Notified of every event of the node."""
+    to_brokers: Credentials = NO_CREDENTIALS
+    """What this node shows to other brokers, on the inter-broker listener."""
+    to_controllers: Credentials = NO_CREDENTIALS
 
 
 def make_metadata(
@@ -103,6 +106,7 @@ def make_metadata(
         config=plan.config,
         bootstrap=plan.bootstrap,
         observer=world.observer,
+        credentials=world.to_controllers,
     )
     return MetadataLog(
         log,
@@ -143,10 +147,12 @@ def make_broker(
         connection=LocalConnection(next(iter(controller_listeners), "CONTROLLER")),
         access=access,
     )
-    channel = ControllerChannel(world.network, node_id, metadata, local)
+    channel = ControllerChannel(world.network, node_id, metadata, local, world.to_controllers)
     metadata.watch_controller(channel.controller_changed)
     request_timeout_s = settings.int("request.timeout.ms") / 1000
-    peers = Peers(node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s)
+    peers = Peers(
+        node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s, world.to_brokers
+    )
     lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.dirs.note_incarnation)
 
     def broker_epoch() -> int:
@@ -282,10 +288,10 @@ def limits_of(settings: Settings, network: Network) -> Limits:
 
 def access_of(settings: Settings, clock: Clock) -> AccessControl | None:
     """Returns the node's authorizer; None if none is configured."""
-    if not settings.str(AUTHORIZER).strip():
+    if not settings.str("authorizer.class.name").strip():
         return None
     return AccessControl(
-        super_users=parse_super_users(settings.str(SUPER_USERS)),
+        super_users=parse_super_users(settings.str("super.users")),
         allow_without_acls=settings.bool("allow.everyone.if.no.acl.found"),
         seconds=lambda: clock.wall_ms() / 1000,
     )

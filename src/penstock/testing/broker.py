@@ -131,6 +131,10 @@ class Broker:
         """Returns `host:port`, for any client's bootstrap.servers."""
         return self.node.bootstrap
 
+    def bootstrap_of(self, listener: str) -> str:
+        """Returns `host:port` of one of several listeners, such as SASL_SSL."""
+        return self.node.bootstrap_of(listener)
+
     @property
     def bootstrap_servers(self) -> str:
         return self.bootstrap

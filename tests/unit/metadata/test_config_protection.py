@@ -11,19 +11,14 @@ from penstock.metadata.configs.protection import check_protection
     ("name", "value"),
     [
         ("authorizer.class.nam", "misspelt"),
-        ("security.inter.broker.protocol", "SASL_SSL"),
-        ("ssl.client.auth", "required"),
-        ("ssl.client.auth", "requested"),
-        ("ssl.keystore.location", "/etc/keys.pem"),
-        ("listener.name.plaintext.ssl.keystore.location", "/etc/keys.pem"),
-        ("sasl.enabled.mechanisms", "SCRAM-SHA-256"),
-        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "ScramLoginModule required;"),
-        ("sasl.mechanism.inter.broker.protocol", "PLAIN"),
         ("delegation.token.secret.key", "hunter2"),
+        ("ssl.engine.factory.class", "com.example.Factory"),
+        ("listener.name.plaintext.ssl.engine.factory.class", "com.example.Factory"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "https://example.com/keys"),
+        ("sasl.server.callback.handler.class", "com.example.Handler"),
         ("principal.builder.class", "com.example.Builder"),
         ("create.topic.policy.class.name", "com.example.Policy"),
         ("alter.config.policy.class.name", "com.example.Policy"),
-        ("connections.max.reauth.ms", "60000"),
     ],
 )
 def test_a_property_for_protection_is_refused_by_name(name: str, value: str) -> None:

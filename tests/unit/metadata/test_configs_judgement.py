@@ -21,7 +21,7 @@ def test_every_property_is_honoured_ignored_or_refused() -> None:
         )
     }
     assert {name: each.verdict for name, each in found.items()} == {
-        "listener.name.internal.ssl.keystore.password": Verdict.REFUSED,
+        "listener.name.internal.ssl.keystore.password": Verdict.HONOURED,
         "log.segment.bytes": Verdict.REFUSED,
         "message.max.bytes": Verdict.REFUSED,
         "no.such.property": Verdict.IGNORED,

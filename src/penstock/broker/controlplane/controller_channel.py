@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.peers.links import Links
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.protocol.apis import APIS, request_header_version, response_class, response_header_version
 from penstock.protocol.codec import DecodeError, decode, decode_prefix, encode, encode_parts
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -45,9 +46,16 @@ class ActiveController(Protocol):
 
 
 class ControllerChannel:
-    def __init__(self, network: Network, node_id: int, metadata: MetadataLog, local: ActiveController) -> None:
+    def __init__(
+        self,
+        network: Network,
+        node_id: int,
+        metadata: MetadataLog,
+        local: ActiveController,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         """Requests go to `local` while this node is the active controller according to `metadata`."""
-        self._links = Links(network, f"broker-{node_id}-to-controller")
+        self._links = Links(network, f"broker-{node_id}-to-controller", credentials=credentials)
         self._metadata = metadata
         self._local = local
 

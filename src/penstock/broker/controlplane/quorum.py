@@ -20,6 +20,7 @@ from penstock.broker.controlplane.quorum_peers import QuorumPeers
 from penstock.broker.events import Observer, QuorumRoleChanged, log_event
 from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.metadata.checkpoint import checkpoint_name
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import FetchRequest
@@ -100,7 +101,9 @@ class Quorum:
         config: RaftConfig,
         bootstrap: Mapping[int, tuple[str, int]] | None = None,
         observer: Observer = log_event,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
+        """`credentials` are for the listener of the other controllers."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -109,7 +112,7 @@ class Quorum:
         self._observer = observer
         self._listener: QuorumListener
         self._bootstrap = dict(bootstrap or {})
-        self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap)
+        self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap, credentials)
         self._raft: Raft
         self._inbox: deque[Event] = deque()
         #: Calls of the listener that wait for the end of the current step.

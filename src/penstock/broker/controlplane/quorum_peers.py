@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.peers.links import Address, Links
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.raft.messages import Fetch
 from penstock.raft.wire_answers import answer_from_wire, endpoints_in
@@ -34,6 +35,7 @@ class QuorumPeers:
         cluster_id: str,
         config: RaftConfig,
         bootstrap: Mapping[int, Address],
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._me = me
         self._cluster_id = cluster_id
@@ -43,6 +45,7 @@ class QuorumPeers:
             f"quorum-{me.node_id}",
             connect_timeout_s=timeout_s,
             request_timeout_s=timeout_s + config.fetch_max_wait_ms / 1000,
+            credentials=credentials,
         )
         #: Addresses from peers' answers; they take precedence over those in the configuration and in the log.
         self._learned: dict[int, Address] = {}

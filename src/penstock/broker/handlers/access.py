@@ -67,6 +67,7 @@ ACCESS: dict[int, Access] = {
     14: Access((_GROUP_READ,)),
     15: Access((rules.each(_DESCRIBE, GROUP, "groups"),), filters.group_operations),
     16: OPEN,  # the handler lists only groups that the client may describe
+    17: OPEN,
     18: OPEN,
     19: Access((rules.created_topics,), filters.created_configs),
     20: Access((rules.deleted_topics,)),
@@ -85,6 +86,7 @@ ACCESS: dict[int, Access] = {
     33: Access((rules.configs(Operation.ALTER_CONFIGS),)),
     34: _CLUSTER_ALTER,
     35: _CLUSTER_DESCRIBE,
+    36: OPEN,
     37: Access((rules.each(_ALTER, TOPIC, "topics"),)),
     42: Access((rules.each(_DELETE, GROUP, "groups_names"),)),
     43: _CLUSTER_ALTER,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -30,10 +31,15 @@ class Links:
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = 30.0,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._network = network
         self._settings = ConnectionSettings(
-            client_id=client_id, connect_timeout_s=connect_timeout_s, request_timeout_s=request_timeout_s
+            client_id=client_id,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+            tls=credentials.tls,
+            login=credentials.login,
         )
         self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
         #: Lanes whose connection is being opened, and the number of waiting requests: later requests queue behind them.

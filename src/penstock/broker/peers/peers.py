@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.peers.links import Address, Links
 from penstock.broker.peers.suspected_nodes import SuspectedNodes
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -89,11 +90,12 @@ class Peers:
         network: Network,
         listener: str,
         request_timeout_s: float = 30.0,
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         """`image` returns the latest image, which has the addresses; `listener` is the inter-broker listener."""
         self._image = image
         self._listener = listener
-        self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s)
+        self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s, credentials=credentials)
         self.suspects = SuspectedNodes()
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:

@@ -141,9 +141,7 @@ UPDATE_MODES: dict[str, UpdateMode] = {
 }
 
 #: Properties that would protect the node if Penstock supported them; a node refuses to start with one of them.
-PROTECTION_CONFIGS = frozenset(
-    {row.key.name for row in _rows(security.ROWS) if not row.key.supported} | {"connections.max.reauth.ms"}
-)
+PROTECTION_CONFIGS = frozenset(row.key.name for row in _rows(security.ROWS) if not row.key.supported)
 
 # Names for the same setting in different units, the most precise first.
 _SAME_THING = (

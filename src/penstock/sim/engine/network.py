@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
+from penstock.net.handshake import TlsAdmission
 from penstock.net.network import UNLIMITED, Listening, ProtocolFactory
 from penstock.sim.engine.connection import Endpoint, Stream
 from penstock.sim.engine.links import Channel, Conditions, Link
@@ -214,7 +215,7 @@ class SimNetwork:
         factory: ProtocolFactory,
         *,
         backlog: int = 50,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsAdmission | None = None,
     ) -> Listening:
         port = port or self._host.free_port()
         if port in self._host.listeners:

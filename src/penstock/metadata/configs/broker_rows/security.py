@@ -20,9 +20,9 @@ principal.builder.class CLASS \
     Class that turns an authenticated peer into a principal.
 sasl.client.callback.handler.class CLASS unsupported
     Class that answers a SASL client's questions.
-sasl.enabled.mechanisms LIST =GSSAPI per-broker unsupported
+sasl.enabled.mechanisms LIST =GSSAPI per-broker
     SASL mechanisms that clients may use.
-sasl.jaas.config PASSWORD per-broker unsupported
+sasl.jaas.config PASSWORD per-broker
     JAAS login of a listener and mechanism.
 sasl.kerberos.kinit.cmd STRING =/usr/bin/kinit per-broker unsupported
     Path of kinit.
@@ -56,9 +56,9 @@ sasl.login.retry.backoff.max.ms LONG =10000 low unsupported
     Longest pause between attempts to log in.
 sasl.login.retry.backoff.ms LONG =100 low unsupported
     First pause between attempts to log in.
-sasl.mechanism.controller.protocol STRING =GSSAPI high unsupported
+sasl.mechanism.controller.protocol STRING =GSSAPI high
     SASL mechanism towards controllers.
-sasl.mechanism.inter.broker.protocol STRING =GSSAPI per-broker unsupported
+sasl.mechanism.inter.broker.protocol STRING =GSSAPI per-broker
     SASL mechanism among brokers.
 sasl.oauthbearer.assertion.algorithm STRING =RS256 {ES256|RS256}~ unsupported
     Algorithm that signs an OAuth assertion.
@@ -114,9 +114,9 @@ sasl.oauthbearer.token.endpoint.url STRING unsupported
     Where tokens are issued.
 sasl.server.callback.handler.class CLASS unsupported
     Class that answers a SASL server's questions.
-sasl.server.max.receive.size INT =524288 unsupported
+sasl.server.max.receive.size INT =524288
     Largest SASL message accepted before authentication.
-security.inter.broker.protocol STRING =PLAINTEXT {PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL} unsupported
+security.inter.broker.protocol STRING =PLAINTEXT {PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL}
     Security protocol among brokers when no listener name is given.
 security.providers STRING low unsupported
     Java security providers to add.
@@ -124,31 +124,31 @@ ssl.allow.dn.changes BOOLEAN =false low unsupported
     Allow a new keystore with another distinguished name.
 ssl.allow.san.changes BOOLEAN =false low unsupported
     Allow a new keystore that drops alternative names.
-ssl.cipher.suites LIST = per-broker unsupported
+ssl.cipher.suites LIST = per-broker
     TLS cipher suites that may be used; empty is the library's choice.
-ssl.client.auth STRING =none {required|requested|none} per-broker unsupported
+ssl.client.auth STRING =none {required|requested|none} per-broker
     Whether clients must, may or need not show a certificate.
-ssl.enabled.protocols LIST =TLSv1.2,TLSv1.3 per-broker unsupported
+ssl.enabled.protocols LIST =TLSv1.2,TLSv1.3 per-broker
     TLS versions that may be used.
-ssl.endpoint.identification.algorithm STRING =https low per-broker unsupported
+ssl.endpoint.identification.algorithm STRING =https low per-broker
     How a server's host name is checked; empty is not at all.
 ssl.engine.factory.class CLASS low per-broker unsupported
     Class that makes TLS engines.
-ssl.key.password PASSWORD per-broker unsupported
+ssl.key.password PASSWORD per-broker
     Password of the private key.
 ssl.keymanager.algorithm STRING =SunX509 per-broker unsupported
     Java key manager algorithm.
-ssl.keystore.certificate.chain PASSWORD per-broker unsupported
+ssl.keystore.certificate.chain PASSWORD per-broker
     Certificate chain as PEM text.
-ssl.keystore.key PASSWORD per-broker unsupported
+ssl.keystore.key PASSWORD per-broker
     Private key as PEM text.
-ssl.keystore.location STRING per-broker unsupported
+ssl.keystore.location STRING per-broker
     File with the private key and its certificates.
-ssl.keystore.password PASSWORD per-broker unsupported
+ssl.keystore.password PASSWORD per-broker
     Password of the file with the private key and its certificates.
-ssl.keystore.type STRING =JKS per-broker unsupported
+ssl.keystore.type STRING =JKS per-broker
     Format of the file with the private key and its certificates.
-ssl.principal.mapping.rules STRING =DEFAULT low unsupported
+ssl.principal.mapping.rules STRING =DEFAULT low
     Rules that turn a certificate's name into a user name.
 ssl.protocol STRING =TLSv1.3 per-broker unsupported
     TLS version to start from.
@@ -158,12 +158,12 @@ ssl.secure.random.implementation STRING low per-broker unsupported
     Random generator for TLS.
 ssl.trustmanager.algorithm STRING =PKIX per-broker unsupported
     Java trust manager algorithm.
-ssl.truststore.certificates PASSWORD per-broker unsupported
+ssl.truststore.certificates PASSWORD per-broker
     Trusted certificates as PEM text.
-ssl.truststore.location STRING per-broker unsupported
+ssl.truststore.location STRING per-broker
     File with trusted certificates.
-ssl.truststore.password PASSWORD per-broker unsupported
+ssl.truststore.password PASSWORD per-broker
     Password of the file with trusted certificates.
-ssl.truststore.type STRING =JKS per-broker unsupported
+ssl.truststore.type STRING =JKS per-broker
     Format of the file with trusted certificates.
 """

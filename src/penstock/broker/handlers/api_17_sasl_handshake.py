@@ -1,0 +1,38 @@
+"""SaslHandshake v0-1: chooses a mechanism. After v0 the tokens come as bare frames, after v1 in SaslAuthenticate.
+
+A mechanism that is not offered gets UNSUPPORTED_SASL_MECHANISM with the offered ones, then the connection closes.
+ILLEGAL_SASL_STATE on a listener without SASL, and out of turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.requests.authentication import SESSION, SaslSession
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from penstock.security.errors import SaslError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+    from penstock.net.later import Later
+
+
+def handle(
+    broker: Broker, ctx: RequestContext, request: SaslHandshakeRequest
+) -> SaslHandshakeResponse | Later[SaslHandshakeResponse]:
+    session: SaslSession | None = ctx.connection.state.get(SESSION)
+    if session is None or (ctx.connection.principal is not None and not session.rules.lifetime_ms):
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    offered = session.server.offered
+    try:
+        known = session.server.handshake(request.mechanism)
+    except SaslError as error:
+        response = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
+        return session.refuse(str(error), response)
+    if not known:
+        response = SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered)
+        return session.refuse("it asked for a mechanism that is not offered", response)
+    session.raw = ctx.api_version == 0
+    return SaslHandshakeResponse(mechanisms=offered)

@@ -1,0 +1,134 @@
+"""Authenticates the connections of a SASL listener: a session per connection, and the gate before the dispatcher.
+
+Until a connection has authenticated, only ApiVersions, SaslHandshake and SaslAuthenticate are served, frames are small,
+and the connection closes at a deadline. A failure is answered after a delay, then the connection closes. With
+`connections.max.reauth.ms` a session ends at its time unless the client authenticates again (KIP-368).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.net.later import Later
+from penstock.net.reply import Close
+from penstock.protocol.apis import API_VERSIONS
+from penstock.security.errors import SaslError
+from penstock.security.sasl_server import Exchange, SaslServer, SaslState
+
+if TYPE_CHECKING:
+    from penstock.net.connection import Connection, Dispatch
+    from penstock.net.reply import Reply
+
+R = TypeVar("R")
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+#: Key of the session in a connection's state.
+SESSION = "sasl"
+BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+#: Requests before authentication: ApiVersions twice, a handshake, and the steps of a mechanism.
+MAX_REQUESTS_BEFORE = 20
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class SaslRules:
+    """How a listener authenticates its clients."""
+
+    #: Makes a new exchange for each mechanism that the listener offers.
+    mechanisms: Mapping[str, Callable[[], Exchange]]
+    max_token_bytes: int
+    deadline_s: float
+    failure_delay_s: float
+    #: Lifetime of a session; 0 is without end.
+    lifetime_ms: int = 0
+
+
+class SaslSession:
+    """The authentication of one connection."""
+
+    __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "raw", "rules", "server")
+
+    def __init__(self, connection: Connection, rules: SaslRules) -> None:
+        self.rules = rules
+        self.server = SaslServer(rules.mechanisms)
+        #: True after SaslHandshake v0: tokens then come as bare frames.
+        self.raw = False
+        self.ends_at = NEVER
+        self._connection = connection
+        self._frame_limit = connection.max_frame_bytes
+        connection.max_frame_bytes = min(self._frame_limit, rules.max_token_bytes)
+        loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = loop.call_later(rules.deadline_s, self._too_late)
+        connection.on_close(self._forget_deadline)
+
+    def token(self, message: bytes) -> bytes:
+        """Takes a token; once the client is authenticated, its connection has a principal. Raises SaslError."""
+        answer = self.server.token(message)
+        if self.server.state is SaslState.DONE:
+            self._forget_deadline()
+            connection = self._connection
+            connection.principal = f"User:{self.server.user}"
+            connection.max_frame_bytes = self._frame_limit
+            self.raw = False
+            if self.rules.lifetime_ms > 0:
+                self.ends_at = asyncio.get_running_loop().time() + self.rules.lifetime_ms / 1000
+        return answer
+
+    @property
+    def ended(self) -> bool:
+        return self.ends_at is not NEVER and asyncio.get_running_loop().time() > self.ends_at
+
+    def refuse(self, reason: str, answer: R) -> Later[R]:
+        """Returns the answer to a failed authentication: it goes out after a delay, then the connection closes."""
+
+        def answered(_: object) -> R:
+            close = partial(self._connection.close, f"its authentication failed: {reason}", "authentication")
+            asyncio.get_running_loop().call_soon(close)
+            return answer
+
+        return Later(asyncio.sleep(self.rules.failure_delay_s), answered)
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        seconds = self.rules.deadline_s
+        self._connection.close(f"it did not authenticate within {seconds:g} s", "authentication timeout")
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def session_of(connection: Connection) -> SaslSession | None:
+    found: SaslSession | None = connection.state.get(SESSION)
+    return found
+
+
+class SaslGate:
+    """Lets requests pass to the dispatcher once their connection is authenticated, as long as its session lasts."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
+        session = session_of(connection)
+        assert session is not None, "a connection of a SASL listener has a session from its acceptance on"
+        if session.raw:
+            return self._raw(session, frame)
+        key = int.from_bytes(frame[:2], "big", signed=True)
+        if connection.principal is None:
+            if key not in BEFORE_AUTHENTICATION or connection.requests > MAX_REQUESTS_BEFORE:
+                return Close(f"it sent a request (API key {key}) before it authenticated")
+        elif session.ended and key not in BEFORE_AUTHENTICATION:
+            return Close("its session ended, and it did not authenticate again in time")
+        return self._dispatch(connection, frame)
+
+    def _raw(self, session: SaslSession, frame: memoryview) -> Reply | Later[Reply]:
+        try:
+            return [session.token(bytes(frame))]
+        except SaslError as error:
+            return session.refuse(str(error), None)

@@ -1,0 +1,97 @@
+"""Accepts TLS connections: each counts as a connection from its acceptance on, and has a deadline for its handshake.
+
+A peer that connects and never speaks would otherwise cost a descriptor that no limit sees. The event loops offer no way
+to count such peers, so the sockets are accepted here, and each is handed to the loop with the current certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+HANDSHAKE_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S = 5.0
+#: Pause after an error of accept that another attempt at once would meet again, such as no free descriptor.
+ACCEPT_PAUSE_S = 0.1
+_PASSING = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
+
+
+class TlsAdmission(Protocol):
+    """Decides about peers before their handshake."""
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for the next connection."""
+        ...
+
+    def enter(self, host: str) -> bool:
+        """Counts a peer whose handshake begins. Returns False if the limits allow no more connections."""
+        ...
+
+    def leave(self, host: str) -> None:
+        """Forgets a peer whose handshake failed. After a handshake, the connection keeps the peer's count."""
+        ...
+
+    def failed(self, host: str, reason: str) -> None: ...
+
+
+class TlsAcceptor:
+    """Accepts connections of one listening socket until it is closed."""
+
+    def __init__(self, sock: socket.socket, factory: ProtocolFactory, admission: TlsAdmission) -> None:
+        self._socket = sock
+        self._factory = factory
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = self._loop.create_task(self._accept())
+
+    def close(self) -> None:
+        self._accepting.cancel()
+        for task in self._handshakes:
+            task.cancel()
+        self._socket.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                peer, address = await self._loop.sock_accept(self._socket)
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            host = str(address[0])
+            if not self._admission.enter(host):
+                peer.close()
+                continue
+            task = self._loop.create_task(self._shake(peer, host))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake(self, peer: socket.socket, host: str) -> None:
+        connected = False
+        try:
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                peer,
+                ssl=self._admission.context(),
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
+            connected = True
+        except OSError as error:  # includes ssl.SSLError and the time-out
+            self._admission.failed(host, _reason(error))
+        finally:
+            if not connected:
+                self._admission.leave(host)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    return str(error) or type(error).__name__

@@ -1,0 +1,284 @@
+"""Makes TLS contexts from Kafka's `ssl.*` properties: PEM files and text, PKCS12 and JKS stores.
+
+A `TlsSource` names where keys and certificates are, and reads them again when a file has changed, so that a renewed
+certificate needs no restart. Connections that are open keep the certificate that they began with.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.security.jks import MAGIC, JksError, read_jks
+
+PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
+#: Properties of TLS that have an effect, for a server and for a client.
+KEYSTORE = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password")
+_VERSIONS = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class TlsError(ValueError):
+    """TLS that can't work as configured; the message names the property and the remedy, and no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Keys and certificates as PEM text."""
+
+    key: str | None = field(default=None, repr=False)
+    chain: str | None = None
+    trusted: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+
+
+def read_material(properties: Mapping[str, str], read: Callable[[str], bytes]) -> Material:
+    """Reads the key store and the trust store that the properties name. Raises TlsError."""
+    key, chain, key_password = _identity(properties, read)
+    return Material(key, chain, _trusted(properties, read), key_password)
+
+
+def _identity(properties: Mapping[str, str], read: Callable[[str], bytes]) -> tuple[str | None, str | None, str | None]:
+    key_password = properties.get("ssl.key.password")
+    if "ssl.keystore.key" in properties or "ssl.keystore.certificate.chain" in properties:
+        key, chain = properties.get("ssl.keystore.key"), properties.get("ssl.keystore.certificate.chain")
+        if not key or not chain:
+            raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain belong together: set both.")
+        return _lines(key), _lines(chain), key_password
+    location = properties.get("ssl.keystore.location")
+    if not location:
+        return None, None, None
+    data = _read(read, "ssl.keystore.location", location)
+    kind = _kind(properties.get("ssl.keystore.type"), data, "ssl.keystore.type")
+    password = properties.get("ssl.keystore.password")
+    if kind == PEM:
+        text = _pem_text(data, "ssl.keystore.location")
+        return text, text, key_password
+    if kind == JKS:
+        try:
+            store = read_jks(data, password or "", key_password)
+        except JksError as problem:
+            raise TlsError(f"ssl.keystore.location can't be used: {problem}.") from None
+        if not store.keys:
+            raise TlsError("ssl.keystore.location has no private key: name the store that has it.")
+        return _pem(store.keys[0].key, "PRIVATE KEY"), _pems(store.keys[0].chain), None
+    key, certificates, _ = _pkcs12(data, password, "ssl.keystore")
+    if key is None:
+        raise TlsError("ssl.keystore.location has no private key: name the store that has it.")
+    return key, certificates, None
+
+
+def _trusted(properties: Mapping[str, str], read: Callable[[str], bytes]) -> str | None:
+    text = properties.get("ssl.truststore.certificates")
+    if text:
+        return _lines(text)
+    location = properties.get("ssl.truststore.location")
+    if not location:
+        return None
+    data = _read(read, "ssl.truststore.location", location)
+    kind = _kind(properties.get("ssl.truststore.type"), data, "ssl.truststore.type")
+    password = properties.get("ssl.truststore.password")
+    if kind == PEM:
+        return _pem_text(data, "ssl.truststore.location")
+    if kind == JKS:
+        try:
+            return _pems(read_jks(data, password or "").trusted)
+        except JksError as problem:
+            raise TlsError(f"ssl.truststore.location can't be used: {problem}.") from None
+    _, own, others = _pkcs12(data, password, "ssl.truststore")
+    return (own or "") + (others or "")
+
+
+def _kind(named: str | None, data: bytes, name: str) -> str:
+    kind = (named or "").upper()
+    if kind in (PEM, PKCS12, JKS):
+        return kind
+    if kind:
+        raise TlsError(f"{name} is {named!r}: use PEM, PKCS12 or JKS.")
+    if data[:4] == MAGIC.to_bytes(4, "big"):
+        return JKS
+    return PEM if b"-----BEGIN" in data else PKCS12
+
+
+def _read(read: Callable[[str], bytes], name: str, location: str) -> bytes:
+    try:
+        return read(location)
+    except OSError as problem:
+        raise TlsError(
+            f"{name}: {location} can't be read ({problem.strerror or problem}): check path and mode."
+        ) from None
+
+
+def _lines(text: str) -> str:
+    """Returns PEM text with its line breaks, which a properties file may have as `\\n`."""
+    return text.replace("\\n", "\n").strip() + "\n"
+
+
+def _pem_text(data: bytes, name: str) -> str:
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError:
+        raise TlsError(f"{name} is no PEM file: set the store's type to PKCS12 or JKS.") from None
+
+
+def _pem(der: bytes, label: str) -> str:
+    text = base64.encodebytes(der).decode().replace("\n", "")
+    lines = [text[at : at + 64] for at in range(0, len(text), 64)]
+    return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))
+
+
+def _pems(certificates: tuple[bytes, ...]) -> str:
+    return "".join(_pem(each, "CERTIFICATE") for each in certificates)
+
+
+def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, str | None, str | None]:
+    """Returns the key, its certificates, and the other certificates of a PKCS12 store, as PEM."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise TlsError(f"{name}.type PKCS12 needs the package cryptography: pip install 'penstock[tls]'.") from None
+    try:
+        store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
+    except ValueError:
+        raise TlsError(f"{name}.location can't be read: the password is wrong, or it is no PKCS12 store.") from None
+
+    def certificate(one: pkcs12.PKCS12Certificate) -> str:
+        return one.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    others = "".join(map(certificate, store.additional_certs))
+    if store.key is None:
+        return None, None if store.cert is None else certificate(store.cert), others
+    key = store.key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return key.decode(), (certificate(store.cert) if store.cert else "") + others, others
+
+
+# --- contexts ---------------------------------------------------------------------------------------
+
+
+def server_context(properties: Mapping[str, str], material: Material) -> ssl.SSLContext:
+    """Returns the context of a listener. Raises TlsError."""
+    if material.key is None:
+        raise TlsError("A TLS listener needs a certificate: set ssl.keystore.location, or ssl.keystore.key and .chain.")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _configure(context, properties, material)
+    wanted = properties.get("ssl.client.auth", "none").strip().lower()
+    if wanted not in _CLIENT_AUTH:
+        raise TlsError(f"ssl.client.auth is {wanted!r}: use none, requested or required.")
+    if wanted != "none":
+        if material.trusted is None:
+            raise TlsError(f"ssl.client.auth={wanted} needs ssl.truststore.location or ssl.truststore.certificates.")
+        context.verify_mode = _CLIENT_AUTH[wanted]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    return context
+
+
+def client_context(properties: Mapping[str, str], material: Material) -> ssl.SSLContext:
+    """Returns the context of a client, which trusts the system's authorities by default. Raises TlsError."""
+    context = ssl.create_default_context() if material.trusted is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _configure(context, properties, material)
+    if not properties.get("ssl.endpoint.identification.algorithm", "https").strip():
+        context.check_hostname = False
+    return context
+
+
+def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material: Material) -> None:
+    names = [each.strip() for each in properties.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3").split(",")]
+    unknown = sorted(set(names) - _VERSIONS.keys())
+    if unknown:
+        raise TlsError(f"ssl.enabled.protocols has {', '.join(unknown)}: use TLSv1.2, TLSv1.3 or both.")
+    versions = sorted(_VERSIONS[name] for name in names)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    ciphers = properties.get("ssl.cipher.suites", "").strip()
+    if ciphers:
+        _set_ciphers(context, [each.strip() for each in ciphers.split(",")])
+    if material.trusted:
+        try:
+            context.load_verify_locations(cadata=material.trusted)
+        except ssl.SSLError:
+            raise TlsError("The trust store has no certificate that can be read: check its content.") from None
+    if material.key is not None and material.chain is not None:
+        _load_chain(context, material)
+
+
+def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
+    """Sets the cipher suites; Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) and OpenSSL's are accepted."""
+    translated = [
+        name.removeprefix("TLS_").replace("_WITH_", "_").replace("AES_", "AES").replace("_", "-")
+        if "_WITH_" in name
+        else name
+        for name in names
+        if not name.startswith(("TLS_AES_", "TLS_CHACHA20_"))  # suites of TLS 1.3, which are always on
+    ]
+    if not translated:
+        return
+    try:
+        context.set_ciphers(":".join(translated))
+    except ssl.SSLError:
+        raise TlsError("ssl.cipher.suites has no suite that this machine's OpenSSL knows.") from None
+
+
+def _load_chain(context: ssl.SSLContext, material: Material) -> None:
+    """Loads key and certificates. OpenSSL takes them from a file only: it exists for this call, for this user."""
+    descriptor, path = tempfile.mkstemp(prefix="penstock-tls-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write((material.chain or "") + ("" if material.chain == material.key else material.key or ""))
+        password = material.key_password
+        # A callback instead of None: OpenSSL would ask for the password on the terminal.
+        context.load_cert_chain(path, password=lambda: password or "")
+    except (ssl.SSLError, ValueError, OSError):
+        raise TlsError(
+            "The key store can't be used: key and certificate do not belong together, the password is wrong, or the "
+            "content is damaged."
+        ) from None
+    finally:
+        os.unlink(path)
+
+
+class TlsSource:
+    """The server context of a listener, made anew when one of its files has changed."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Raises TlsError if the listener can't speak TLS as configured."""
+        self._properties = dict(properties)
+        self._stamp = self._stamps()
+        self.context = self._make()
+
+    def _make(self) -> ssl.SSLContext:
+        return server_context(self._properties, read_material(self._properties, read_file))
+
+    def refresh(self) -> bool:
+        """Reads changed files. Returns True if there is a new context. Raises TlsError; the old context then stays."""
+        stamp = self._stamps()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self.context = self._make()
+        return True
+
+    def _stamps(self) -> tuple[tuple[int, int, int], ...]:
+        found = []
+        for name in ("ssl.keystore.location", "ssl.truststore.location"):
+            path = self._properties.get(name)
+            if path:
+                try:
+                    status = os.stat(path)
+                    found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+                except OSError:
+                    found.append((0, 0, 0))
+        return tuple(found)
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,204 @@
+"""Reads how each listener protects its connections, and how this node is accepted by the listeners of other nodes.
+
+`ssl.*` and `sasl.*` properties apply to all listeners; `listener.name.<name>.` before them applies to one listener, and
+`listener.name.<name>.<mechanism>.` to one mechanism of it, as in Kafka. A listener that can't give the protection that
+its protocol stands for is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.requests.authentication import SESSION, SaslRules, SaslSession
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
+from penstock.client.login import LOGIN_MECHANISMS, Login
+from penstock.net.tls import TlsError, TlsSource, client_context, read_file, read_material
+from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls, protocol_of
+from penstock.security.jaas import JaasEntry, parse_jaas
+from penstock.security.plain import PlainServer
+from penstock.security.principals import certificate_principal, parse_mapping_rules
+from penstock.security.sasl_server import Exchange
+from penstock.security.scram import MECHANISMS, ScramMechanism, ScramServer
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage
+    from penstock.net.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+PLAIN = "PLAIN"
+NONCE_BYTES = 24
+#: Time from the acceptance of a connection to its authentication.
+AUTHENTICATION_DEADLINE_S = 30.0
+_TLS_PROPERTIES = (
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.cipher.suites",
+    "ssl.endpoint.identification.algorithm",
+)
+
+
+class ListenerSecurity:
+    """The protection of one listener: TLS, SASL, both or none."""
+
+    def __init__(self, settings: Settings, plan: ListenerPlan, image: Callable[[], MetadataImage]) -> None:
+        """`image` returns the image with the SCRAM credentials. Raises ListenerError."""
+        self.name = plan.name
+        self.tls: TlsSource | None = None
+        self.sasl: SaslRules | None = None
+        if is_tls(plan.security_protocol):
+            try:
+                self.tls = TlsSource(_tls_properties(settings, plan.name))
+                self._map_name = parse_mapping_rules(
+                    _value(settings, plan.name, "ssl.principal.mapping.rules") or "DEFAULT"
+                )
+            except (TlsError, ValueError) as problem:
+                raise ListenerError(f"listener {plan.name}: {problem}") from None
+        if is_sasl(plan.security_protocol):
+            self.sasl = _sasl_rules(settings, plan.name, image)
+
+    @property
+    def open(self) -> bool:
+        """True if connections need nothing: no TLS, no SASL."""
+        return self.tls is None and self.sasl is None
+
+    def accept(self, connection: Connection) -> None:
+        """Gives a new connection its principal from a client certificate, or begins its SASL session."""
+        if self.sasl is not None:
+            connection.state[SESSION] = SaslSession(connection, self.sasl)
+        elif self.tls is not None:
+            try:
+                connection.principal = certificate_principal(connection.peer_certificate(), self._map_name)
+            except ValueError as problem:
+                connection.close(f"its certificate names no user: {problem}", "certificate")
+
+    def refresh(self) -> None:
+        """Uses renewed certificates for new connections; keeps the old ones if the new ones can't be used."""
+        if self.tls is None:
+            return
+        try:
+            if self.tls.refresh():
+                logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
+        except TlsError as problem:
+            logger.error("listener %s keeps its former certificates: %s", self.name, problem)
+
+
+def _value(settings: Settings, listener: str, name: str) -> str | None:
+    """Returns a listener's value that the file sets, else the general one; None if neither is set."""
+    for key in (f"listener.name.{listener.lower()}.{name}", name):
+        if key in settings.static:
+            return settings.static[key].strip()
+    return None
+
+
+def _tls_properties(settings: Settings, listener: str) -> dict[str, str]:
+    found = {name: _value(settings, listener, name) for name in _TLS_PROPERTIES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+# --- servers ----------------------------------------------------------------------------------------
+
+
+def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataImage]) -> SaslRules:
+    names = [each.strip() for each in (_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")]
+    secret = secrets.token_bytes(32)
+    mechanisms: dict[str, Callable[[], Exchange]] = {}
+    for name in filter(None, names):
+        if name == PLAIN:
+            mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
+        elif name in MECHANISMS:
+            mechanisms[name] = partial(_scram, MECHANISMS[name], image, secret)
+        else:
+            raise ListenerError(
+                f"listener {listener}: the mechanism {name} of sasl.enabled.mechanisms is not supported; use "
+                f"{', '.join(LOGIN_MECHANISMS)}"
+            )
+    return SaslRules(
+        mechanisms,
+        max_token_bytes=settings.int("sasl.server.max.receive.size"),
+        deadline_s=AUTHENTICATION_DEADLINE_S,
+        failure_delay_s=settings.int("connection.failed.authentication.delay.ms") / 1000,
+        lifetime_ms=int(_value(settings, listener, "connections.max.reauth.ms") or "0"),
+    )
+
+
+def _scram(mechanism: ScramMechanism, image: Callable[[], MetadataImage], secret: bytes) -> ScramServer:
+    credentials = image().scram_credentials
+    return ScramServer(
+        mechanism, lambda user: credentials.get((user, mechanism)), secrets.token_urlsafe(NONCE_BYTES), secret
+    )
+
+
+def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
+    entry = _jaas(settings, listener, PLAIN)
+    if entry is None or not entry.passwords:
+        raise ListenerError(
+            f"listener {listener}: PLAIN needs users; set listener.name.{listener.lower()}.plain.sasl.jaas.config to "
+            '... PlainLoginModule required user_NAME="PASSWORD";'
+        )
+    return entry.passwords
+
+
+def _jaas(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None:
+    name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    text = settings.static.get(name) or _value(settings, listener, "sasl.jaas.config")
+    if text is None:
+        return None
+    try:
+        return parse_jaas(text)
+    except ValueError as problem:
+        raise ListenerError(f"{name} can't be parsed: {problem}") from None
+
+
+# --- clients ----------------------------------------------------------------------------------------
+
+
+def peer_credentials(settings: Settings, listener: str, mechanism_property: str) -> Credentials:
+    """Returns what this node shows to the listener of other nodes. Raises ListenerError."""
+    protocol = protocol_of(settings, listener)
+    tls = login = None
+    if is_tls(protocol):
+        properties = _tls_properties(settings, listener)
+        try:
+            tls = client_context(properties, read_material(properties, read_file))
+        except TlsError as problem:
+            raise ListenerError(f"listener {listener}: {problem}") from None
+    if is_sasl(protocol):
+        login = _login(settings, listener, mechanism_property)
+    return Credentials(tls, login) if tls or login else NO_CREDENTIALS
+
+
+def _login(settings: Settings, listener: str, mechanism_property: str) -> Login:
+    mechanism = settings.str(mechanism_property)
+    entry = _jaas(settings, listener, mechanism)
+    if entry is None or "username" not in entry.options or "password" not in entry.options:
+        raise ListenerError(
+            f"listener {listener}: this node needs a login of its own; set "
+            f'listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config to ... required username="NAME" '
+            'password="PASSWORD";'
+        )
+    try:
+        return Login(mechanism, entry.options["username"], entry.options["password"])
+    except ValueError as problem:
+        raise ListenerError(f"{mechanism_property}: {problem}") from None
+
+
+def securities(
+    settings: Settings, plans: Sequence[ListenerPlan], image: Callable[[], MetadataImage]
+) -> dict[str, ListenerSecurity]:
+    return {plan.name: ListenerSecurity(settings, plan, image) for plan in plans}

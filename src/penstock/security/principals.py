@@ -1,0 +1,86 @@
+"""Turns the subject of a client certificate into a principal, with Kafka's `ssl.principal.mapping.rules`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: Attribute names of RFC 2253; other attributes keep OpenSSL's name.
+_SHORT = {
+    "commonName": "CN",
+    "countryName": "C",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+_SPECIAL = ',+"\\<>;'
+_DEFAULT = "DEFAULT"
+_RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|$)", re.DOTALL)
+
+
+def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Returns a certificate's subject, as `ssl` gives it, in the form of RFC 2253: `CN=ann,OU=team,O=org`."""
+    return ",".join(
+        "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in attributes)
+        for attributes in reversed(subject)
+    )
+
+
+def _escaped(value: str) -> str:
+    text = "".join(f"\\{char}" if char in _SPECIAL else char for char in value)
+    if text.startswith(("#", " ")):
+        text = "\\" + text
+    if text.endswith(" ") and len(text) > 1:
+        text = text[:-1] + "\\ "
+    return text
+
+
+def parse_mapping_rules(text: str) -> Callable[[str], str]:
+    """Returns the function that maps a distinguished name to a user name. Raises ValueError.
+
+    The first rule whose pattern matches the whole name counts; `DEFAULT` keeps the name.
+    """
+    rules: list[tuple[re.Pattern[str], str, str] | None] = []
+    rest = text.strip()
+    while rest:
+        if rest == _DEFAULT or rest.startswith((f"{_DEFAULT},", f"{_DEFAULT} ")):
+            rules.append(None)
+            rest = rest.removeprefix(_DEFAULT).lstrip(", ")
+            continue
+        match = _RULE.match(rest)
+        if match is None:
+            raise ValueError(
+                "ssl.principal.mapping.rules has a rule that is not DEFAULT or RULE:pattern/replacement/[LU]"
+            )
+        rest = rest[match.end() :]
+        pattern, replacement = (part.replace("\\/", "/") for part in match.group(1, 2))
+        try:
+            compiled = re.compile(pattern)
+        except re.error as problem:
+            raise ValueError(f"ssl.principal.mapping.rules has an invalid pattern: {problem}") from None
+        rules.append((compiled, re.sub(r"\$(\d)", r"\\\1", replacement), match[3]))
+
+    def apply(name: str) -> str:
+        for rule in rules:
+            if rule is None:
+                return name
+            pattern, replacement, case = rule
+            found = pattern.fullmatch(name)
+            if found is not None:
+                user = found.expand(replacement)
+                return {"L": user.lower(), "U": user.upper()}.get(case, user)
+        raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {name!r}")
+
+    return apply
+
+
+def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable[[str], str]) -> str | None:
+    """Returns the principal of a verified client certificate; None if the client showed none. Raises ValueError."""
+    if not certificate or not certificate.get("subject"):
+        return None
+    return f"User:{map_name(distinguished_name(certificate['subject']))}"

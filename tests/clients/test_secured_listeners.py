@@ -1,0 +1,298 @@
+"""Stock clients against listeners with TLS and SASL: every mechanism, wrong passwords, client certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.login import Login
+from penstock.net.network import RealNetwork
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.testing import Broker, Cluster
+
+PLAIN_USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="admin-secret" user_admin="admin-secret" user_ann="ann-secret";'
+)
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class Authority(NamedTuple):
+    """A certificate authority with a server's and a client's certificate, as PEM files."""
+
+    ca: Path
+    server: Path
+    client: Path
+    client_key: Path
+
+
+def _openssl(*args: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True)
+
+
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def make_authority(where: Path) -> Authority:
+    ca, ca_key = where / "ca.pem", where / "ca.key"
+    _openssl("req", "-x509", *KEY, "-days", "2", "-subj", "/CN=Test CA", "-keyout", ca_key, "-out", ca)
+    for name, subject, extension in (
+        ("server", "/CN=localhost", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        ("client", "/O=Org/OU=Team/CN=ann", "extendedKeyUsage=clientAuth"),
+    ):
+        key, request, certificate, extensions = (where / f"{name}.{ending}" for ending in ("key", "csr", "crt", "ext"))
+        extensions.write_text(extension)
+        _openssl("req", *KEY, "-subj", subject, "-keyout", key, "-out", request)
+        signed_by = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial")
+        _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", extensions, "-out", certificate)
+    both = where / "server.pem"
+    both.write_text((where / "server.key").read_text() + (where / "server.crt").read_text())
+    return Authority(ca, both, where / "client.crt", where / "client.key")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def secured(authority: Authority) -> Iterator[Broker]:
+    config = {
+        "listeners": "SASL_SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL",
+        "inter.broker.listener.name": "SASL_SSL",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN_USERS,
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.server),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=(.*?),.*$/$1/L, DEFAULT",
+        "authorizer.class.name": STANDARD,
+        "super.users": "User:admin",
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    with Broker(config=config) as broker:
+        admin = AdminClient(librdkafka(broker, authority, "PLAIN", "admin", "admin-secret"))
+        for future in admin.create_topics([NewTopic("orders", 1, 1)]).values():
+            future.result(30)
+        upserts = [
+            UserScramCredentialUpsertion("ann", ScramCredentialInfo(mechanism, 4096), b"ann-secret")
+            for mechanism in (ScramMechanism.SCRAM_SHA_256,)
+        ]
+        upserts.append(
+            UserScramCredentialUpsertion("zoe", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), b"ann-secret")
+        )
+        for future in admin.alter_user_scram_credentials(upserts).values():
+            future.result(30)
+        acls = [
+            AclBinding(
+                kind, "*", ResourcePatternType.LITERAL, f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW
+            )
+            for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+            for user in ("ann", "zoe")
+        ]
+        for future in admin.create_acls(acls).values():
+            future.result(30)
+        yield broker
+
+
+def librdkafka(
+    broker: Broker, authority: Authority, mechanism: str, user: str, password: str, **more: Any
+) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap_of("SASL_SSL"),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(authority.ca),
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        **more,
+    }
+
+
+def round_trip(settings: dict[str, Any], topic: str = "orders") -> bytes | None:
+    """Produces a record and reads the topic's first record."""
+    problems: list[Any] = []
+    producer = Producer(settings)
+    producer.produce(topic, b"value", on_delivery=lambda error, _: problems.append(error))
+    assert producer.flush(30) == 0
+    assert problems == [None]
+    consumer = Consumer({**settings, "group.id": f"g-{id(settings)}", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    try:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        value: bytes | None = message.value()
+        return value
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
+def test_librdkafka_produces_and_consumes_over_sasl_ssl(
+    secured: Broker, authority: Authority, mechanism: str, user: str
+) -> None:
+    assert round_trip(librdkafka(secured, authority, mechanism, user, "ann-secret")) == b"value"
+
+
+def test_librdkafka_produces_and_consumes_with_a_client_certificate(secured: Broker, authority: Authority) -> None:
+    settings = {
+        "bootstrap.servers": secured.bootstrap_of("SSL"),
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(authority.ca),
+        "ssl.certificate.location": str(authority.client),
+        "ssl.key.location": str(authority.client_key),
+    }
+    assert round_trip(settings) == b"value"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("user", ["ann", "nobody"])
+def test_librdkafka_with_a_wrong_password_is_refused(
+    secured: Broker, authority: Authority, mechanism: str, user: str
+) -> None:
+    errors: list[str] = []
+    settings = librdkafka(
+        secured, authority, mechanism, user, "wrong", error_cb=lambda error: errors.append(str(error))
+    )
+    producer = Producer(settings)
+    with pytest.raises(KafkaException):
+        producer.list_topics(timeout=1)
+    producer.poll(1)
+    assert any("_AUTHENTICATION" in error for error in errors), errors
+
+
+def test_kafka_python_and_aiokafka_authenticate(secured: Broker, authority: Authority) -> None:
+    from aiokafka import AIOKafkaProducer
+    from kafka import KafkaProducer
+
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    common = {
+        "bootstrap_servers": secured.bootstrap_of("SASL_SSL"),
+        "security_protocol": "SASL_SSL",
+        "ssl_context": context,
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "ann",
+        "sasl_plain_password": "ann-secret",
+    }
+    with KafkaProducer(**common) as producer:
+        assert producer.send("orders", b"kafka-python").get(30).topic == "orders"
+
+    async def produce() -> None:
+        async with AIOKafkaProducer(**common) as producer:
+            assert (await producer.send_and_wait("orders", b"aiokafka")).topic == "orders"
+
+    asyncio.run(produce())
+
+
+def own(secured: Broker, authority: Authority, login: Login | None, listener: str = "SASL_SSL") -> Any:
+    async def connect() -> Any:
+        context = ssl.create_default_context(cafile=str(authority.ca)) if "SSL" in listener else None
+        host, _, port = secured.bootstrap_of(listener).rpartition(":")
+        connection = await BrokerConnection.open(
+            RealNetwork(), host, int(port), ConnectionSettings(tls=context, login=login, request_timeout_s=10)
+        )
+        from penstock.protocol.messages.api_03_metadata import MetadataRequest
+
+        try:
+            return await connection.request(MetadataRequest(topics=None))
+        finally:
+            connection.close()
+
+    return asyncio.run(connect())
+
+
+@pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
+@pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
+def test_own_client_authenticates(
+    secured: Broker, authority: Authority, listener: str, mechanism: str, user: str
+) -> None:
+    answer = own(secured, authority, Login(mechanism, user, "ann-secret"), listener)
+    assert "orders" in [topic.name for topic in answer.topics]
+
+
+def test_own_client_reports_a_refused_login_without_the_password(secured: Broker, authority: Authority) -> None:
+    with pytest.raises(KafkaError) as refused:
+        own(secured, authority, Login("SCRAM-SHA-256", "ann", "hunter2"))
+    assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_request_before_authentication_closes_the_connection(
+    secured: Broker, authority: Authority, listener: str
+) -> None:
+    with pytest.raises(KafkaError) as closed:
+        own(secured, authority, None, listener)
+    assert closed.value.code is ErrorCode.NETWORK_EXCEPTION
+
+
+def test_client_without_a_certificate_is_refused_where_one_is_required(secured: Broker, authority: Authority) -> None:
+    with pytest.raises(KafkaError) as closed:
+        own(secured, authority, None, "SSL")
+    assert closed.value.code is ErrorCode.NETWORK_EXCEPTION
+
+
+def test_cluster_replicates_over_sasl_ssl_and_survives_a_killed_node(authority: Authority) -> None:
+    config = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": PLAIN_USERS,
+        "listener.name.controller.plain.sasl.jaas.config": PLAIN_USERS,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.server),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+        "authorizer.class.name": STANDARD,
+        "super.users": "User:admin",
+    }
+    with Cluster(nodes=3, config=config) as cluster:
+        settings = {
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(authority.ca),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": "admin-secret",
+            "acks": "all",
+        }
+        admin = AdminClient({name: value for name, value in settings.items() if name != "acks"})
+        for future in admin.create_topics([NewTopic("orders", 3, 3)]).values():
+            future.result(30)
+        producer = Producer(settings)
+        delivered: list[Any] = []
+        for number in range(200):
+            if number == 100:
+                cluster.kill(2)
+            producer.produce("orders", str(number), on_delivery=lambda error, _: delivered.append(error))
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        assert delivered == [None] * 200

@@ -1,0 +1,203 @@
+"""Authentication on a running node: order of requests, bare tokens of old clients, sessions that end, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.requests import authentication
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.login import Login
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.configs.definition import ConfigError
+from penstock.net.network import RealNetwork
+from penstock.node import listener_security
+from penstock.node.listeners import ListenerError
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_03_metadata import MetadataRequest
+from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest
+from penstock.protocol.messages.api_36_sasl_authenticate import SaslAuthenticateRequest
+from penstock.security.plain import plain_message
+
+USERS = 'x.PlainLoginModule required username="admin" password="a" user_admin="a" user_ann="secret" user_bob="b";'
+SECURED = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "inter.broker.listener.name": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
+    "connection.failed.authentication.delay.ms": "0",
+}
+ANN = Login("PLAIN", "ann", "secret")
+
+
+def with_node(scenario: Callable[[Node, int], Awaitable[None]], **overrides: str) -> None:
+    async def main() -> None:
+        settings = local_settings(
+            "/data", overrides={**SECURED, **{k.replace("_", "."): v for k, v in overrides.items()}}
+        )
+        node = make_node(settings, MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        try:
+            await scenario(node, int(node.bootstrap.rpartition(":")[2]))
+        finally:
+            await node.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+async def connect(port: int, login: Login | None = None) -> BrokerConnection:
+    return await BrokerConnection.open(RealNetwork(), "127.0.0.1", port, ConnectionSettings(login=login))
+
+
+async def closes(request: Awaitable[Any]) -> bool:
+    try:
+        await request
+    except KafkaError as error:
+        return error.code is ErrorCode.NETWORK_EXCEPTION
+    return False
+
+
+def test_only_authenticated_connections_are_served() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        stranger = await connect(port)
+        assert await closes(stranger.request(MetadataRequest(topics=None)))
+        ann = await connect(port, ANN)
+        assert (await ann.request(MetadataRequest(topics=None))).topics == []
+        late = await ann.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+        assert late.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        late = await ann.request(SaslAuthenticateRequest(auth_bytes=b"x"))
+        assert late.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        ann.close()
+
+    with_node(scenario)
+
+
+def test_unknown_mechanism_is_answered_with_the_offered_ones_and_the_connection_closes() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port)
+        answer = await peer.request(SaslHandshakeRequest(mechanism="GSSAPI"), version=1)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
+        await peer.wait_closed()
+
+    with_node(scenario)
+
+
+def test_token_without_a_handshake_is_refused_and_the_connection_closes() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port)
+        answer = await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("ann", "secret")))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        await peer.wait_closed()
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize("password", ["secret", "wrong"])
+def test_tokens_of_old_clients_come_as_bare_frames(password: str) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def ask(frame: bytes) -> bytes:
+            writer.write(struct.pack(">i", len(frame)) + frame)
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            return await reader.readexactly(size)
+
+        handshake = struct.pack(">hhih", 17, 0, 7, -1) + struct.pack(">h5s", 5, b"PLAIN")
+        assert struct.unpack_from(">ih", await ask(handshake)) == (7, 0)
+        token = plain_message("ann", password)
+        if password == "wrong":
+            with pytest.raises(asyncio.IncompleteReadError):
+                await ask(token)
+        else:
+            assert await ask(token) == b""
+            metadata = struct.pack(">hhih", 3, 1, 8, -1) + struct.pack(">i", -1)
+            assert struct.unpack_from(">i", await ask(metadata)) == (8,)
+        writer.close()
+
+    with_node(scenario)
+
+
+def test_session_ends_unless_the_client_authenticates_again() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port)
+        loop = asyncio.get_running_loop()
+
+        async def authenticate(user: str, password: str) -> Any:
+            chosen = await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+            assert chosen.error_code == 0
+            return await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message(user, password)))
+
+        answer = await authenticate("ann", "secret")
+        assert (answer.error_code, answer.session_lifetime_ms) == (0, 3_600_000)
+        (connection,) = node._server.connections.values()
+        session = authentication.session_of(connection)
+        assert session is not None
+        session.ends_at = loop.time() - 1
+        answer = await authenticate("ann", "secret")
+        assert answer.error_code == 0
+        assert (await peer.request(MetadataRequest(topics=None))).topics == []
+        session.ends_at = loop.time() - 1
+        assert await closes(peer.request(MetadataRequest(topics=None)))
+
+    with_node(scenario, connections_max_reauth_ms="3600000")
+
+
+def test_user_may_not_change_when_a_client_authenticates_again() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, ANN)
+        await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+        answer = await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("bob", "b")))
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        await peer.wait_closed()
+
+    with_node(scenario, connections_max_reauth_ms="3600000")
+
+
+def test_connection_that_does_not_authenticate_in_time_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_security, "AUTHENTICATION_DEADLINE_S", 0.01)
+
+    async def scenario(node: Node, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+
+    with_node(scenario)
+
+
+def test_large_frame_before_authentication_closes_the_connection() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(struct.pack(">i", 600_000))
+        assert await reader.read() == b""
+        writer.close()
+
+    with_node(scenario)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI of sasl.enabled.mechanisms is not supported"),
+        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "OAUTHBEARER"),
+        ({"listener.name.sasl_plaintext.plain.sasl.jaas.config": "x required;"}, "PLAIN needs users"),
+        ({"listener.name.sasl_plaintext.plain.sasl.jaas.config": 'x required user_a="b'}, "can't be parsed"),
+        ({"listener.name.sasl_plaintext.plain.sasl.jaas.config": 'x required user_a="b";'}, "login of its own"),
+        ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "login of its own|not supported"),
+        ({"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL"}, "needs a certificate"),
+        ({"listeners": "FOO://127.0.0.1:0", "inter.broker.listener.name": "FOO"}, "protocol FOO is unknown"),
+    ],
+)
+def test_listener_that_cannot_protect_is_refused_at_the_start(overrides: dict[str, str], reason: str) -> None:
+    settings = local_settings("/data", overrides={**SECURED, **overrides})
+    with pytest.raises((ListenerError, ConfigError), match=reason) as refused:
+        make_node(settings, MemoryDisk())
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,52 @@
+"""Principals of client certificates: names as Java writes them, and Kafka's mapping rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.security.principals import certificate_principal, distinguished_name, parse_mapping_rules
+
+SUBJECT = (
+    (("countryName", "DE"),),
+    (("organizationName", "Big, Inc."),),
+    (("organizationalUnitName", "Team"), ("userId", "7")),
+    (("commonName", "Ann"),),
+)
+NAME = "CN=Ann,OU=Team+UID=7,O=Big\\, Inc.,C=DE"
+
+
+def test_subject_is_written_with_the_most_specific_attribute_first() -> None:
+    assert distinguished_name(SUBJECT) == NAME
+
+
+@pytest.mark.parametrize(
+    ("rules", "user"),
+    [
+        ("DEFAULT", NAME),
+        ("", None),
+        ("RULE:^CN=(.*?),.*$/$1/", "Ann"),
+        ("RULE:^CN=(.*?),.*$/$1/L", "ann"),
+        ("RULE:^CN=(.*?),.*$/$1@team/U, DEFAULT", "ANN@TEAM"),
+        ("RULE:^CN=(Bob),.*$/$1/, DEFAULT", NAME),
+        ("RULE:^CN=(Bob),.*$/$1/,RULE:.*C=(..)$/$1\\/x/L", "de/x"),
+        ("RULE:^CN=(Bob),.*$/$1/", None),
+    ],
+)
+def test_first_matching_rule_gives_the_user(rules: str, user: str | None) -> None:
+    apply = parse_mapping_rules(rules)
+    if user is None:
+        with pytest.raises(ValueError, match="no rule"):
+            apply(NAME)
+    else:
+        assert apply(NAME) == user
+
+
+@pytest.mark.parametrize("rules", ["RULE:x", "RULE:a/b", "RULE:a/b/Z", "NONSENSE", "RULE:(/x/", "DEFAULT RULE"])
+def test_rule_that_cannot_be_parsed_is_refused(rules: str) -> None:
+    with pytest.raises(ValueError, match=r"ssl\.principal\.mapping\.rules"):
+        parse_mapping_rules(rules)
+
+
+def test_client_without_a_certificate_has_no_principal_of_its_own() -> None:
+    assert certificate_principal(None, str) is None
+    assert certificate_principal({"subject": SUBJECT}, str.upper) == f"User:{NAME.upper()}"

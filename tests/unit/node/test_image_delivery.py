@@ -14,7 +14,9 @@ from penstock.node.image_delivery import ImageDelivery
 FIRST = replace(EMPTY_IMAGE, version=1)
 SECOND = replace(EMPTY_IMAGE, version=2)
 FROM_THE_START = ["suspects", "lifecycle", "controller"]
-ONCE_REGISTERED = ["partitions", "replicas", "quotas", "telemetry", "groups", "transactions"]
+IN_ONE_STEP = ["access", "partitions", "replicas", "quotas", "telemetry"]
+COORDINATORS = ["groups", "transactions", "share_states", "share_partitions"]
+ONCE_REGISTERED = [*IN_ONE_STEP, *COORDINATORS]
 
 
 class Parts:
@@ -71,7 +73,7 @@ def test_before_registration_an_image_reaches_only_three_parts_of_the_node() -> 
     [
         (True, True, [*FROM_THE_START, *ONCE_REGISTERED]),
         (True, False, [*FROM_THE_START[:2], *ONCE_REGISTERED]),
-        (False, True, [*FROM_THE_START, "quotas", "telemetry"]),
+        (False, True, [*FROM_THE_START, "access", "quotas", "telemetry"]),
     ],
 )
 def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
@@ -87,7 +89,7 @@ def test_stray_logs_are_set_aside_after_the_first_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()
-    assert parts.called == ["partitions", "replicas", "quotas", "telemetry", "strays"]
+    assert parts.called == [*IN_ONE_STEP, "strays"]
     assert parts.befores == [None]
 
 
@@ -97,7 +99,7 @@ def test_a_partly_failed_image_is_applied_again_with_the_next_one() -> None:
     parts.delivery.follow()
     parts.broken.add("replicas")
     called = parts.show(SECOND)
-    assert called[-4:] == ["replicas", "replicas failed", "groups", "transactions"]
+    assert called[-6:] == ["replicas", "replicas failed", *COORDINATORS]
     parts.broken.clear()
     parts.show(replace(SECOND, version=3))
     assert parts.befores == [None, FIRST, FIRST]

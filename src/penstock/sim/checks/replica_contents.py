@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.broker.replicas.partition import Partition
+from penstock.disk.volume import Inode, Volume
+from penstock.log.checkpoints import PARTITION_METADATA_FILE, parse_partition_metadata
 from penstock.log.cleaner import Cleaner
 from penstock.log.log import Log
 from penstock.protocol.errors import KafkaError
@@ -33,7 +35,6 @@ from penstock.sim.checks.taps import Tap
 from penstock.sim.engine.machine import Machine, State
 
 if TYPE_CHECKING:
-    from penstock.disk.volume import Volume
     from penstock.log.compaction import CompactionResult
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -100,8 +101,12 @@ class ReplicaContents:
         damaged: AbstractSet[TopicPartition],
         lost: Callable[[], AbstractSet[Machine]],
         promised: Callable[[str], bool],
+        compacted: AbstractSet[str] = frozenset(),
     ) -> None:
-        """`lost` are machines that lost data and are not back in sync; `promised` says if a topic promises fsync."""
+        """`lost` are machines that lost data and are not back in sync; `promised` says if a topic promises fsync;
+        `compacted` are topics that may be compacted at some time.
+        """
+        self._compacted = compacted
         self._machines = machines
         self._now = now
         self._violated = violated
@@ -226,15 +231,18 @@ class ReplicaContents:
                     return
                 if not adopt:
                     return
-                known.add(batch, leader.image.leader_epoch, self._now(), keep=log.config.compact)
+                known.add(batch, leader.image.leader_epoch, self._now(), keep=self._may_change(log))
             elif not _same(known, batch):
                 self._missing(machine, key, base, "has another batch there", "same contents", leader is not None)
                 if base < known.end:
                     return
                 if leader is not None and adopt:
-                    known.add(batch, leader.image.leader_epoch, self._now(), keep=log.config.compact)
+                    known.add(batch, leader.image.leader_epoch, self._now(), keep=self._may_change(log))
         if cursor.offset >= known.end:
             known.lost.pop(machine, None)
+
+    def _may_change(self, log: Log) -> bool:
+        return log.config.compact or log.topic in self._compacted
 
     def _missing(self, machine: Machine, key: Key, offset: int, how: str, rule: str, leads: bool) -> None:
         """Reports that a replica lacks the committed batch at `offset`, unless a loss of power excuses it.
@@ -303,7 +311,13 @@ def _same(known: Committed, batch: StoredBatch) -> bool:
 
 
 def _first_lost(known: Committed, volume: Volume, path: str) -> int:
-    """Returns the first committed offset that the files in `path` lack; the end of all committed ones if none."""
+    """Returns the first committed offset that the files in `path` lack; the end of all committed ones if none.
+
+    Records without a topic id were never synced, and count for nothing: see `LogManager`.
+    """
+    metadata = volume.find(f"{path}/{PARTITION_METADATA_FILE}")
+    if not isinstance(metadata, Inode) or parse_partition_metadata(bytes(metadata.data)) is None:
+        return 0
     last = -1
     for batch in batches_of_directory(volume, path):
         if batch.base_offset >= known.end:

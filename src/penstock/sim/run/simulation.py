@@ -112,6 +112,7 @@ class Simulation:
             damaged=self.history.damaged,
             lost=lambda: self.losses.open().keys(),
             promised=plan.fsync,
+            compacted={topic.name for topic in plan.topics if topic.compacted},
         )
         self.history.commit_time = self.contents.commit_time
         self.ownership = GroupOwnership(

@@ -26,6 +26,7 @@ QUICK = frozenset(
         "ack-before-fsync",
         "ack-before-watermark",
         "ack-one-offset-early",
+        "configs-wait-for-a-restart",
         "dead-replica-in-sync",
         "duplicates-written",
         "follower-leaves-out-a-batch",

@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from penstock.sim.actors.administrator import Administrator, AdministratorOptions
+from penstock.sim.actors.configurer import Configurer, ConfigurerOptions
 from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
 from penstock.sim.actors.deleter import Deleter, DeleterOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
@@ -88,6 +89,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
             return Deleter(session, DeleterOptions(**params))
         case "shared recreator":
             return SharedRecreator(session, SharedRecreatorOptions(**params, replication_factor=factor))
+        case "configurer":
+            return Configurer(session, ConfigurerOptions(**params))
         case "mover":
             return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

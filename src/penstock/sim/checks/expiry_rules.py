@@ -73,7 +73,8 @@ def old_records_are_deleted(plan: Plan, history: History, view: FinalView) -> It
     """Yields each partition with a record that all machines must have found too old long ago."""
     if any(not jump.everywhere for jump in history.clock_jumps):
         return
-    limits = {topic.name: topic.retention_ms for topic in plan.topics if topic.retained}
+    changed = {change.topic for change in history.configs}
+    limits = {topic.name: topic.retention_ms for topic in plan.topics if topic.retained and topic.name not in changed}
     for write in history.writes:
         limit = limits.get(write.partition[0])
         stored = view.records.get(write.partition, {}).get(write.offset)

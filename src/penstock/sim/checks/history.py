@@ -160,6 +160,18 @@ class TopicChange:
     ended: float = float("inf")
 
 
+@dataclass(slots=True, eq=False)
+class ConfigChange:
+    """A request to set a config of a topic, or to remove it (None)."""
+
+    topic: str
+    name: str
+    value: str | None
+    began: float
+    outcome: Outcome = Outcome.UNKNOWN
+    ended: float = float("inf")
+
+
 @dataclass(slots=True)
 class History:
     topics: list[TopicChange] = field(default_factory=list)
@@ -188,6 +200,7 @@ class History:
     """Offsets below which retention may have deleted records."""
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
+    configs: list[ConfigChange] = field(default_factory=list)
     set_aside: list[Write] = field(default_factory=list)
     """Writes to topics that were created again, which only `recreation_rules` judge."""
     ranges: int = 0

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
+from penstock.sim.checks.config_rules import CONFIG_RULES
 from penstock.sim.checks.expiry_rules import (
     EXPIRY_RULES,
     commit_may_have_expired,
@@ -35,7 +36,7 @@ def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     set_aside(plan, history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
-    for rule, check in (*RULES, *READING_RULES, *TABLE_RULES, *EXPIRY_RULES, *RECREATION_RULES):
+    for rule, check in (*RULES, *READING_RULES, *TABLE_RULES, *EXPIRY_RULES, *RECREATION_RULES, *CONFIG_RULES):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.coordinators.marker_sender import MarkerSender
+from penstock.broker.replicas.partitions import Partitions
 from penstock.log import shorten
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
@@ -65,6 +66,10 @@ def _deleted_partitions_retried(old: Any) -> Any:
     return route
 
 
+def _nothing(old: Any) -> Any:
+    return lambda self, *args: None
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -97,6 +102,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((MarkerSender, "_route", _deleted_partitions_retried),),
         1,
     ),
+    "configs-wait-for-a-restart": (
+        "changed configs of a topic have no effect on logs that are open",
+        "configs",
+        ((Partitions, "_apply_configs", _nothing),),
+        1,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -113,4 +124,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "open-transactions-expire": (2, 25),
     "stable-offset-below-start": (5, 25),
     "markers-wait-for-deleted-topics": (5, 25),
+    "configs-wait-for-a-restart": (9, 25),
 }

@@ -80,6 +80,12 @@ PROFILES: dict[str, Profile] = {
         3.0,
         ("kill a leader", "isolate a leader"),
     ),
+    "configs": Profile(
+        "configs that guarantees depend on, changed while machines die and lose power",
+        ("kill", "kill in write", "restart", "power", "power", "power in write", "slow sync", "reset"),
+        4.0,
+        ("kill a leader", "isolate a leader", "rolling restart"),
+    ),
     "recreation": Profile(
         "topics deleted and created again under their names while they are used",
         ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.compaction import compaction
+from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.recreation import recreation
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
+    "configs": configs,
     "expiry": expiry,
     "recreation": recreation,
 }

@@ -1,0 +1,67 @@
+"""Rules for configs that change while a cluster runs: a promise holds from the time when all nodes must know it.
+
+An acknowledgement promises fsync if penstock.acks.fsync or flush.messages said so before the record was sent, and until
+the answer came. In a cluster the promise must last to the end of the run, because the controller asks for it when a
+machine has lost power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.sim.checks.history import ConfigChange, FinalView, History, Outcome
+from penstock.sim.plan.plan import Plan
+
+#: Configs that promise fsync, each with the value that does.
+FSYNC = {"penstock.acks.fsync": "true", "flush.messages": "1"}
+#: Time within which all nodes know a config, or are fenced.
+KNOWN_S = 15.0
+KNOWN_BY_ITSELF_S = 0.5
+
+Span = tuple[float, float]
+
+
+def promised(plan: Plan, history: History, topic: str) -> list[Span]:
+    """Returns the spans of time in which acknowledgements of the topic promised fsync."""
+    delay = KNOWN_BY_ITSELF_S if plan.layout.single_node else KNOWN_S
+    spans: list[Span] = []
+    for name, value in FSYNC.items():
+        spans += _spans([each for each in history.configs if (each.topic, each.name) == (topic, name)], value, delay)
+    return spans
+
+
+def _spans(changes: list[ConfigChange], value: str, delay: float) -> Iterator[Span]:
+    since: float | None = None
+    for change in changes:
+        if change.value != value:
+            if since is not None:
+                yield since, change.began
+            since = None
+        elif change.outcome is Outcome.DONE and since is None:
+            since = change.ended + delay
+    if since is not None:
+        yield since, float("inf")
+
+
+def promised_fsync_survives_power_loss(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that was lost although fsync was promised when it was acknowledged."""
+    spans = {topic: promised(plan, history, topic) for topic in {change.topic for change in history.configs}}
+    judged = {topic.name for topic in plan.topics if not topic.shrinks}
+    for write in history.writes:
+        topic = write.partition[0]
+        if topic not in judged or write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
+            continue
+        if write.transaction is not None or write.partition in history.damaged:
+            continue
+        held = [
+            end
+            for begin, end in spans.get(topic, ())
+            if begin <= write.began and write.ended <= end and (plan.layout.single_node or end == float("inf"))
+        ]
+        stored = view.records.get(write.partition, {}).get(write.offset)
+        if held and (stored is None or stored.value != write.value):
+            where = f"{topic}-{write.partition[1]} offset {write.offset}"
+            yield f"{where} was acknowledged with fsync at {write.ended:.3f} s and is lost"
+
+
+CONFIG_RULES = (("promised fsync survives power loss", promised_fsync_survives_power_loss),)

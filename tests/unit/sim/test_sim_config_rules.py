@@ -1,0 +1,50 @@
+"""The rule for configs that change: a record is judged by the promise that held when it was acknowledged."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.sim.checks.history import ConfigChange, FinalView, History, Outcome, Write
+from penstock.sim.checks.history_rules import judge
+from penstock.sim.engine.cluster_layout import simple_layout
+from penstock.sim.plan.plan import Plan, TopicPlan
+
+P = ("t", 0)
+PLAN = Plan(1, "configs", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), ())
+BROKEN = ["promised fsync survives power loss"]
+
+
+def switched(value: str | None, at: float, outcome: Outcome = Outcome.DONE) -> ConfigChange:
+    return ConfigChange("t", "penstock.acks.fsync", value, at, outcome, at + 0.1)
+
+
+def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
+    """Returns the rules that the loss of a record acknowledged at this time breaks, after a power loss."""
+    write = Write("w", 0, P, b"w:0:", at, -1, True, None, None, at + 0.1, Outcome.DONE, 0)
+    history = History(writes=[write], configs=list(configs), power_losses=[99.0])
+    found = FinalView({P: {}}, {P: {}}, {P: 0}, {P: 0}, {"t": 1})
+    return sorted({violation.rule for violation in judge(plan, history, found)})
+
+
+@pytest.mark.parametrize(
+    ("at", "configs", "broken"),
+    [
+        (9.0, [], []),
+        (9.0, [switched("true", 5.0)], BROKEN),
+        (5.2, [switched("true", 5.0)], []),
+        (9.0, [switched("true", 5.0, Outcome.UNKNOWN)], []),
+        (9.0, [switched("true", 5.0), switched(None, 8.0)], []),
+        (9.0, [switched("true", 5.0), switched(None, 12.0)], BROKEN),
+    ],
+)
+def test_a_record_is_judged_by_the_promise_that_held_when_it_was_acknowledged(
+    at: float, configs: list[ConfigChange], broken: list[str]
+) -> None:
+    assert lost(at, *configs) == broken
+
+
+def test_in_a_cluster_the_promise_needs_time_to_reach_all_nodes_and_must_last() -> None:
+    cluster = replace(PLAN, layout=simple_layout(3))
+    assert lost(9.0, switched("true", 5.0), plan=cluster) == []
+    assert lost(30.0, switched("true", 5.0), plan=cluster) == BROKEN
+    assert lost(30.0, switched("true", 5.0), switched(None, 40.0), plan=cluster) == []

@@ -14,6 +14,7 @@ from penstock.broker.handlers import api_48_describe_client_quotas as handler_48
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.disk.memory import MemoryDisk
+from penstock.groups.classic.group import ClassicGroup
 from penstock.protocol.codec import decode
 from penstock.protocol.messages import api_48_describe_client_quotas
 from penstock.protocol.messages.api_16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -58,10 +59,7 @@ def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatc
         return ListedGroup(**fields)
 
     monkeypatch.setattr("penstock.groups.admin.ListedGroup", counted)
-    groups = {
-        f"g{number}": SimpleNamespace(group_id=f"g{number}", protocol_type="consumer", state="Empty")
-        for number in range(COUNT)
-    }
+    groups = {f"g{number}": ClassicGroup(f"g{number}") for number in range(COUNT)}
     coordinator = SimpleNamespace(active=lambda: SimpleNamespace(access=None, groups=groups))
     node = broker(groups=SimpleNamespace(coordinators=lambda: iter([coordinator])))
     answer = passes(lambda: handler_16.handle(node, context(16, 5), ListGroupsRequest()), made)

@@ -64,7 +64,7 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
             "each config as a keyword, such as retention_ms",
         ),
         (lambda: Broker().create_topic(NUMBER), TypeError, "5 is not a topic name: write a text"),
-        (lambda: Broker(config={"delegation.token.secret.key": "x"}), ValueError, "requires protection that Penstock"),
+        (lambda: Broker(config={"authorizer.extra": "x"}), ValueError, "requires protection that Penstock"),
         (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
         (lambda: Cluster(nodes=0), ValueError, "nodes is 0: write 1 or more"),
         (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3', which is not a whole number"),

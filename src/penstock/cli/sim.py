@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def put_in(mutant: str | None) -> None:
-    """Puts a generated bug into this process. Does nothing if it is there already, in a worker of several seeds."""
+    """Puts a generated bug into this process; no-op if an earlier seed of the same process did so."""
     from penstock.sim.mutants.hook import install, installed
 
     if mutant is None or installed() == mutant:

@@ -1,4 +1,4 @@
-"""What all logs of a node share: the disk, the clock, limits, and the callbacks that notify the log manager."""
+"""The environment that all logs of a node share: disk, clock, limits, and the callbacks that notify the log manager."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ class LogManager:
         return log
 
     def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
-        """Makes a future log whose current log is gone the partition's log. Returns None if it can't be read."""
+        """Replaces a lost current log by its future log. Returns None if the future log can't be read."""
         directory, key = orphan.directory, (orphan.topic, orphan.partition)
         try:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)

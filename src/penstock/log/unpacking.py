@@ -55,7 +55,7 @@ class Unpacking:
         return await self._unpacked(header, batch, use)
 
     async def prepare(self, first: UnpackFirstError) -> Prepared:
-        """Examines a batch and returns what its append needs. Raises KafkaError if the batch is refused."""
+        """Examines a batch and returns the result for its append. Raises KafkaError if the batch is refused."""
         header, rules = first.header, first.rules
 
         async def use(data: bytes) -> Prepared:

@@ -51,7 +51,7 @@ def test_a_new_leader_below_the_start_of_its_epoch_returns_offset_not_available(
     assert code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_an_open_transaction_does_not_make_a_new_leaders_end_unavailable() -> None:
+def test_an_open_transaction_does_not_delay_list_offsets_at_a_new_leader() -> None:
     told = ask(high_watermark=EPOCH_START, last_stable_offset=10, isolation=READ_COMMITTED)
     assert told == (ErrorCode.NONE, 10)
 

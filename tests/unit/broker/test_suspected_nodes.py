@@ -110,7 +110,7 @@ def test_a_node_that_answers_again_is_not_suspected() -> None:
     in_virtual_time(test)
 
 
-def test_topics_of_other_leaders_are_answered_at_once() -> None:
+def test_metadata_of_topics_with_other_leaders_is_answered_at_once() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(2)
         assert leader_of(await node.ask()) == 1

@@ -127,7 +127,7 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Applies the changed partitions of a topic.
 
-        `started` is False for the image at the node's registration: only partitions in later images are new on this
+        `started` is False for the image at the node's registration. Partitions that later images add are new on this
         node.
         """
         for index, image in topic.partitions.items():

@@ -27,7 +27,7 @@ class ByteRate:
     __slots__ = ("_limit", "_rate", "_sample_seconds", "_samples", "_settings")
 
     def __init__(self, rate: str, settings: Settings, *, samples: str, sample_seconds: str) -> None:
-        """All but `settings` are names of properties."""
+        """All parameters except `settings` are names of properties."""
         self._limit = rate
         self._settings = settings
         self._samples = samples

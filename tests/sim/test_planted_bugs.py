@@ -42,6 +42,8 @@ QUICK = frozenset(
         "min-isr-ignored",
         "open-transactions-shown",
         "revocation-not-awaited",
+        "share-acknowledgements-lost",
+        "share-count-reset",
         "stable-offset-below-start",
         "stale-isr-accepted",
         "swap-forgotten",

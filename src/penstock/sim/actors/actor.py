@@ -12,6 +12,7 @@ from penstock.sim.actors.deleter import Deleter, DeleterOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
 from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
 from penstock.sim.actors.session import Clients, Session
+from penstock.sim.actors.share_members import ShareMember, ShareMemberOptions
 from penstock.sim.actors.shared_recreator import SharedRecreator, SharedRecreatorOptions
 from penstock.sim.actors.table_reader import TableReader, TableReaderOptions
 from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
@@ -91,6 +92,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
             return SharedRecreator(session, SharedRecreatorOptions(**params, replication_factor=factor))
         case "configurer":
             return Configurer(session, ConfigurerOptions(**params))
+        case "share member":
+            return ShareMember(session, ShareMemberOptions(**params))
         case "mover":
             return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

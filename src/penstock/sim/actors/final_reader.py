@@ -13,6 +13,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.final_transactions import unended_transactions
 from penstock.sim.actors.session import Session
+from penstock.sim.actors.share_members import drain_shares
 from penstock.sim.checks.history import FinalView, History, StoredRecord, value_of
 from penstock.sim.plan.plan import Plan
 
@@ -53,6 +54,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
         if not forgotten and not history.damaged:
             for left in await unended_transactions(session, client, deadline):
                 view.problems.append(f"transaction {left} after {STABLE_BOUND_S:.0f} s")
+        await drain_shares(session, client, history)
     view.ended = session.now
     return view
 

@@ -123,6 +123,36 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareDelivery:
+    """A record that a member of a share group got."""
+
+    group: str
+    member: str
+    partition: TopicPartition
+    offset: int
+    value: bytes
+    deliveries: int
+    began: float
+    """When the member asked for records: the record was acquired later."""
+    ended: float
+
+
+@dataclass(slots=True, eq=False)
+class ShareAnswer:
+    """A member's acknowledgement of one record. `kind` is a number of ShareAcknowledge."""
+
+    group: str
+    member: str
+    partition: TopicPartition
+    offset: int
+    kind: int
+    deliveries: int
+    began: float
+    ended: float = float("inf")
+    outcome: Outcome = Outcome.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
 class Deletion:
     """A request to delete the records before `offset`."""
 
@@ -182,6 +212,8 @@ class History:
     commits: list[OffsetCommit] = field(default_factory=list)
     committed: list[OffsetAnswer] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
+    share_deliveries: list[ShareDelivery] = field(default_factory=list)
+    share_answers: list[ShareAnswer] = field(default_factory=list)
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
     """Group and partition → offsets committed for a topic of this name that was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)

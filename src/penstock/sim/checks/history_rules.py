@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from penstock.protocol.vocabulary import TRANSACTION_STATE, TopicPartition
 from penstock.sim.checks.config_rules import CONFIG_RULES
@@ -23,6 +23,7 @@ from penstock.sim.checks.expiry_rules import (
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.reading_rules import READING_RULES
 from penstock.sim.checks.recreation_rules import RECREATION_RULES, set_aside
+from penstock.sim.checks.share_rules import SHARE_RULES
 from penstock.sim.checks.story import Violation
 from penstock.sim.checks.table_rules import TABLE_RULES, deleted_keys
 from penstock.sim.plan.plan import Plan
@@ -36,7 +37,8 @@ def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     set_aside(plan, history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
-    for rule, check in (*RULES, *READING_RULES, *TABLE_RULES, *EXPIRY_RULES, *RECREATION_RULES, *CONFIG_RULES):
+    kinds = (RULES, READING_RULES, TABLE_RULES, EXPIRY_RULES, RECREATION_RULES, CONFIG_RULES, SHARE_RULES)
+    for rule, check in chain.from_iterable(kinds):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:

@@ -97,6 +97,8 @@ def replicated(replication_factor: int, min_insync: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replication_factor),
         "transaction.state.log.replication.factor": str(replication_factor),
         "transaction.state.log.min.isr": str(min_insync),
+        "share.coordinator.state.topic.replication.factor": str(replication_factor),
+        "share.coordinator.state.topic.min.isr": str(min_insync),
     }
 
 

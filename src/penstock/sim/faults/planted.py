@@ -30,6 +30,7 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_FOUND_BY, POINT_BUGS_SECONDS
+from penstock.sim.faults.planted_share import SHARE_BUGS, SHARE_SECONDS
 from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
 from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS, WORKLOAD_BUGS_FOUND_BY
 from penstock.transactions.shard import TransactionShard
@@ -85,6 +86,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "partition-given-before-its-release": (3, 20),
     "revocation-not-awaited": (3, 20),
     **WORKLOAD_BUGS_FOUND_BY,
+    **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
 }
 
@@ -364,6 +366,10 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, profile, replacements, nodes=nodes)
     for name, (about, profile, replacements, nodes) in WORKLOAD_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(about, "share", replacements, seconds=SHARE_SECONDS, nodes=nodes)
+    for name, (about, replacements, nodes, _) in SHARE_BUGS.items()
 }
 PLANTS |= {
     name: Plant(bug.about, bug.profile, bug.replacements, seconds=40.0, nodes=bug.nodes, rule=bug.rule)

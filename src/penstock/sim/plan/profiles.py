@@ -98,6 +98,12 @@ PROFILES: dict[str, Profile] = {
         6.0,
         ("kill a leader", "isolate a leader", "rolling restart"),
     ),
+    "share": Profile(
+        "share groups, whose members, leaders and coordinators die or are cut off",
+        ("kill", "kill in write", "restart", "client kill", "client kill", "reset", "pause", "slow"),
+        3.0,
+        ("kill a leader", "kill a leader", "isolate", "isolate a leader", "rolling restart", "hold", "cut two"),
+    ),
     "points": Profile(
         "faults at chosen messages and steps on disks, with few other faults",
         ("kill", "restart", "reset"),

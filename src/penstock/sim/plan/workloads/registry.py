@@ -9,10 +9,12 @@ from penstock.sim.plan.workloads.compaction import compaction
 from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.recreation import recreation
+from penstock.sim.plan.workloads.share import share
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
     "configs": configs,
     "expiry": expiry,
     "recreation": recreation,
+    "share": share,
 }

@@ -1,0 +1,136 @@
+"""Rules for share groups: a record that is done is never delivered again, and every other record is.
+
+A member's request for records begins before they are acquired. So a record that was delivered by a request which began
+after an acknowledgement was answered was acquired after it. A power loss may take states that were not synced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from penstock.protocol.vocabulary import Acknowledge, TopicPartition
+from penstock.sim.checks.history import FinalView, History, Outcome, ShareAnswer, ShareDelivery
+from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.workloads.share import LOCK_MS, MAX_DELIVERIES
+
+DONE = (Acknowledge.ACCEPT, Acknowledge.REJECT)
+Place = tuple[str, TopicPartition, int]
+#: A record is held too long if at least so many later records were delivered, over at least this time.
+HELD_WHILE = 4
+HELD_FOR_S = 10.0
+
+
+def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that was delivered again after its acknowledgement or rejection had been answered."""
+    answers = _answers(history)
+    for delivery in history.share_deliveries:
+        for answer in answers.get(_place(delivery), ()):
+            if answer.kind in DONE and answer.ended < delivery.began and not _excused(history, answer, delivery):
+                yield f"{_name(delivery)} was done at {answer.ended:.3f} and delivered again at {delivery.ended:.3f}"
+                break
+
+
+def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields deliveries beyond the limit, and deliveries whose number is lower than a release has confirmed."""
+    answers = _answers(history)
+    for delivery in history.share_deliveries:
+        if not 1 <= delivery.deliveries <= MAX_DELIVERIES:
+            yield f"{_name(delivery)} was delivered as number {delivery.deliveries} of {MAX_DELIVERIES}"
+        for answer in answers.get(_place(delivery), ()):
+            later = answer.ended < delivery.began and not _excused(history, answer, delivery)
+            if answer.kind == Acknowledge.RELEASE and later and delivery.deliveries <= answer.deliveries:
+                yield f"{_name(delivery)} was released as number {answer.deliveries} and came as {delivery.deliveries}"
+                break
+
+
+def no_record_has_two_holders(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that two members have both acknowledged, both with success."""
+    for place, answers in _answers(history).items():
+        done = [answer for answer in answers if answer.kind in DONE]
+        if len(done) > 1 and not history.power_lost_within(done[0].ended, done[-1].began):
+            members = ", ".join(sorted({answer.member for answer in done}))
+            yield f"{place[0]} {place[1][0]}-{place[1][1]} offset {place[2]} was done {len(done)} times, by {members}"
+
+
+def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each stored record that a group neither got nor had already got when its first member came."""
+    got: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
+    for delivery in history.share_deliveries:
+        got[delivery.group, delivery.partition].add(delivery.offset)
+    finished = {_place(delivery) for delivery in history.share_deliveries if _may_be_done(history, delivery)}
+    for (group, partition), offsets in got.items():
+        first = max(min(offsets), view.log_start.get(partition, 0))
+        for offset in view.records.get(partition, {}):
+            if offset >= first and offset not in offsets and not history.power_losses:
+                yield f"{group} {partition[0]}-{partition[1]} offset {offset} was never delivered"
+    final = {_place(delivery) for delivery in history.share_deliveries if _is_final(delivery)}
+    answered = {(each.group, each.partition, each.offset) for each in history.share_answers if each.kind in DONE}
+    for place in {_place(delivery) for delivery in history.share_deliveries} - final - answered - finished:
+        if place[2] >= view.log_start.get(place[1], 0) and not history.power_losses:
+            yield f"{place[0]} {place[1][0]}-{place[1][1]} offset {place[2]} is not done and did not come back"
+
+
+def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that stayed with a member which did not answer, while later records were delivered for long.
+
+    Available records are delivered in the order of their offsets. A delivery that its member never saw also takes a
+    lock, but only for a moment, and not again and again.
+    """
+    answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
+    by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)
+    times: dict[Place, list[ShareDelivery]] = defaultdict(list)
+    for delivery in history.share_deliveries:
+        by_partition[delivery.group, delivery.partition].append(delivery)
+        times[_place(delivery)].append(delivery)
+    for place, deliveries in times.items():
+        if len(deliveries) < 2 or not _is_final(deliveries[-1]):
+            continue
+        held = deliveries[-2]
+        free = held.ended + LOCK_MS / 1000
+        later = [
+            each.began
+            for each in by_partition[place[:2]]
+            if each.offset > place[2] and each.began > free and not _is_final(each)
+        ]
+        if (held.member, *place) not in answered and len(later) >= HELD_WHILE and max(later) - free >= HELD_FOR_S:
+            yield f"{_name(held)} was held from {held.ended:.3f} on, while {len(later)} later records were delivered"
+
+
+def _is_final(delivery: ShareDelivery) -> bool:
+    return delivery.member.startswith("final-")
+
+
+def _may_be_done(history: History, delivery: ShareDelivery) -> bool:
+    """True if the record may have been archived after this delivery: it was the last one allowed."""
+    return delivery.deliveries >= MAX_DELIVERIES
+
+
+def _answers(history: History) -> dict[Place, list[ShareAnswer]]:
+    found: dict[Place, list[ShareAnswer]] = defaultdict(list)
+    for answer in history.share_answers:
+        if answer.outcome is Outcome.DONE:
+            found[answer.group, answer.partition, answer.offset].append(answer)
+    return found
+
+
+def _excused(history: History, answer: ShareAnswer, delivery: ShareDelivery) -> bool:
+    return history.power_lost_within(answer.began, delivery.ended) or delivery.partition in history.damaged
+
+
+def _place(delivery: ShareDelivery) -> Place:
+    return delivery.group, delivery.partition, delivery.offset
+
+
+def _name(delivery: ShareDelivery) -> str:
+    partition = delivery.partition
+    return f"{delivery.group} {partition[0]}-{partition[1]} offset {delivery.offset} for {delivery.member}"
+
+
+SHARE_RULES = (
+    ("shared records stay done", done_records_stay_done),
+    ("share deliveries are counted", deliveries_are_limited_and_counted),
+    ("shared records have one holder", no_record_has_two_holders),
+    ("shared records are delivered", every_record_is_delivered),
+    ("share locks run out", locks_run_out),
+)

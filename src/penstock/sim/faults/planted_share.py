@@ -1,0 +1,90 @@
+"""Planted bugs of share groups: the share-partition leader or the share coordinator breaks one rule."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock.broker.share.led_partition import LedSharePartition
+from penstock.share.partition import SharePartition, Transition
+from penstock.share.states import RecordState
+
+
+def _batches_forgotten(old: Any) -> Any:
+    def load(self: SharePartition, start_offset: int, batches: Any = ()) -> None:
+        old(self, start_offset, ())
+
+    return load
+
+
+def _locks_forgotten(old: Any) -> Any:
+    def expire(self: SharePartition, limits: Any, now_ms: int) -> list[Any]:
+        self.locks.due(now_ms)
+        return []
+
+    return expire
+
+
+def _count_reset(old: Any) -> Any:
+    def commit(self: SharePartition, transition: Transition) -> None:
+        transition.changes = [
+            change._replace(deliveries=0) if change.state == RecordState.AVAILABLE else change
+            for change in transition.changes
+        ]
+        old(self, transition)
+
+    return commit
+
+
+def _answered_first(old: Any) -> Any:
+    def submit(self: LedSharePartition, transition: Transition) -> asyncio.Future[None]:
+        old(self, transition).add_done_callback(lambda done: done.cancelled() or done.exception())
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answered.set_result(None)
+        return answered
+
+    return submit
+
+
+def _start_at_the_end(old: Any) -> Any:
+    def after(self: SharePartition, changes: Any) -> tuple[int, int]:
+        return max((change.last + 1 for change in changes), default=self.start_offset), 0
+
+    return after
+
+
+#: Length of a run that looks for one of these bugs.
+SHARE_SECONDS = 30.0
+#: name → (about, replacements, number of machines, a seed that finds it)
+SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = {
+    "share-acknowledgements-lost": (
+        "a new leader of a share partition forgets acknowledgements behind the first open record",
+        ((SharePartition, "__init__", _batches_forgotten),),
+        3,
+        1,
+    ),
+    "share-lock-kept": (
+        "the records of an expired lock stay acquired",
+        ((SharePartition, "expire", _locks_forgotten),),
+        1,
+        3,
+    ),
+    "share-count-reset": (
+        "a released record loses its number of deliveries",
+        ((SharePartition, "commit", _count_reset),),
+        1,
+        1,
+    ),
+    "share-answer-before-write": (
+        "an acknowledgement is answered before the share coordinator has it",
+        ((LedSharePartition, "_submit", _answered_first),),
+        3,
+        1,
+    ),
+    "share-start-skips-open-records": (
+        "the start offset moves past records that are not done",
+        ((SharePartition, "after", _start_at_the_end),),
+        3,
+        1,
+    ),
+}

@@ -1,0 +1,56 @@
+"""Share: groups of share consumers that accept, release and reject records, and die with records in their hands."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from penstock.sim.plan.draw_actors import writing
+from penstock.sim.plan.plan import Plan, TopicPlan
+from penstock.sim.plan.workloads.cast import Cast
+
+LOCK_MS = 2_000
+MAX_DELIVERIES = 4
+
+
+def share(plan: Plan) -> Plan:
+    cast = Cast(plan, "share")
+    random = cast.random
+    first = plan.topics[0]
+    topics = (TopicPlan("t0", random.randint(1, 2), first.configs, first.fsync),)
+    partitions = [("t0", index) for index in range(topics[0].partitions)]
+    settings = {
+        **plan.settings,
+        "share.coordinator.state.topic.num.partitions": str(random.choice((1, 3))),
+        "share.coordinator.snapshot.update.records.per.snapshot": str(random.choice((3, 50, 500))),
+        "share.coordinator.state.topic.prune.interval.ms": str(random.choice((3_000, 300_000))),
+        "group.share.min.record.lock.duration.ms": "1000",
+        "group.share.record.lock.duration.ms": str(LOCK_MS),
+        "group.share.delivery.count.limit": str(MAX_DELIVERIES),
+        "group.share.min.session.timeout.ms": "6000",
+        "group.share.session.timeout.ms": "6000",
+        "group.share.min.heartbeat.interval.ms": "1000",
+        "group.share.heartbeat.interval.ms": "1500",
+        "group.share.assignment.interval.ms": "0",
+        "group.share.initialize.retry.interval.ms": "3000",
+    }
+
+    def writer(random: Random, index: int) -> dict[str, Any]:
+        return writing(random, partitions, pause_s=random.choice((0.2, 0.6)))
+
+    def member(random: Random, index: int) -> dict[str, Any]:
+        return {
+            "group": random.choice(("s1", "s1", "s2")),
+            "topics": ("t0",),
+            "pause_s": random.choice((0.05, 0.3, 1.5)),
+            "max_records": random.choice((1, 5, 500)),
+            "strict": random.random() < 0.5,
+            "piggyback": random.random() < 0.5,
+            "keeps": random.choice((0.0, 0.1)),
+            "releases": random.choice((0.05, 0.3)),
+            "rejects": random.choice((0.0, 0.1)),
+        }
+
+    cast.add("idempotent", writer, random.randint(1, 2))
+    cast.add("share member", member, random.randint(2, 4))
+    return cast.plan(topics=topics, settings=settings)

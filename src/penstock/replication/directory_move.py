@@ -17,8 +17,8 @@ from enum import Enum
 
 from penstock.protocol.errors import ErrorCode
 
-#: A future log that lacks at most this many bytes has caught up: the last of them are copied during the swap.
-TAIL_BYTES = 256 * 1024
+#: Limits of the tail.
+MIN_TAIL_BYTES, MAX_TAIL_BYTES = 1024, 256 * 1024
 #: A name of a directory may have this many bytes, as in Kafka.
 MAX_NAME_BYTES = 255
 #: Length of the time over which the rate of a copy is averaged.
@@ -123,6 +123,14 @@ def decide(target: str | None, target_offline: bool, replica: Replica | None, fu
 
 
 # Copying.
+
+
+def tail_bytes(log_bytes: int) -> int:
+    """Returns how many bytes a future log may lack to have caught up with a log of this size.
+
+    They are copied during the swap, in one step: so few that the step is short, also for a small log.
+    """
+    return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 
 
 class StepKind(Enum):

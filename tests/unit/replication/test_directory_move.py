@@ -22,6 +22,7 @@ from penstock.replication.directory_move import (
     after,
     decide,
     next_step,
+    tail_bytes,
 )
 
 
@@ -98,6 +99,11 @@ def test_a_request_for_a_move_gets_kafkas_answer(
 
 def test_a_topic_name_that_leaves_no_room_for_the_suffix_is_refused() -> None:
     assert decide("/b", False, HERE, 256).error is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize(("size", "tail"), [(0, 1024), (100_000, 25_000), (1 << 30, 256 * 1024)])
+def test_the_tail_of_a_small_log_is_a_part_of_it(size: int, tail: int) -> None:
+    assert tail_bytes(size) == tail
 
 
 @pytest.mark.parametrize(

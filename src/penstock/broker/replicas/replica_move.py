@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from penstock.protocol.errors import KafkaError
 from penstock.replication.directory_move import (
-    TAIL_BYTES,
     Bounds,
     CopyRate,
     MoveEvent,
@@ -24,6 +23,7 @@ from penstock.replication.directory_move import (
     StepKind,
     after,
     next_step,
+    tail_bytes,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 #: Bytes that are read and written at once.
 CHUNK_BYTES = 1024 * 1024
 #: The smallest chunk under a throttle, and the chunks per second that a throttle allows otherwise.
-MIN_CHUNK_BYTES = 16 * 1024
+MIN_CHUNK_BYTES = 1024
 CHUNKS_PER_SECOND = 8
 #: The longest sleep of a throttled copy: then it looks at the limit again, which may have changed.
 MAX_SLEEP_SECONDS = 1.0
@@ -124,7 +124,8 @@ class ReplicaMove:
         while True:
             await asyncio.sleep(0)
             step = self._next_step()
-            in_tail = step.kind is StepKind.COPY and future.bytes_left <= TAIL_BYTES
+            tail = tail_bytes(future.current.size)
+            in_tail = step.kind is StepKind.COPY and future.bytes_left <= tail
             if step.kind is not StepKind.NOTHING and not in_tail:
                 if self.state is MoveState.CAUGHT_UP:
                     self._take(MoveEvent.BEHIND)
@@ -136,10 +137,10 @@ class ReplicaMove:
                 await self._confirm()
             elif not future.is_prepared:
                 if step.kind is StepKind.COPY:
-                    await self._copy_chunk(TAIL_BYTES)  # the current log may have these records on disk already
+                    await self._copy_chunk(CHUNK_BYTES)  # the current log may have these records on disk already
                 await futures.prepare(future)
             else:
-                retired = futures.swap(future, TAIL_BYTES)
+                retired = futures.swap(future, tail)
                 if retired is not None:
                     self._take(MoveEvent.CONFIRMED)
                     return retired

@@ -9,6 +9,7 @@ from penstock.sim.actors.administrator import Administrator, AdministratorOption
 from penstock.sim.actors.configurer import Configurer, ConfigurerOptions
 from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
 from penstock.sim.actors.deleter import Deleter, DeleterOptions
+from penstock.sim.actors.directory_mover import DirectoryMover, DirectoryMoverOptions
 from penstock.sim.actors.mover import Mover, MoverOptions
 from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOptions
 from penstock.sim.actors.session import Clients, Session
@@ -94,6 +95,8 @@ def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
             return Configurer(session, ConfigurerOptions(**params))
         case "share member":
             return ShareMember(session, ShareMemberOptions(**params))
+        case "directory mover":
+            return DirectoryMover(session, DirectoryMoverOptions(**params))
         case "mover":
             return Mover(session, MoverOptions(**params))
     raise AssertionError(plan.kind)

@@ -26,6 +26,7 @@ from penstock.broker.replicas.partition import Partition
 from penstock.disk.volume import Inode, Volume
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, parse_partition_metadata
 from penstock.log.cleaner import Cleaner
+from penstock.log.directory import FUTURE_SUFFIX
 from penstock.log.log import Log
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import TopicPartition
@@ -133,7 +134,7 @@ class ReplicaContents:
     # Events of nodes.
 
     def high_watermark_moved(self, log: Log, *_: object) -> None:
-        if log.topic == METADATA_TOPIC or not log.high_watermark:
+        if log.topic == METADATA_TOPIC or not log.high_watermark or log.path.endswith(FUTURE_SUFFIX):
             return
         key = (log.topic_id, log.partition)
         machine = self._machine_of(log)

@@ -176,6 +176,23 @@ def _misleading(where: str, segment: Segment) -> Iterator[str]:
             return
 
 
+def epochs_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
+    """Yields each replica with a batch whose leader epoch the replica does not know at the batch's offset."""
+    for machine, partition in _sound(machines, damaged):
+        try:
+            log = partition.log
+            copy = read_copy(machine.name, log)
+        except KafkaError:
+            continue
+        for base, batch in sorted(copy.batches.items()):
+            wanted = split_batches(batch)[0][0].partition_leader_epoch
+            if base >= copy.start and log.epochs.epoch_for_offset(base) != wanted:
+                known = log.epochs.epoch_for_offset(base)
+                where = f"{partition.topic}-{partition.index} on {machine.name}"
+                yield f"{where}: offset {base} has the leader epoch {wanted}, and the replica's epochs say {known}"
+                break
+
+
 def aborted_transactions_are_indexed(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
     """Yields each aborted transaction that the transaction index lacks, and each index entry without a marker."""
     for machine, partition in _sound(machines, damaged):

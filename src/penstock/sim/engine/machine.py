@@ -137,6 +137,11 @@ class Machine:
             own |= {"metadata.log.dir": META, **self.layout.node_settings(self.node_id, self.name, PORT)}
         return Settings({**ALONE, **own, **self.overrides})
 
+    @property
+    def data_directories(self) -> tuple[str, ...]:
+        """The log directories for partitions."""
+        return self.settings().log_dirs
+
     # Starting and stopping.
 
     async def start(self) -> bool:
@@ -189,10 +194,10 @@ class Machine:
 
     def _format(self, node: Node) -> None:
         """Formats new directories, as an operator does with each new disk."""
-        directories = [path for path in (DATA, META) if read_meta_properties(node.disk, path) is None]
-        if directories:
+        paths = (META, *node.settings.log_dirs)
+        if any(read_meta_properties(node.disk, path) is None for path in paths):
             plan = FormatPlan(
-                (META, DATA),
+                paths,
                 self.node_id,
                 cluster_id=CLUSTER_ID,
                 metadata_directory=META,
@@ -313,8 +318,9 @@ class Machine:
         if votes_too:
             self.joins = True
         if self.votes and not self.layout.single_node and not votes_too:
-            if self.volume.find(DATA) is not None:
-                self.volume.remove_tree(DATA)
+            for path in self.data_directories:
+                if self.volume.find(path) is not None:
+                    self.volume.remove_tree(path)
             self.volume.sync_all()
         else:
             self.volume = Volume(self.clock.wall_ms)

@@ -9,7 +9,7 @@ from random import Random
 
 from penstock.sim.engine.disk import NORMAL_SYNC_S
 from penstock.sim.engine.links import Conditions, Link
-from penstock.sim.engine.machine import DATA, Machine
+from penstock.sim.engine.machine import Machine
 from penstock.sim.faults.aimed_faults import AimedFaults
 from penstock.sim.faults.clock_faults import ClockFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
@@ -228,7 +228,7 @@ class Nemesis:
         machine = self._machine(random)
         topics = {topic.name for topic in self._target.plan.topics}
         sealed: dict[str, list[str]] = {}
-        for path, inode in machine.volume.files(DATA):
+        for path, inode in (found for each in machine.data_directories for found in machine.volume.files(each)):
             directory, _, name = path.rpartition("/")
             topic = directory.rpartition("/")[2].rpartition("-")[0]
             if topic in topics and name.endswith(ROTTING) and inode.data and not inode.pending:

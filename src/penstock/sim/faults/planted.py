@@ -29,6 +29,7 @@ from penstock.log.snapshot_files import SnapshotFiles
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.sim.faults.planted_moves import MOVE_BUGS, MOVE_BUGS_FOUND_BY
 from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_FOUND_BY, POINT_BUGS_SECONDS
 from penstock.sim.faults.planted_share import SHARE_BUGS, SHARE_SECONDS
 from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
@@ -88,6 +89,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
+    **MOVE_BUGS_FOUND_BY,
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -370,6 +372,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, "share", replacements, seconds=SHARE_SECONDS, nodes=nodes)
     for name, (about, replacements, nodes, _) in SHARE_BUGS.items()
+    name: Plant(about, profile, replacements, seconds=40.0, nodes=nodes)
+    for name, (about, profile, replacements, nodes) in MOVE_BUGS.items()
 }
 PLANTS |= {
     name: Plant(bug.about, bug.profile, bug.replacements, seconds=40.0, nodes=bug.nodes, rule=bug.rule)

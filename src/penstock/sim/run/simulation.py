@@ -31,6 +31,7 @@ from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
 from penstock.sim.checks.replica_contents import ReplicaContents
 from penstock.sim.checks.replica_rules import (
     aborted_transactions_are_indexed,
+    epochs_fit,
     indexes_fit,
     not_committed,
     replica_starts,
@@ -273,6 +274,7 @@ class Simulation:
         starts = replica_starts(self.machines)
         # Before the restart, which may rebuild wrong indexes.
         first.problems += indexes_fit(self.machines, self.history.damaged)
+        first.problems += epochs_fit(self.machines, self.history.damaged)
         first.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
         first.problems += compacted_parts_are_compact(self.machines, self.history.damaged)
         for machine in self.machines:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from penstock.sim.actors.administrator import Administrator, AdministratorOptions
 from penstock.sim.actors.configurer import Configurer, ConfigurerOptions
@@ -67,36 +68,35 @@ class Role(Protocol):
         """Acts until the run signals its end."""
 
 
+#: Kind of an actor → its role and the options of that role.
+ROLES: dict[str, tuple[Callable[[Session, Any], Role], Callable[..., Any]]] = {
+    "plain": (Writer, WriterOptions),
+    "idempotent": (Writer, WriterOptions),
+    "table": (Writer, WriterOptions),
+    "transactional": (TransactionalWriter, WriterOptions),
+    "table transactional": (TransactionalWriter, WriterOptions),
+    "table reader": (TableReader, TableReaderOptions),
+    "reader": (Reader, ReaderOptions),
+    "member": (Member, ReaderOptions),
+    "admin": (Administrator, AdministratorOptions),
+    "remaker": (TopicRecreator, RecreatorOptions),
+    "deleter": (Deleter, DeleterOptions),
+    "shared recreator": (SharedRecreator, SharedRecreatorOptions),
+    "configurer": (Configurer, ConfigurerOptions),
+    "share member": (ShareMember, ShareMemberOptions),
+    "mover": (Mover, MoverOptions),
+    "directory mover": (DirectoryMover, DirectoryMoverOptions),
+}
+#: Actors that create topics.
+CREATORS = frozenset({"admin", "remaker", "shared recreator"})
+
+
 def _role(session: Session, plan: ActorPlan, factor: int) -> Role:
     params = dict(plan.params)
-    match plan.kind:
-        case "plain" | "idempotent" | "table":
-            return Writer(session, WriterOptions(**params))
-        case "transactional" | "table transactional":
-            return TransactionalWriter(session, WriterOptions(**params))
-        case "table reader":
-            return TableReader(session, TableReaderOptions(**params))
-        case "reader":
-            return Reader(session, ReaderOptions(**params))
-        case "member":
-            return Member(session, ReaderOptions(**params))
-        case "copier":
-            writing = WriterOptions((params["target"],), transactional_id=params.pop("transactional_id"))
-            return Copier(session, ReaderOptions(**params), writing)
-        case "admin":
-            return Administrator(session, AdministratorOptions(**params, replication_factor=factor))
-        case "remaker":
-            return TopicRecreator(session, RecreatorOptions(**params, replication_factor=factor))
-        case "deleter":
-            return Deleter(session, DeleterOptions(**params))
-        case "shared recreator":
-            return SharedRecreator(session, SharedRecreatorOptions(**params, replication_factor=factor))
-        case "configurer":
-            return Configurer(session, ConfigurerOptions(**params))
-        case "share member":
-            return ShareMember(session, ShareMemberOptions(**params))
-        case "directory mover":
-            return DirectoryMover(session, DirectoryMoverOptions(**params))
-        case "mover":
-            return Mover(session, MoverOptions(**params))
-    raise AssertionError(plan.kind)
+    if plan.kind == "copier":
+        writing = WriterOptions((params["target"],), transactional_id=params.pop("transactional_id"))
+        return Copier(session, ReaderOptions(**params), writing)
+    if plan.kind in CREATORS:
+        params["replication_factor"] = factor
+    role, options = ROLES[plan.kind]
+    return role(session, options(**params))

@@ -372,6 +372,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, "share", replacements, seconds=SHARE_SECONDS, nodes=nodes)
     for name, (about, replacements, nodes, _) in SHARE_BUGS.items()
+}
+PLANTS |= {
     name: Plant(about, profile, replacements, seconds=40.0, nodes=nodes)
     for name, (about, profile, replacements, nodes) in MOVE_BUGS.items()
 }

@@ -103,6 +103,7 @@ PROFILES: dict[str, Profile] = {
         ("kill", "kill in write", "restart", "client kill", "client kill", "reset", "pause", "slow"),
         3.0,
         ("kill a leader", "kill a leader", "isolate", "isolate a leader", "rolling restart", "hold", "cut two"),
+    ),
     "moves": Profile(
         "replicas moved between log directories while they are used, and machines that die meanwhile",
         ("kill", "kill in write", "restart", "power", "power in write", "client kill", "slow sync"),

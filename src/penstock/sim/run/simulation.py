@@ -179,8 +179,9 @@ class Simulation:
         return self._verdict()
 
     def _end(self) -> None:
+        # A task whose exception was never retrieved reports it when it is collected, but not once its process is dead.
+        gc.collect()
         self.timeline.end()
-        gc.collect()  # a task whose exception was never retrieved reports it when it is collected
         for failure in self.timeline.failures:
             where = "".join(traceback.format_exception(failure.error)[-4:]) if failure.error else ""
             self.story.violated("no exceptions", f"{failure}\n{where}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROFILES = (
     *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile", "points"),
-    *("compaction", "expiry", "recreation", "configs", "share", "moves"),
+    *("compaction", "expiry", "recreation", "configs", "share", "moves", "unclean"),
 )
 DEFAULT_SECONDS = 60.0
 MOST_NODES = 7

@@ -202,6 +202,15 @@ class ConfigChange:
     ended: float = float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """The election of a leader that lacks committed records from offset `first` on."""
+
+    partition: TopicPartition
+    time: float
+    first: int
+
+
 @dataclass(slots=True)
 class History:
     topics: list[TopicChange] = field(default_factory=list)
@@ -233,6 +242,7 @@ class History:
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
     configs: list[ConfigChange] = field(default_factory=list)
+    unclean: list[UncleanElection] = field(default_factory=list)
     set_aside: list[Write] = field(default_factory=list)
     """Writes to topics that were created again, which only `recreation_rules` judge."""
     ranges: int = 0

@@ -26,6 +26,7 @@ from penstock.sim.checks.recreation_rules import RECREATION_RULES, set_aside
 from penstock.sim.checks.share_rules import SHARE_RULES
 from penstock.sim.checks.story import Violation
 from penstock.sim.checks.table_rules import TABLE_RULES, deleted_keys
+from penstock.sim.checks.unclean_rules import forgive_unclean_elections
 from penstock.sim.plan.plan import Plan
 
 #: Violations of one rule that are listed; the others are counted.
@@ -35,6 +36,7 @@ SHOWN = 5
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     violations = [Violation("readable", problem) for problem in view.problems]
     set_aside(plan, history)
+    forgive_unclean_elections(history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
     kinds = (RULES, READING_RULES, TABLE_RULES, EXPIRY_RULES, RECREATION_RULES, CONFIG_RULES, SHARE_RULES)

@@ -38,6 +38,8 @@ from penstock.sim.engine.machine import Machine, State
 if TYPE_CHECKING:
     from penstock.log.compaction import CompactionResult
 
+#: Leader recovery state after an unclean election, until the leader has noted its new ISR.
+RECOVERING = 1
 METADATA_TOPIC = "__cluster_metadata"
 
 Key = tuple[bytes, int]
@@ -68,6 +70,9 @@ class Committed:
     lost: dict[Machine, int] = field(default_factory=dict)
     """Machine → the first offset that it lost with its power, without a promise that covers the loss."""
     records_excused: int = 0
+    unclean_epochs: set[int] = field(default_factory=set)
+    unclean_from: float = float("inf")
+    """The lowest offset that an unclean election has taken: a replica that comes back has other records from there."""
 
     def end_before(self, epoch: int) -> int:
         return max((end for each, end in self.ends.items() if each < epoch), default=0)
@@ -115,6 +120,8 @@ class ReplicaContents:
         self._lost = lost
         self._promised = promised
         self.partitions: dict[Key, Committed] = {}
+        #: Called with each partition, and the first committed offset, that an unclean election has taken.
+        self.on_unclean: Callable[[Key, TopicPartition, int], None] = lambda key, name, first: None
         self._cursors: dict[tuple[Machine, Key], Cursor] = {}
         self._reported: set[tuple[str, Key]] = set()
 
@@ -147,6 +154,8 @@ class ReplicaContents:
             known = self.partitions[key] = Committed((log.topic, log.partition))
         if log.high_watermark <= min(cursor.offset, known.end) or known.name in self._damaged:
             return
+        if partition.is_leader:
+            self._elected_unclean(machine, key, partition)
         # The only replica commits what it finds at its start, before its broker is unfenced and it is the leader.
         leads = partition.is_leader or partition.image.replicas == (machine.node_id,)
         self._compare(machine, key, cursor, log.high_watermark, partition if leads else None)
@@ -163,11 +172,24 @@ class ReplicaContents:
         if known is None or machine is None:
             return
         log, epoch = partition.log, partition.image.leader_epoch
+        self._elected_unclean(machine, key, partition)
         end = known.end_before(epoch)
         cursor = self._cursor(machine, key, log)
         self._compare(machine, key, cursor, end, partition, adopt=False)
         if cursor.offset < end <= known.end and log.log_end_offset < end:
             self._missing(machine, key, log.log_end_offset, f"leads it in epoch {epoch}", "leader completeness", True)
+
+    def _elected_unclean(self, machine: Machine, key: Key, partition: Partition) -> None:
+        """Excuses a leader that was elected uncleanly from the first committed batch on that it lacks."""
+        known, image = self.partitions[key], partition.image
+        if image.leader_recovery_state != RECOVERING or image.leader_epoch in known.unclean_epochs:
+            return
+        known.unclean_epochs.add(image.leader_epoch)
+        first = _first_lost(known, machine.volume, partition.log.path)
+        if first < known.end:
+            known.unclean_from = min(first, known.unclean_from)
+            known.cut(first)
+            self.on_unclean(key, known.name, first)
 
     def compacted(self, cleaner: Cleaner, log: Log, job: object, result: CompactionResult) -> None:
         """Notes how far a replica compacts its log. From now on a crash may leave old segments or new ones."""
@@ -226,7 +248,7 @@ class ReplicaContents:
             first = False
             if base >= known.end:
                 if leader is None:
-                    if not known.lost:
+                    if not known.lost and base < known.unclean_from:
                         what = f"{machine.name} has a high watermark of {log.high_watermark} for {_name(known)}"
                         self._broken("leaders commit first", key, f"{what}; leaders have committed up to {known.end}")
                     return
@@ -251,6 +273,8 @@ class ReplicaContents:
         An excused leader decides what is left: all later batches are forgotten.
         """
         known = self.partitions[key]
+        if offset >= known.unclean_from and not leads:
+            return
         if known.lost and offset >= min(known.lost.values()):
             if leads:
                 known.cut(offset)

@@ -191,6 +191,11 @@ class Watcher:
             return ""
         return f"{where} {'nobody' if partition.leader == NO_NODE else f'n{partition.leader}'}"
 
+    def elected_unclean(self, key: Key, first: int) -> None:
+        """Takes note that an unclean election has taken the committed records from `first` on."""
+        high, epoch = self._committed.get(key, (0, NO_NODE))
+        self._committed[key] = (min(high, first), epoch)
+
     # Logs.
 
     def _hosted(self, key: Key) -> dict[Machine, Partition]:

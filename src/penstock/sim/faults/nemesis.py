@@ -14,6 +14,7 @@ from penstock.sim.faults.aimed_faults import AimedFaults
 from penstock.sim.faults.clock_faults import ClockFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.lost_machines import DISK, POWER
+from penstock.sim.faults.replica_faults import ReplicaFaults
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.faults.voter_replacement import VoterReplacement
 from penstock.sim.plan.plan import FaultPlan
@@ -46,7 +47,7 @@ class Nemesis:
             "clock jump": self._clock_jump,
         }
         self._by_kind |= ClusterFaults(target).by_kind | AimedFaults(target).by_kind
-        self._by_kind |= ClockFaults(target).by_kind
+        self._by_kind |= ClockFaults(target).by_kind | ReplicaFaults(target).by_kind
         self._by_kind["lose a voter"] = VoterReplacement(target).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:

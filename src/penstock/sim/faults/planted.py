@@ -366,7 +366,7 @@ PLANTS |= {
     for name, (about, profile, replacements) in CLUSTER_BUGS.items()
 }
 PLANTS |= {
-    name: Plant(about, profile, replacements, nodes=nodes)
+    name: Plant(about, profile, replacements, seconds=25.0 if nodes == 1 else 40.0, nodes=nodes)
     for name, (about, profile, replacements, nodes) in WORKLOAD_BUGS.items()
 }
 PLANTS |= {

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.broker.coordinators.marker_sender import MarkerSender
 from penstock.broker.replicas.partitions import Partitions
 from penstock.log import shorten
+from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
@@ -70,6 +71,14 @@ def _nothing(old: Any) -> Any:
     return lambda self, *args: None
 
 
+def _epoch_taken_for_known(old: Any) -> Any:
+    def end_offset_for(self: LeaderEpochCache, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        known, end = old(self, epoch, log_end_offset)
+        return (epoch, end) if known >= 0 else (known, end)
+
+    return end_offset_for
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -108,6 +117,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((Partitions, "_apply_configs", _nothing),),
         1,
     ),
+    "unknown-epoch-taken-for-known": (
+        "a leader gives the end of an older epoch for an epoch that it never had: a follower keeps other records",
+        "unclean",
+        ((LeaderEpochCache, "end_offset_for", _epoch_taken_for_known),),
+        3,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -125,4 +140,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "stable-offset-below-start": (5, 25),
     "markers-wait-for-deleted-topics": (5, 25),
     "configs-wait-for-a-restart": (9, 25),
+    "unknown-epoch-taken-for-known": (11, 30),
 }

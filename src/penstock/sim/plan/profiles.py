@@ -86,6 +86,12 @@ PROFILES: dict[str, Profile] = {
         4.0,
         ("kill a leader", "isolate a leader", "rolling restart"),
     ),
+    "unclean": Profile(
+        "unclean elections: the last replica in sync is dead when another one comes back",
+        ("kill", "kill in write", "restart", "client kill", "reset"),
+        6.0,
+        ("swap the living", "swap the living", "kill a leader"),
+    ),
     "recreation": Profile(
         "topics deleted and created again under their names while they are used",
         ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),

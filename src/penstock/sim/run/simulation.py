@@ -20,11 +20,12 @@ from typing import Any
 
 from penstock.client.admin import Admin, NewTopic
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
 from penstock.sim.checks.group_ownership import GroupOwnership
-from penstock.sim.checks.history import FinalView, History
+from penstock.sim.checks.history import FinalView, History, UncleanElection
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
@@ -116,6 +117,7 @@ class Simulation:
             compacted={topic.name for topic in plan.topics if topic.compacted},
         )
         self.history.commit_time = self.contents.commit_time
+        self.contents.on_unclean = self._elected_unclean
         self.ownership = GroupOwnership(
             self.machines,
             lambda: self.timeline.now,
@@ -154,6 +156,11 @@ class Simulation:
         if state is State.OFF and losses and losses[-1] == self.timeline.now:
             self.contents.power_lost(machine)
         self.supervisor.state_changed(machine)
+
+    def _elected_unclean(self, key: tuple[bytes, int], partition: TopicPartition, first: int) -> None:
+        self.watcher.elected_unclean(key, first)
+        self.history.unclean.append(UncleanElection(partition, self.timeline.now, first))
+        self.story.add("leaders", f"{partition[0]}-{partition[1]} lost what was committed from {first} on, uncleanly")
 
     def _start_failed(self, machine: Machine, error: Exception) -> None:
         where = traceback.extract_tb(error.__traceback__)[-1]

@@ -11,6 +11,7 @@ from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.moves import moves
 from penstock.sim.plan.workloads.recreation import recreation
 from penstock.sim.plan.workloads.share import share
+from penstock.sim.plan.workloads.unclean import unclean
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
@@ -19,4 +20,5 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "moves": moves,
     "recreation": recreation,
     "share": share,
+    "unclean": unclean,
 }

@@ -1,0 +1,26 @@
+"""What an unclean election may take: everything from the first committed record on that the new leader lacks.
+
+The replica comparison finds that record when the new leader takes its role. Writes and reads of later offsets, from
+before the election, are not judged; all other rules hold for the rest.
+"""
+
+from __future__ import annotations
+
+from penstock.protocol.vocabulary import TopicPartition
+from penstock.sim.checks.history import History, Outcome
+
+
+def forgive_unclean_elections(history: History) -> None:
+    """Marks writes as unknown, and drops reads, that an unclean election may have taken."""
+    if not history.unclean:
+        return
+
+    def taken(partition: TopicPartition, offset: int, began: float) -> bool:
+        return any(
+            each.partition == partition and each.first <= offset and began < each.time for each in history.unclean
+        )
+
+    for write in history.writes:
+        if write.outcome is Outcome.DONE and taken(write.partition, write.offset, write.began):
+            write.outcome, write.offset, write.ended = Outcome.UNKNOWN, -1, float("inf")
+    history.reads = [read for read in history.reads if not taken(read.partition, read.offset, read.began)]

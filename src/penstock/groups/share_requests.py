@@ -122,14 +122,19 @@ def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iter
 
 
 def initialized_partitions(shard: GroupShard, group_id: str) -> dict[bytes, list[int]]:
-    """Returns the partitions of the group that have offsets."""
+    """Returns the partitions of the group that have offsets. A group that does not exist has none, as in Kafka."""
+    if group_id not in shard.groups:
+        return {}
     states = share_group(shard, group_id).states
     return {topic_id: sorted(indexes) for topic_id, indexes in sorted(states.initialized.items())}
 
 
 def begin_alter(shard: GroupShard, turn: Turn, group_id: str, slots: Mapping[bytes, frozenset[int]]) -> int:
-    """Begins to alter offsets of an empty group. Returns the new epoch, which fences writes with earlier ones."""
-    group = empty_share_group(shard, group_id)
+    """Begins to alter offsets of an empty group. Returns the new epoch, which fences writes with earlier ones.
+
+    A group that does not exist is created, as in Kafka.
+    """
+    group = empty_share_group(shard, group_id) if group_id in shard.groups else ShareGroup(group_id)
     epoch = group.epoch + 1
     journal.record_epoch(turn, group_id, epoch, group.metadata_hash)
     names = {**group.states.names, **{each: shard.image.topics_by_id[each].name for each in slots}}

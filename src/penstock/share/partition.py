@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -201,6 +201,11 @@ class SharePartition:
         Raises KafkaError and changes nothing if one of the records is not acquired by the member.
         """
         pieces = [piece for each in ranges for piece in self._pieces(member, each)]
+        for (before, _), (run, _) in pairwise(pieces):
+            if run.first < before.stop:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE, f"Offset {run.first} is answered twice: answer each record once."
+                )
         transition = self._transition(limits)
         for run, kind in pieces:
             if kind == Acknowledge.RENEW:

@@ -365,7 +365,7 @@ async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> i
     ("batches", "code"),
     [
         ([answer_of(ACCEPT, first=1, last=0)], ErrorCode.INVALID_REQUEST),
-        ([answer_of(ACCEPT, last=1), answer_of(ACCEPT, first=1, last=1)], ErrorCode.INVALID_REQUEST),
+        ([answer_of(ACCEPT, last=1), answer_of(ACCEPT, first=1, last=1)], ErrorCode.INVALID_RECORD_STATE),
         ([answer_of()], ErrorCode.INVALID_REQUEST),
         ([answer_of(ACCEPT, ACCEPT, last=2)], ErrorCode.INVALID_REQUEST),
         ([answer_of(5)], ErrorCode.INVALID_REQUEST),

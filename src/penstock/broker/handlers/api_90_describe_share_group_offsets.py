@@ -47,8 +47,6 @@ async def _describe(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     group_id = group.group_id
     try:
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
         coordinator = broker.groups.coordinator(group_id)
         known = await committed(coordinator.run(partial(_initialized, group_id)))
     except KafkaError as error:

@@ -86,7 +86,7 @@ class Acknowledgements:
         for batch in batches:
             first, last, types = batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types)
             reason = None
-            if not after < first <= last:
+            if not after <= first <= last:  # Kafka finds a common offset later, as a record that is already answered
                 reason = "overlaps the one before, or ends before it begins"
             elif not types or (len(types) > 1 and len(types) != last - first + 1):
                 reason = "needs one type, or one for each offset"

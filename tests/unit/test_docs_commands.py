@@ -247,10 +247,14 @@ SPARK = "needs a Spark session: tests/spark does the same"
 CLUSTER = "needs a Spark cluster: tests/spark/test_packed_cluster.py does the same"
 THREE_MACHINES = "needs three machines: tests/clients/test_cluster_by_hand.py does the same on one"
 MODEL = "output of tests/models/test_partition_model.py"
+POINTS = "takes minutes: tests/unit/sim/test_sim_points.py does the same in small"
+BRIDGE = "takes half a minute: tests/clients/test_simulated_cluster.py does the same"
 NOT_RUN = {
+    "simulation.md: penstock sim --profile points --seeds 1..100 --nodes 3 --seconds 20 --jo": POINTS,
+    "simulation.md: from penstock.testing import SimBridge": BRIDGE,
     "architecture.md: ┌─ products ────────────────────────────────────────────────────────────": "a picture",
     "architecture.md: producer": "a picture",
-    "simulation.md: BROKEN after 12 steps: replica 3 may be elected and lacks committed rec": MODEL,
+    "simulation.md: BROKEN after 12 steps: replica 3 may be elected and lacks committed reco": MODEL,
     "operations.md: node.id=1": THREE_MACHINES,
     "operations.md: penstock storage random-uuid": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial": THREE_MACHINES,

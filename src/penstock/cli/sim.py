@@ -28,6 +28,7 @@ PROFILES = (
 )
 DEFAULT_SECONDS = 60.0
 MOST_NODES = 7
+MOST_PORT = 65_535
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coverage", metavar="FILE", help="with --points: read and write which faults have happened at which points"
     )
+    parser.add_argument(
+        "--bridge",
+        type=_port,
+        metavar="PORT",
+        help="with --seed: serve real clients on 127.0.0.1, from this port on (0: free ports), until Ctrl-C",
+    )
     parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
     parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
     parser.add_argument("--report", metavar="FILE", help="write the run as an HTML page (with --seed)")
@@ -89,6 +96,12 @@ def _indexes(text: str) -> frozenset[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 0,2") from None
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > MOST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {MOST_PORT}")
+    return int(text)
+
+
 def _point_fault(text: str) -> PointFault | None:
     from penstock.sim.plan.points import parse_point_fault
 
@@ -108,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is None and args.seeds is None:
         raise Failure("give --seed N for one run, or --seeds A..B for many", Exit.USAGE)
     put_in(args.mutant)
+    if args.bridge is not None:
+        from penstock.cli.sim_bridge import serve_bridge
+
+        if args.seed is None:
+            raise Failure("--bridge needs --seed N, which draws the cluster and its faults", Exit.USAGE)
+        return serve_bridge(plan_for(args, args.seed), args.bridge)
     if (args.points or args.profile == "points") and args.at is None:
         from penstock.cli.sim_points import run_points
 

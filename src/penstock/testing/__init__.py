@@ -3,8 +3,9 @@ the fixtures `penstock` and `penstock_cluster`.
 
 A `Broker` is a whole node, as in production, on its own event loop in a background thread, in memory unless given a
 directory; a `Cluster` has several of them; a `SimCluster` runs your own asyncio code with simulated nodes, in virtual
-time. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait, or lose their reply or connection. pytest
-imports the plugin in every run, so this package imports the broker only on use.
+time; a `SimBridge` lets any client talk to simulated nodes, in real time. Fault rules (`broker.faults.add(…)`) make
+chosen requests fail, wait, or lose their reply or connection. pytest imports the plugin in every run, so this package
+imports the broker only on use.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from penstock.sim.run.cluster import SimCluster as SimCluster
     from penstock.testing.broker import Broker as Broker
     from penstock.testing.cluster import Cluster as Cluster
+    from penstock.testing.sim_bridge import SimBridge as SimBridge
 
-__all__ = ["Broker", "Cluster", "SimCluster"]
+__all__ = ["Broker", "Cluster", "SimBridge", "SimCluster"]
 
 _PLACES = {
     "Broker": "penstock.testing.broker",
     "Cluster": "penstock.testing.cluster",
+    "SimBridge": "penstock.testing.sim_bridge",
     "SimCluster": "penstock.sim.run.cluster",
 }
 

@@ -1,6 +1,11 @@
 """`penstock sim`: its output as text and JSON, and its exit codes."""
 
 import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +86,24 @@ def test_a_fault_at_a_point_is_part_of_the_story(capsys: pytest.CaptureFixture[s
     assert "write segment#3: kill of n1" in capsys.readouterr().out
 
 
+def test_a_bridged_cluster_serves_until_it_is_interrupted() -> None:
+    words = ["sim", "--seed", "3", "--profile", "calm", "--nodes", "1", "--seconds", "600", "--bridge", "0"]
+    command = [sys.executable, "-m", "penstock.cli.main", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        name, _, address = process.stdout.readline().strip().partition("=")
+        host, _, port = address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))  # ApiVersions v0 with correlation id 7
+            answer = connection.recv(8)
+        process.send_signal(signal.SIGINT)
+        told = process.stdout.read()
+    assert name == "bootstrap.servers"
+    assert int.from_bytes(answer[4:8], "big") == 7
+    assert "n1        serves" in told
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -92,6 +115,8 @@ def test_a_fault_at_a_point_is_part_of_the_story(capsys: pytest.CaptureFixture[s
         ["--seed", "1", "--faults", "x"],
         ["--seed", "1", "--at", "write segment:kill"],
         ["--seed", "1", "--coverage", "coverage.json"],
+        ["--seeds", "1..2", "--bridge", "0"],
+        ["--seed", "1", "--bridge", "70000"],
         [],
     ],
 )

@@ -359,6 +359,23 @@ class Timeline:
             events._set_running_loop(outer)
         return task.result()
 
+    def advance(self, until: float, may_go_on: Callable[[], bool]) -> None:
+        """Runs everything that is due up to the time `until`, unless `may_go_on` returns False before."""
+        outer = events._get_running_loop()
+        try:
+            while self.runnable or (self._events and self._events[0][0] <= until):
+                if not may_go_on():
+                    return
+                self._step()
+            self.now = max(self.now, until)
+        finally:
+            events._set_running_loop(outer)
+
+    @property
+    def next_event(self) -> float:
+        """The time of the next timer or event; infinity if there is none."""
+        return self._events[0][0] if self._events else float("inf")
+
     def step(self) -> None:
         """Runs one turn of one process; if none is ready, moves time to the next event."""
         outer = events._get_running_loop()

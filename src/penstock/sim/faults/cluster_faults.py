@@ -111,7 +111,7 @@ class ClusterFaults:
         self._target.note(fault, "mends it")
 
     def _clients(self, fault: FaultPlan) -> list[str]:
-        return [actor.host for actor in self._target.actors] if fault.params["whole"] else []
+        return self._target.client_hosts if fault.params["whole"] else []
 
     async def _isolate(self, fault: FaultPlan, random: Random) -> None:
         direction = "both" if fault.kind == "isolate" else "out" if fault.params["outgoing"] else "in"

@@ -126,7 +126,7 @@ class Nemesis:
         """Returns the links between a random machine and one client, or all clients if the fault is `whole`."""
         target = self._target
         machine = self._machine(random)
-        hosts = [actor.host for actor in target.actors]
+        hosts = target.client_hosts
         if not fault.params["whole"] and hosts:
             hosts = [random.choice(hosts)]
         links: list[Link] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.sim.actors.actor import Actor
@@ -38,6 +38,8 @@ class FaultTarget:
     quorum_logs: QuorumLogs
     losses: LostMachines
     supervisor: Supervisor
+    #: Hosts of clients that are not actors.
+    other_clients: list[str] = field(default_factory=list)
     #: Virtual time at which the time of faults began.
     began: float = 0.0
 
@@ -56,6 +58,10 @@ class FaultTarget:
     @property
     def history(self) -> History:
         return self.clients.history
+
+    @property
+    def client_hosts(self) -> list[str]:
+        return [actor.host for actor in self.actors] + self.other_clients
 
     @property
     def controller(self) -> Machine | None:

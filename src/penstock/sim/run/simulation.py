@@ -197,22 +197,30 @@ class Simulation:
         if not all(await self.environment.power_on()):
             return None
         await self._bounded("creating the topics", START_BOUND_S, self._create_topics())
-        self.target.began = self.timeline.now
-        supervisors = [asyncio.ensure_future(self.supervisor.supervise(machine)) for machine in self.machines]
-        if not self.plan.layout.single_node:
-            supervisors.append(asyncio.ensure_future(self._watch()))
+        supervisors = self.begin_supervision()
         acting = [asyncio.ensure_future(actor.run()) for actor in self.actors]
-        if self.counts_points:
-            self.points.begin()
-        nemesis = Nemesis(self.target)
-        faults = [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
+        faults = self.begin_faults()
         await asyncio.sleep(self.plan.duration_s)
-        await self._heal(faults)
+        await self.heal(faults)
         await self._finish(acting)
         view = await self._verify()
         for task in supervisors:
             task.cancel()
         return view
+
+    def begin_supervision(self) -> list[asyncio.Task[None]]:
+        """Begins to restart machines that are down and to compare the machines; returns the tasks that do this."""
+        self.target.began = self.timeline.now
+        supervisors = [asyncio.ensure_future(self.supervisor.supervise(machine)) for machine in self.machines]
+        if not self.plan.layout.single_node:
+            supervisors.append(asyncio.ensure_future(self._watch()))
+        return supervisors
+
+    def begin_faults(self) -> list[asyncio.Task[None]]:
+        if self.counts_points:
+            self.points.begin()
+        nemesis = Nemesis(self.target)
+        return [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
 
     async def _watch(self) -> None:
         while True:
@@ -237,7 +245,7 @@ class Simulation:
 
         await run_in(loop, create())
 
-    async def _heal(self, faults: list[asyncio.Task[None]]) -> None:
+    async def heal(self, faults: list[asyncio.Task[None]]) -> None:
         for fault in faults:
             fault.cancel()
         for outcome in await asyncio.gather(*faults, return_exceptions=True):

@@ -1,0 +1,48 @@
+"""A simulated cluster for real clients: `with penstock.testing.SimBridge(seed=7, profile="crash") as cluster:`."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.run.bridge import BridgedCluster
+from penstock.testing.loop_thread import LoopThread
+
+START_LIMIT_S = 120.0
+
+
+class SimBridge:
+    """Runs the machines and faults of a seed in a background thread, in real time, behind loopback sockets."""
+
+    def __init__(self, seed: int = 0, profile: str = "calm", *, nodes: int = 3, seconds: float = 20.0) -> None:
+        self._cluster = BridgedCluster(draw_plan(seed, profile, nodes=nodes, duration_s=seconds))
+        self._thread: LoopThread | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._cluster.bootstrap_servers
+
+    @property
+    def violations(self) -> list[str]:
+        """The rules that the nodes have broken so far, as far as they can be checked from outside the clients."""
+        return [str(violation) for violation in self._cluster.violations]
+
+    @property
+    def story(self) -> list[str]:
+        return [str(line) for line in self._cluster.story]
+
+    def wait_until_healed(self, limit_s: float) -> bool:
+        """Waits until the time of faults is over and all machines are healed. Returns False after `limit_s`."""
+        return self._cluster.healed.wait(limit_s)
+
+    def __enter__(self) -> SimBridge:
+        self._thread = LoopThread("penstock-sim")
+        self._thread.run(self._cluster.start(), START_LIMIT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._thread.run(self._cluster.close(), START_LIMIT_S)
+            self._thread.end()

@@ -10,7 +10,8 @@
     > read t
     a@0 b@1
 
-A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`.
+A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`. A script
+that begins with `> directories /data,/more` has one machine with these log directories.
 `scenario_text` has the grammar; each method `do_…` of `ScenarioRunner` is a command.
 """
 
@@ -51,6 +52,7 @@ from penstock.sim.engine.machine import DATA, Machine
 from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
+from penstock.sim.run.move_commands import MoveCommands
 from penstock.sim.run.scenario_text import Line, answered, parse
 
 BOUND_S = 100_000.0
@@ -64,7 +66,8 @@ def run_script(
     lines = list(parse(text, includes))
     first = next((command.split() for line in lines for command in line.commands), [""])
     nodes = int(first[1]) if first[0] == "nodes" else 1
-    runner = ScenarioRunner(seed, settings or {}, nodes)
+    own = {"log.dirs": first[1]} if first[0] == "directories" else {}
+    runner = ScenarioRunner(seed, {**(settings or {}), **own}, nodes)
     return runner.environment.run(runner.perform(lines), runner.loop, until=BOUND_S)
 
 
@@ -117,7 +120,7 @@ class ScenarioRunner:
             for name in dir(self)
             if name.startswith("do_")
         }
-        self._commands |= HeldRequest(self.fabric).commands
+        self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
 
     async def perform(self, lines: Sequence[Line]) -> str:
         logger = logging.getLogger("penstock")

@@ -1,0 +1,117 @@
+"""Commands of scenarios about log directories: moves of replicas, and crashes at a certain change of the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from fnmatch import fnmatchcase
+
+from penstock.disk.volume import Severity
+from penstock.protocol.vocabulary import TopicPartition
+from penstock.replication.directory_move import MoveFigures
+from penstock.sim.engine.environment import Environment
+from penstock.sim.engine.loop import ProcessDied, ProcessKilled, run_in
+from penstock.sim.engine.machine import Machine
+
+Place = Callable[[str], TopicPartition]
+
+
+class MoveCommands:
+    """Runs the commands `move`, `moves`, `where`, `directories` and `die-at`."""
+
+    def __init__(self, environment: Environment, place: Place) -> None:
+        self._environment = environment
+        self._place = place
+        #: The moves of a process whose ended moves were shown, and how many.
+        self._shown: tuple[object, int] = (None, 0)
+        self.commands: dict[str, Callable[..., Awaitable[str]]] = {
+            "move": self.move,
+            "moves": self.moves,
+            "where": self.where,
+            "directories": self.directories,
+            "die-at": self.die_at,
+        }
+
+    async def directories(self, paths: str) -> str:
+        """Sets the log directories of all machines; allowed only as the first command."""
+        return ""
+
+    async def move(self, place: str, path: str, on: str = "n1") -> str:
+        """Asks a machine to move its replica of a partition to a directory. Shows the error code of the answer."""
+        topic, index = self._place(place)
+        machine = self._environment.machine(on)
+
+        async def ask() -> str:
+            broker = machine.broker
+            assert broker is not None
+            target = broker.logs.dirs.find(path)
+            return broker.moves.request(topic, index, target, broker.partitions.find(topic, index)).name
+
+        return await self._in(machine, ask())
+
+    async def moves(self, what: str = "settled", on: str = "n1") -> str:
+        """Waits until all moves have ended and shows those that are new; with `now`, shows moves under way."""
+        machine = self._environment.machine(on)
+
+        async def settle() -> str:
+            broker = machine.broker
+            assert broker is not None
+            if what == "now":
+                return "\n".join(f"{_told(each)}, {each.records_left} left" for each in broker.moves.figures())
+            await broker.moves.settle()
+            ended = list(broker.moves.ended)
+            before = self._shown[1] if self._shown[0] is broker.moves else 0
+            self._shown = broker.moves, len(ended)
+            return "\n".join(_told(each) for each in ended[before:])
+
+        return await self._in(machine, settle())
+
+    async def _in(self, machine: Machine, work: Awaitable[str]) -> str:
+        if machine.loop is None:
+            return "not running"
+
+        async def done() -> str:
+            return await work
+
+        try:
+            return await run_in(machine.loop, done())
+        except ProcessDied:
+            return "died"
+
+    async def where(self, place: str, on: str = "n1") -> str:
+        """Shows the directories of a partition's logs on a machine's disk, without the unique parts of their names."""
+        topic, index = self._place(place)
+        machine = self._environment.machine(on)
+        found: list[str] = []
+        for path in machine.data_directories:
+            for name in sorted(machine.volume.directory(path).entries):
+                if name == f"{topic}-{index}":
+                    found.append(f"{path} current")
+                elif name.startswith(f"{topic}-{index}."):
+                    found.append(f"{path} {name.rpartition('-')[2]}")
+        return "\n".join(found) or "nowhere"
+
+    async def die_at(self, kind: str, path: str, what: str = "kill", on: str = "n1") -> str:
+        """Makes a machine die inside its next change of this kind to a path that the pattern `path` matches."""
+        machine = self._environment.machine(on)
+        disk = machine.disk
+        assert disk is not None
+
+        def how() -> None:
+            machine.kill() if what == "kill" else machine.lose_power(Severity.EVERYTHING)
+
+        def on_change(found: str, where: str) -> None:
+            if found == kind and fnmatchcase(where, path):
+                disk.on_change = None
+                disk.loop.kill()
+                timeline = machine.fabric.timeline
+                timeline.at(timeline.now, how)
+                raise ProcessKilled
+
+        disk.on_change = on_change
+        return ""
+
+
+def _told(figures: MoveFigures) -> str:
+    reason = f" ({figures.reason})" if figures.reason else ""
+    move = f"{figures.topic}-{figures.partition} from {figures.source} to {figures.target}"
+    return f"{move}: {figures.state.value}{reason}"

@@ -5,7 +5,9 @@ import pytest
 from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, shares
 
 from penstock.groups.config import GroupConfig
-from penstock.groups.consumer.subscribe import MAX_PATTERNS
+from penstock.groups.consumer import advance
+from penstock.groups.consumer.subscribe import MAX_PATTERNS, metadata_hash
+from penstock.metadata.image import MetadataImage
 from penstock.protocol.errors import ErrorCode
 
 
@@ -34,6 +36,28 @@ def test_an_unchanged_heartbeat_writes_no_record_and_returns_no_assignment() -> 
     written = len(driver.journal)
     response = driver.beat("a", epoch)
     assert (shares(response), response.member_epoch, len(driver.journal)) == (None, epoch, written)
+
+
+def test_heartbeats_compare_the_topics_again_only_after_a_change_of_the_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    compared: list[frozenset[str]] = []
+
+    def compare(image: MetadataImage, topics: frozenset[str]) -> int:
+        compared.append(topics)
+        return metadata_hash(image, topics)
+
+    monkeypatch.setattr(advance, "metadata_hash", compare)
+    driver.beat("a", epoch)
+    assert compared == []
+    driver.see({"t": 4, "other": 1})
+    driver.see({"t": 5, "other": 1})
+    assert driver.beat("a", epoch).member_epoch == epoch + 1
+    assert compared == [frozenset({"t"})]
+    driver.beat("a", epoch + 1)
+    assert len(compared) == 1
 
 
 def test_a_partition_goes_to_its_new_owner_only_after_the_old_owner_released_it() -> None:

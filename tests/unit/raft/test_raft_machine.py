@@ -167,6 +167,20 @@ def test_a_voter_with_new_endpoints_reports_them_to_the_leader() -> None:
         assert member.high_watermark == 4
 
 
+def test_a_leader_with_new_endpoints_records_them_once_the_last_change_of_voters_is_committed() -> None:
+    cluster = three_with_leader()
+    leader = cluster.members[1].running.core
+    assert leader.voters.latest_offset == leader.high_watermark - 1
+    moved = leader.voter = Voter(1, voter(1).directory_id, (("CONTROLLER", "elsewhere", 9093),))
+    cluster.now += 600
+    for node_id in cluster.members:
+        cluster.tick(node_id)
+    settle(cluster)
+    for member in cluster.members.values():
+        assert member.running.core.voters.latest.find(1) == moved
+        assert member.high_watermark == 4
+
+
 def test_an_update_for_an_unknown_voter_is_refused() -> None:
     raft = alone()
     lead(raft)

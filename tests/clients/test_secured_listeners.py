@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,6 +226,7 @@ def own(secured: Broker, authority: Authority, login: Login | None, listener: st
             return await connection.request(MetadataRequest(topics=None))
         finally:
             connection.close()
+            await connection.wait_closed()
 
     return asyncio.run(connect())
 
@@ -242,6 +245,58 @@ def test_own_client_reports_a_refused_login_without_the_password(secured: Broker
         own(secured, authority, Login("SCRAM-SHA-256", "ann", "hunter2"))
     assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "hunter2" not in str(refused.value)
+
+
+def test_command_line_uses_a_file_of_client_properties(secured: Broker, authority: Authority, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
+        'sasl.jaas.config=x.ScramLoginModule required username="ann" password="ann-secret";\n'
+        f"ssl.truststore.type=PEM\nssl.truststore.location={authority.ca}\n"
+    )
+
+    def penstock(*more: str) -> subprocess.CompletedProcess[str]:
+        words = ("topic", "list", "-b", secured.bootstrap_of("SASL_SSL"), *more)
+        command = [sys.executable, "-m", "penstock.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    listed = penstock("--command-config", str(config))
+    assert (listed.returncode, "orders" in listed.stdout) == (0, True), listed.stderr
+    config.write_text(config.read_text().replace("ann-secret", "hunter2"))
+    refused = penstock("--command-config", str(config))
+    assert refused.returncode != 0
+    assert "Invalid credentials" in refused.stderr
+    assert "hunter2" not in refused.stderr
+    assert penstock("--timeout", "5").returncode != 0
+
+
+def test_command_line_manages_users_and_acls(secured: Broker, authority: Authority, tmp_path: Path) -> None:
+    config = tmp_path / "admin.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=admin\nsasl.password=admin-secret\n"
+        f"ssl.ca.location={authority.ca}\n"
+    )
+
+    def penstock(*words: str, stdin: str | None = None, code: int = 0) -> Any:
+        where = ("-b", secured.bootstrap_of("SASL_SSL"), "--command-config", str(config), "--json")
+        command = [sys.executable, "-m", "penstock.cli.main", *words, *where]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else None
+
+    penstock("user", "set", "max", "--password-file", "-", stdin="max-secret\n")
+    users = {(row["user"], row["mechanism"]) for row in penstock("user", "list")}
+    assert {("max", "SCRAM-SHA-256"), ("max", "SCRAM-SHA-512")} <= users
+    assert own(secured, authority, Login("SCRAM-SHA-512", "max", "max-secret")).topics == []
+    penstock("acl", "allow", "--topic", "ord", "--prefixed", "--principal", "User:max", "--operation", "read")
+    (row,) = penstock("acl", "list", "--principal", "User:max")
+    assert (row["resource"], row["name"], row["pattern"], row["operation"]) == ("topic", "ord", "prefixed", "read")
+    names = [topic.name for topic in own(secured, authority, Login("SCRAM-SHA-512", "max", "max-secret")).topics]
+    assert names == ["orders"]
+    penstock("acl", "remove", "--topic", "ord", "--prefixed", "--principal", "User:max")
+    penstock("acl", "remove", "--topic", "ord", "--prefixed", "--principal", "User:max", code=4)
+    penstock("user", "remove", "max")
+    penstock("user", "remove", "max", code=4)
 
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])

@@ -10,6 +10,7 @@ import argparse
 import socket
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.cli import output
@@ -105,6 +106,7 @@ def connect(
     settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
+    settings = replace(settings, **_credentials(getattr(args, "command_config", None)))
     try:
         client = Client(args.bootstrap, settings=settings)
     except ValueError as wrong:
@@ -114,6 +116,20 @@ def connect(
         raise Failure(sentence, Exit.CANNOT_CONNECT) from problem
     with client:
         yield Broker(client)
+
+
+def _credentials(path: str | None) -> dict[str, Any]:
+    """Returns the TLS context and the login that --command-config asks for. Raises Failure."""
+    if path is None:
+        return {}
+    from penstock.cli.properties import read_file
+    from penstock.client.client_security import ClientSecurityError, credentials_of
+
+    try:
+        found = credentials_of(read_file(path, "client properties"))
+    except ClientSecurityError as wrong:
+        raise Failure(f"{path}: {wrong}", Exit.USAGE) from None
+    return {"tls": found.tls, "login": found.login}
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:

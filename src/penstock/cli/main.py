@@ -26,13 +26,17 @@ NOUNS = {
     "group": "list and describe consumer groups, move, export and delete their offsets",
     "cluster": "show nodes and partitions, move replicas, compare them",
     "quorum": "describe the metadata quorum, add and remove voters",
+    "acl": "list, add and remove ACLs",
+    "user": "list SCRAM users, set their passwords and remove them",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
     "pipeline": "run and inspect data pipelines on Spark",
     "sim": "run a cluster with faults in virtual time, from one seed",
 }
 
-WITH_VERBS = frozenset({"storage", "topic", "config", "group", "cluster", "quorum", "txn", "log", "pipeline"})
+WITH_VERBS = frozenset(
+    {"acl", "user", "storage", "topic", "config", "group", "cluster", "quorum", "txn", "log", "pipeline"}
+)
 
 EPILOG = """\
 Every command takes --help. Commands that talk to a broker take --bootstrap HOST:PORT (or PENSTOCK_BOOTSTRAP); results

@@ -23,15 +23,15 @@ def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Sett
         raise Failure(f"{path}: {problem}", Exit.USAGE) from problem
 
 
-def read_file(path: str) -> dict[str, str]:
-    """Returns the properties of a file without checking their values."""
+def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
+    """Returns the properties of a file without checking their values. `kind` names the file in a failure."""
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.properties import duplicate_properties, parse_properties
 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise Failure(f"{path} does not exist: name a server.properties file", Exit.NOT_FOUND) from None
+        raise Failure(f"{path} does not exist: name a {kind} file", Exit.NOT_FOUND) from None
     except (OSError, UnicodeDecodeError) as problem:
         raise Failure(f"{path} can't be read: {problem}", Exit.USAGE) from problem
     try:

@@ -205,7 +205,8 @@ class BrokerConnection:
             if settings.login is not None:
                 await connection._authenticate(settings.login)
         except BaseException:
-            connection.close()
+            sentence = f"The connection to {connection.address} was given up before it was ready."
+            stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence))  # at once: nothing is left to be sent
             raise
         return connection
 

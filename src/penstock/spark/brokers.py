@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from penstock.client.client_security import ClientSecurityError, credentials_of
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import ConsumerSettings
+from penstock.client.credentials import Credentials
 from penstock.client.retry import Retry
 from penstock.client.sync import Client
 from penstock.protocol.vocabulary import READ_COMMITTED, READ_UNCOMMITTED
@@ -53,11 +54,13 @@ def fetch_settings(options: SourceOptions) -> ConsumerSettings:
 
 def connection_settings(options: SourceOptions) -> ConnectionSettings:
     """Returns the timeouts, the client id and TLS that the options name. Raises SourceError."""
+    credentials = _credentials(options)
     return ConnectionSettings(
         client_id=options.client.get("client.id", "penstock-spark"),
         connect_timeout_s=_number(options, "socket.connection.setup.timeout.ms", CONNECT_TIMEOUT_MS) / 1000,
         request_timeout_s=_number(options, "request.timeout.ms", 30_000) / 1000,
-        tls=_tls(options),
+        tls=credentials.tls,
+        login=credentials.login,
     )
 
 
@@ -68,32 +71,13 @@ def _retry(options: SourceOptions) -> Retry:
     )
 
 
-def _tls(options: SourceOptions) -> ssl.SSLContext | None:
-    protocol = options.client.get("security.protocol", "PLAINTEXT").upper()
-    if protocol == "PLAINTEXT":
-        return None
-    if protocol != "SSL":
-        raise SourceError(
-            f"Option kafka.security.protocol is {protocol}, which is not supported: use PLAINTEXT or SSL."
-        )
-    authority = options.client.get("ssl.ca.location")
-    if options.client.get("ssl.truststore.type", "").upper() == "PEM":
-        authority = authority or options.client.get("ssl.truststore.location")
-    elif "ssl.truststore.location" in options.client:
-        raise SourceError("A Java trust store can't be read: set kafka.ssl.truststore.type=PEM and name a PEM file.")
+def _credentials(options: SourceOptions) -> Credentials:
+    security = ("security.protocol", "ssl.", "sasl.")
+    named = {name: text for name, text in options.client.items() if name.startswith(security)}
     try:
-        context = ssl.create_default_context(cafile=authority)
-        if "ssl.keystore.location" in options.client:
-            if options.client.get("ssl.keystore.type", "").upper() != "PEM":
-                raise SourceError(
-                    "A Java key store can't be read: set kafka.ssl.keystore.type=PEM and name a PEM file."
-                )
-            context.load_cert_chain(options.client["ssl.keystore.location"])
-    except OSError as error:
-        raise SourceError(f"The certificates that the kafka.ssl.* options name can't be read: {error}.") from None
-    if options.client.get("ssl.endpoint.identification.algorithm") == "":
-        context.check_hostname = False
-    return context
+        return credentials_of(named)
+    except ClientSecurityError as problem:
+        raise SourceError(f"The kafka.* options can't be used: {problem}") from None
 
 
 def _number(options: SourceOptions, name: str, default: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from penstock.client.client_security import SECURITY_PROPERTIES
 from penstock.spark.errors import SourceError
 
 
@@ -31,10 +32,7 @@ SOURCE = words(
 )
 SINK = words("topic exactlyOnce includeHeaders autoCreateTopics extraColumns checkpointLocation queryName")
 OPTIONS = tuple(dict.fromkeys((*SOURCE, *SINK)))
-_SECURITY = words(
-    "security.protocol ssl.truststore.location ssl.truststore.type ssl.endpoint.identification.algorithm "
-    "ssl.keystore.location ssl.keystore.type ssl.ca.location"
-)
+_SECURITY = tuple(sorted(SECURITY_PROPERTIES))
 #: Client properties that the source uses; other consumer properties are ignored, because existing jobs set them.
 CONSUMER_ACTED_ON = (
     *words(
@@ -51,7 +49,7 @@ CONSUMER_IGNORED = words(
     "max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy metric.reporters "
     "metrics.num.samples metrics.recording.level metrics.sample.window.ms partition.assignment.strategy "
     "receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms security.providers send.buffer.bytes "
-    "session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols "
+    "session.timeout.ms socket.connection.setup.timeout.max.ms "
     "ssl.keymanager.algorithm ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm"
 )
 CONSUMER_REFUSED = {

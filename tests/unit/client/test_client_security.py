@@ -1,0 +1,73 @@
+"""Security properties of clients, under Java's and librdkafka's names."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from penstock.client.client_security import ClientSecurityError, credentials_of
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="s3cret";'
+SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+
+
+def test_plaintext_needs_no_credentials() -> None:
+    assert credentials_of({}).login is None
+    assert credentials_of({"security.protocol": "plaintext", "client.id": "x"}).tls is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"sasl.jaas.config": JAAS},
+        {"sasl.username": "ann", "sasl.password": "s3cret"},
+    ],
+)
+def test_login_has_java_and_librdkafka_names(properties: dict[str, str]) -> None:
+    login = credentials_of({**SASL, **properties}).login
+    assert login is not None
+    assert (login.mechanism, login.username, login.password) == ("SCRAM-SHA-256", "ann", "s3cret")
+    assert "s3cret" not in repr(login)
+
+
+def test_tls_trusts_the_system_by_default_and_checks_the_host_name() -> None:
+    context = credentials_of({"security.protocol": "SSL"}).tls
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
+
+
+@pytest.mark.parametrize("value", ["", "none"])
+def test_host_name_is_not_checked_only_on_request(value: str) -> None:
+    context = credentials_of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value}).tls
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"security.protocol": "TLS"}, "security.protocol is TLS"),
+        ({"sasl.username": "ann"}, "sasl.username has no effect with security.protocol=PLAINTEXT"),
+        ({"ssl.ca.location": "x"}, "ssl.ca.location has no effect"),
+        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism has no effect"),
+        ({"security.protocol": "SSL", "ssl.engine.factory.class": "X"}, "ssl.engine.factory.class is not supported"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}, "can't be read"),
+        ({"security.protocol": "SSL", "ssl.key.pem": "x"}, "belong together"),
+        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is not set"),
+        ({**SASL}, "SASL needs a user"),
+        ({**SASL, "sasl.jaas.config": "nonsense"}, "can't be parsed"),
+        ({**SASL, "sasl.mechanism": "GSSAPI", "sasl.username": "a", "sasl.password": "b"}, "'GSSAPI' is not supported"),
+        ({**SASL, "sasl.oauthbearer.scope": "x"}, "is not supported"),
+    ],
+)
+def test_property_that_would_not_protect_is_refused(properties: dict[str, str], reason: str) -> None:
+    with pytest.raises(ClientSecurityError, match=reason):
+        credentials_of(properties)
+
+
+def test_pem_files_of_librdkafka_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(ClientSecurityError, match="trust store has no certificate"):
+        credentials_of({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "ca.pem")})

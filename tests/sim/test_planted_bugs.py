@@ -44,6 +44,7 @@ QUICK = frozenset(
         "min-isr-ignored",
         "old-log-removed-before-sync",
         "open-transactions-shown",
+        "producers-of-truncated-batches",
         "revocation-not-awaited",
         "share-acknowledgements-lost",
         "share-count-reset",

@@ -145,7 +145,7 @@ class ReplicaContents:
             return
         key = (log.topic_id, log.partition)
         machine = self._machine_of(log)
-        partition = _hosted(machine, key) if machine is not None else None
+        partition = hosted(machine, key) if machine is not None else None
         if machine is None or partition is None:
             return  # the node starts and has not assigned the log to its partition yet
         cursor = self._cursor(machine, key, log)
@@ -292,7 +292,7 @@ class ReplicaContents:
         for other in self._machines:
             if other is machine or other.node_id not in isr or other in lost or other.state is not State.SERVING:
                 continue
-            replica = _hosted(other, key)
+            replica = hosted(other, key)
             if replica is None or not replica.is_open or replica.log.offline:
                 continue
             if replica.image.partition_epoch > partition.image.partition_epoch:
@@ -307,7 +307,8 @@ def _name(known: Committed) -> str:
     return f"{known.name[0]}-{known.name[1]}"
 
 
-def _hosted(machine: Machine, key: Key) -> Partition | None:
+def hosted(machine: Machine, key: Key) -> Partition | None:
+    """Returns the machine's replica of a partition; None if its node does not run or has no such replica."""
     broker = machine.broker
     if broker is None or not machine.holds_partitions:
         return None

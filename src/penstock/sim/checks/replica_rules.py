@@ -157,19 +157,23 @@ def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> It
         where = f"{partition.topic}-{partition.index} on {machine.name}"
         try:
             for segment in partition.log.segments:
-                yield from _misleading(where, segment)
+                yield from misleading(where, segment)
         except KafkaError:
             continue  # its disk failed: no client reads it
 
 
-def _misleading(where: str, segment: Segment) -> Iterator[str]:
+def misleading(where: str, segment: Segment) -> Iterator[str]:
+    """Yields the first entry of each index that matches no batch, or whose timestamp is not the largest so far."""
     batches = dict(scan_headers(segment.file, 0, segment.size))
     for offset, position in segment.index.entries():
         header = batches.get(position)
         if header is None or header.last_offset != offset:
             yield f"{where}: the index of segment {segment.base_offset} has offset {offset} at byte {position}"
             return
-    newest = {header.last_offset: header.max_timestamp for header in batches.values()}
+    newest: dict[int, int] = {}
+    largest = -1
+    for header in batches.values():
+        largest = newest[header.last_offset] = max(largest, header.max_timestamp)
     for timestamp, offset in segment.time_index.entries():
         if newest.get(offset) != timestamp:
             yield f"{where}: the time index of segment {segment.base_offset} has {timestamp} at offset {offset}"

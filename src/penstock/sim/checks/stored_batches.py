@@ -54,7 +54,7 @@ def batches_of_directory(volume: Volume, path: str) -> Iterator[StoredBatch]:
 class Cursor:
     """Reads an open log from its start to its end, each batch once; a truncation or compaction moves it back."""
 
-    __slots__ = ("_position", "_segment", "_truncations", "log", "offset")
+    __slots__ = ("_position", "_segment", "_truncations", "log", "offset", "rewinds")
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -63,11 +63,14 @@ class Cursor:
         self._segment: Segment | None = None
         self._position = 0
         self._truncations = log.truncations
+        self.rewinds = 0
+        """How often the cursor has started again."""
 
     def rewind(self) -> None:
         """Makes the cursor read the log from its start again."""
         self._segment = None
         self.offset = -1
+        self.rewinds += 1
 
     def read(self, volume: Volume, end: int) -> Iterator[StoredBatch]:
         """Yields the batches that end at or below `end` and were not read yet. A batch counts as read with the next."""

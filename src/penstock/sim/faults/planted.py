@@ -86,6 +86,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "fetch-without-end": (1, 8),
     "partition-given-before-its-release": (3, 20),
     "revocation-not-awaited": (3, 20),
+    "producers-of-truncated-batches": (2, 20),
+    "time-index-of-the-last-batch": (2, 20),
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},

@@ -8,8 +8,10 @@ from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
 from penstock.groups.consumer import heartbeat, reconcile
+from penstock.log import shorten
 from penstock.log.log import Log
 from penstock.log.scan import scan_headers
+from penstock.log.segment import Segment
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
 from penstock.records.batches import split_batches
@@ -95,6 +97,22 @@ def _owns_nothing(old: Any) -> Any:
     return lambda owned, revoked: False
 
 
+def _producers_stay(old: Any) -> Any:
+    def rebuild_producers(log: Log, *args: Any) -> dict[int, Any]:
+        log.producers.map_end_offset = log.log_end_offset
+        return {}
+
+    return rebuild_producers
+
+
+def _last_is_largest(old: Any) -> Any:
+    def account(self: Segment, header: Any, position: int) -> None:
+        self._max_timestamp = min(self.max_timestamp, header.max_timestamp - 1)
+        old(self, header, position)
+
+    return account
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -151,5 +169,19 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "calm",
         3,
         ((reconcile, "_still_owns", _owns_nothing),),
+    ),
+    "producers-of-truncated-batches": Subtle(
+        "a truncation keeps the producer state of the batches that it removes",
+        "producer state",
+        "network",
+        3,
+        ((shorten, "rebuild_producers", _producers_stay),),
+    ),
+    "time-index-of-the-last-batch": Subtle(
+        "the time index has the timestamp of the last batch, not the largest so far",
+        "offset and time index",
+        "hostile",
+        3,
+        ((Segment, "account", _last_is_largest),),
     ),
 }

@@ -28,6 +28,7 @@ from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History, UncleanElection
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.checks.quorum_logs import QuorumLogs
+from penstock.sim.checks.rebuilt_state import RebuiltStates
 from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
 from penstock.sim.checks.replica_contents import ReplicaContents
 from penstock.sim.checks.replica_rules import (
@@ -41,7 +42,7 @@ from penstock.sim.checks.replica_rules import (
 )
 from penstock.sim.checks.restart_rules import changes_by_restart
 from penstock.sim.checks.story import Story, StoryLine, Violation
-from penstock.sim.checks.taps import tapped
+from penstock.sim.checks.taps import Tap, tapped
 from penstock.sim.checks.watcher import Excuses, Watcher
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import SimulationError, run_in
@@ -118,6 +119,7 @@ class Simulation:
         )
         self.history.commit_time = self.contents.commit_time
         self.contents.on_unclean = self._elected_unclean
+        self.rebuilt = RebuiltStates(self.machines, self.story.violated, self.history.damaged)
         self.ownership = GroupOwnership(
             self.machines,
             lambda: self.timeline.now,
@@ -171,7 +173,7 @@ class Simulation:
     def run(self) -> Verdict:
         view: FinalView | None = None
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
-        with self._logs_captured(), tapped([*self.contents.taps(), *self.ownership.taps()]), self.environment.running():
+        with self._logs_captured(), tapped(self._taps()), self.environment.running():
             try:
                 with watched(self.timeline):
                     view = self.timeline.run(self._run(), self.loop, until=bound)
@@ -184,6 +186,9 @@ class Simulation:
         if view is not None:
             self.story.violations += judge(self.plan, self.history, view)
         return self._verdict()
+
+    def _taps(self) -> list[Tap]:
+        return [*self.contents.taps(), *self.ownership.taps(), *self.rebuilt.taps()]
 
     def _end(self) -> None:
         # A task whose exception was never retrieved reports it when it is collected, but not once its process is dead.
@@ -288,6 +293,7 @@ class Simulation:
         if first is None:
             return None
         starts = replica_starts(self.machines)
+        self.rebuilt.compare_all()
         # Before the restart, which may rebuild wrong indexes.
         first.problems += indexes_fit(self.machines, self.history.damaged)
         first.problems += epochs_fit(self.machines, self.history.damaged)
@@ -300,6 +306,7 @@ class Simulation:
                 await self._bounded(what, CONVERGE_BOUND_S, self._converge())
         again = await self._bounded("reading everything again", VERIFY_BOUND_S, self._read("verify2"))
         if again is not None:
+            self.rebuilt.compare_all()
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             shrinking = {topic.name for topic in self.plan.topics if topic.shrinks}

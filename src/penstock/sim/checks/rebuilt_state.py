@@ -1,0 +1,227 @@
+"""Compares the state that a replica derives from its log with what a rebuild from the log gives.
+
+    producer state           epoch, last sequence number, last offset and open transaction of each producer
+    leader epochs            the epoch of each batch
+    transaction index        each aborted transaction, and no other
+    offset and time index    each entry points to the right batch and has the largest timestamp so far
+
+Each replica is compared when its log is opened or truncated, when its partition's leader or leader epoch changes, and
+at the end of the run. The rebuild reads each batch once; after a truncation it starts again. A producer that expired is
+removed from the rebuilt state too. The node's memory is compared, and of its files only what the node has read already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
+from penstock.broker.replicas.partition import Partition
+from penstock.log.epochs import LeaderEpochCache
+from penstock.log.log import Log
+from penstock.log.producers import ProducerEntry, ProducerStateManager
+from penstock.log.scan import CorruptBatchError
+from penstock.protocol.vocabulary import TopicPartition
+from penstock.records.control import read_end_txn
+from penstock.records.header import parse_header
+from penstock.sim.checks.replica_contents import hosted
+from penstock.sim.checks.replica_rules import misleading
+from penstock.sim.checks.stored_batches import Cursor, StoredBatch
+from penstock.sim.checks.taps import Tap
+from penstock.sim.engine.machine import Machine, State
+
+Key = tuple[bytes, int]
+
+
+class Rebuilt:
+    """The state of one replica, rebuilt from its log."""
+
+    def __init__(self, log: Log) -> None:
+        self.cursor = Cursor(log)
+        self.seen: tuple[int, int] | None = None
+        """The leader and the leader epoch when the replica was last compared."""
+        self.reset()
+
+    def reset(self) -> None:
+        self.start = -1
+        self.producers = ProducerStateManager()
+        self.epochs = LeaderEpochCache()
+        self.aborted: dict[int, tuple[int, int]] = {}
+        self._rewinds = self.cursor.rewinds
+
+    def read_on(self, machine: Machine) -> None:
+        """Reads the batches that were appended since the last comparison."""
+        for batch in self.cursor.read(machine.volume, self.cursor.log.log_end_offset):
+            if self.cursor.rewinds != self._rewinds:
+                self.reset()
+            self._add(batch)
+        if self.cursor.rewinds != self._rewinds:
+            self.reset()
+
+    def _add(self, batch: StoredBatch) -> None:
+        header = parse_header(batch.data)
+        if self.start < 0:
+            self.start = header.base_offset
+        if header.partition_leader_epoch != self.epochs.latest_epoch:
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            ended = self.producers.update(header, read_end_txn(batch.data) if header.is_control else None)
+            if ended is not None and ended.aborted:
+                self.aborted[header.base_offset] = (ended.producer_id, ended.first_offset)
+
+
+class RebuiltStates:
+    def __init__(
+        self,
+        machines: Sequence[Machine],
+        violated: Callable[[str, str], None],
+        damaged: AbstractSet[TopicPartition],
+    ) -> None:
+        self._machines = machines
+        self._violated = violated
+        self._damaged = damaged
+        self._replicas: dict[tuple[Machine, Key], Rebuilt] = {}
+        self._reported: set[tuple[str, Key]] = set()
+
+    def taps(self) -> list[Tap]:
+        return [
+            Tap(Partition, "_take_role", self.role_changed),
+            Tap(Partition, "follow_image", self.role_changed),
+            Tap(Log, "truncate_to", self.truncated),
+            Tap(ProducerStateManager, "remove_expired", self.expired, before=True),
+        ]
+
+    def expired(self, producers: ProducerStateManager, now_ms: int, expiration_ms: int) -> None:
+        """Removes expired producers from the rebuilt state too, just before the node does."""
+        for (machine, _), rebuilt in self._replicas.items():
+            if rebuilt.cursor.log.producers is producers:
+                rebuilt.read_on(machine)
+                rebuilt.producers.remove_expired(now_ms, expiration_ms)
+                return
+
+    def role_changed(self, partition: Partition, *_: object) -> None:
+        if not partition.is_open:
+            return
+        machine = self._machine_of(partition.log)
+        if machine is not None:
+            role = (partition.image.leader, partition.image.leader_epoch)
+            if self._rebuilt(machine, partition).seen != role:
+                self._compare(machine, partition)
+                self._rebuilt(machine, partition).seen = role
+
+    def truncated(self, log: Log, *_: object) -> None:
+        machine = self._machine_of(log)
+        partition = hosted(machine, (log.topic_id, log.partition)) if machine is not None else None
+        if machine is not None and partition is not None and partition.is_open and partition.log is log:
+            self._compare(machine, partition)
+
+    def _machine_of(self, log: Log) -> Machine | None:
+        return next((each for each in self._machines if each.disk is log.environment.disk), None)
+
+    def compare_all(self) -> None:
+        """Compares every replica that is open."""
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:
+                continue
+            for partition in broker.partitions:
+                if partition.is_open:
+                    self._compare(machine, partition)
+
+    def _rebuilt(self, machine: Machine, partition: Partition) -> Rebuilt:
+        at = (machine, (partition.topic_id, partition.index))
+        rebuilt = self._replicas.get(at)
+        if rebuilt is None or rebuilt.cursor.log is not partition.log:
+            rebuilt = self._replicas[at] = Rebuilt(partition.log)
+        return rebuilt
+
+    def _compare(self, machine: Machine, partition: Partition) -> None:
+        log, name = partition.log, (partition.topic, partition.index)
+        if log.offline or name in self._damaged or machine.disk_faults:
+            return  # the node may have read nothing, or wrong bytes
+        first = (machine, (partition.topic_id, partition.index)) not in self._replicas
+        rebuilt = self._rebuilt(machine, partition)
+        rebuilt.read_on(machine)
+        if first or rebuilt.seen is None:
+            _forget_expired(rebuilt, log)
+        for rule, what in _differences(rebuilt, log):
+            self._broken(rule, (partition.topic_id, partition.index), f"{name[0]}-{name[1]} on {machine.name}: {what}")
+
+    def _broken(self, rule: str, key: Key, what: str) -> None:
+        """Reports the first violation of a rule for each partition."""
+        if (rule, key) not in self._reported:
+            self._reported.add((rule, key))
+            self._violated(rule, what)
+
+
+def _forget_expired(rebuilt: Rebuilt, log: Log) -> None:
+    """Removes the producers that were expired when the node loaded the log."""
+    environment = log.environment
+    now_ms, limit_ms = environment.clock.wall_ms(), environment.producer_expiration_ms
+    known = {entry.producer_id for entry in log.producers}
+    old = [entry for entry in rebuilt.producers if entry.producer_id not in known]
+    if all(now_ms - entry.last_timestamp >= limit_ms for entry in old):
+        rebuilt.producers.remove_expired(now_ms, limit_ms)
+
+
+def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
+    for entry in rebuilt.producers:
+        if log.cleaned_offset and entry.last_offset < log.cleaned_offset:
+            continue  # compaction may have removed batches and markers of this producer
+        live = log.producers.get(entry.producer_id)
+        if live is None or _essence(live, rebuilt.start) != _essence(entry, rebuilt.start):
+            yield "producer state", f"a rebuild from the log gives {entry}, the replica has {live}"
+            break
+    for entry in log.producers if not log.config.compact else ():
+        if (
+            entry.last_offset >= max(rebuilt.start, log.log_start_offset)
+            and rebuilt.producers.get(entry.producer_id) is None
+        ):
+            yield "producer state", f"the replica has {entry}, and its log has no batch of this producer"
+            break
+    for epoch, start in rebuilt.epochs.entries:
+        if start >= log.log_start_offset and log.epochs.epoch_for_offset(start) != epoch:
+            yield "leader epochs", f"offset {start} has epoch {epoch}, but the replica knows {log.epochs.entries}"
+            break
+    if not log.config.compact and not log.cleaned_offset:
+        yield from _unlike_aborted(rebuilt, log)
+    yield from _indexes(log)
+
+
+def _essence(entry: ProducerEntry, start: int) -> tuple[object, ...]:
+    """Returns what a log from `start` on tells about a producer; an open transaction may begin before."""
+    opened = entry.txn_first_offset
+    return (
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        None if opened is None else max(opened, start),
+    )
+
+
+def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
+    unread = [segment.base_offset for segment in log.segments if segment._aborted is None]
+    indexed = {
+        entry.last_offset: (entry.producer_id, entry.first_offset)
+        for segment in log.segments
+        for entry in segment._aborted or ()
+    }
+    for offset in sorted({*rebuilt.aborted, *indexed}):
+        if offset < rebuilt.start or (unread and offset >= unread[0]):
+            continue
+        expected, found = rebuilt.aborted.get(offset), indexed.get(offset)
+        if found != expected and not (found and expected is None and found[1] < rebuilt.start):
+            yield (
+                "transaction index",
+                f"the index has {found} at offset {offset}; a rebuild from the log gives {expected}",
+            )
+            return
+
+
+def _indexes(log: Log) -> Iterator[tuple[str, str]]:
+    for segment in log.segments:
+        if segment.touched:
+            try:
+                for what in misleading(f"segment {segment.base_offset}", segment):
+                    yield "offset and time index", what
+            except CorruptBatchError as error:
+                yield "offset and time index", str(error)

@@ -27,6 +27,8 @@ PROFILES = (
     *("compaction", "expiry", "recreation", "configs", "share", "moves", "unclean"),
 )
 DEFAULT_SECONDS = 60.0
+#: Prefix of the counts of what no promise covers.
+EXCUSED = "excused "
 MOST_NODES = 7
 MOST_PORT = 65_535
 
@@ -238,7 +240,8 @@ def tell(verdict: Verdict, seconds: float) -> None:
     print(f"actors  {actors}")
     for line in verdict.trace or verdict.story:
         print(f"  {line}")
-    print("  ".join(f"{name} {count:,}" for name, count in verdict.counts.items()))
+    excused = {name: count for name, count in verdict.counts.items() if name.startswith(EXCUSED)}
+    print("  ".join(f"{name} {count:,}" for name, count in verdict.counts.items() if name not in excused))
     speed = verdict.virtual_s / max(seconds, 1e-9)
     print(
         f"{verdict.virtual_s:.1f} s of virtual time in {seconds:.1f} s of one core: {speed:,.0f}× real time, "
@@ -249,6 +252,8 @@ def tell(verdict: Verdict, seconds: float) -> None:
     print(
         "verdict: "
         + ("all promises kept" if verdict.ok else f"{output.counted(len(verdict.violations), 'promise')} broken")
+        + "; excused: "
+        + ", ".join(f"{count:,} {name.removeprefix(EXCUSED)}" for name, count in excused.items())
     )
 
 

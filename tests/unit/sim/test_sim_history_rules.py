@@ -6,6 +6,7 @@ from penstock.sim.checks.history import (
     Deletion,
     FinalView,
     History,
+    Loss,
     OffsetAnswer,
     OffsetCommit,
     Outcome,
@@ -49,9 +50,15 @@ def test_a_lost_acknowledged_record_is_found() -> None:
 
 
 def test_records_that_a_power_loss_took_from_the_end_of_a_log_break_no_rule() -> None:
-    history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0])
+    history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0], losses=[Loss(5.0, P, 1)])
     assert rules(PLAN, history, view("w:1:")) == []
-    assert rules(FSYNC, history, view("w:1:")) == ["nothing acknowledged is lost"]
+
+
+def test_a_power_loss_excuses_only_the_records_that_were_on_the_lost_part_of_the_disk() -> None:
+    history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0], losses=[Loss(5.0, P, 1)])
+    assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
+    history.losses = [Loss(5.0, ("t", 1), 0)]
+    assert rules(PLAN, history, view("w:1:")) == ["nothing acknowledged is lost"]
 
 
 def test_a_power_loss_before_a_write_does_not_excuse_the_loss_of_its_record() -> None:
@@ -116,6 +123,7 @@ def test_an_offset_with_two_values_is_found() -> None:
     history = History(writes=[wrote(1, 0)], reads=[read(0, "other")])
     assert "offsets keep their values" in rules(PLAN, history, view("w:1:"))
     history.power_losses.append(1.5)
+    history.losses.append(Loss(1.5, P, 0))
     assert rules(PLAN, history, view("other")) == []
 
 

@@ -211,6 +211,15 @@ class UncleanElection:
     first: int
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records that a machine has lost with its power, and that no promise covers: all from an offset on."""
+
+    time: float
+    partition: TopicPartition
+    offset: int
+
+
 @dataclass(slots=True)
 class History:
     topics: list[TopicChange] = field(default_factory=list)
@@ -227,6 +236,8 @@ class History:
     """Group and partition → offsets committed for a topic of this name that was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)
     """Times of power losses that may have taken acknowledged records that were not synced."""
+    losses: list[Loss] = field(default_factory=list)
+    """What these power losses have taken from each partition."""
     covered_losses: int = 0
     """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
@@ -252,6 +263,13 @@ class History:
         """Reserves a range of offsets, so that an offset tells for which topic of a name it was committed."""
         self.ranges += 1
         return self.ranges
+
+    def lost_with_power(self, partition: TopicPartition, offset: int, since: float) -> bool:
+        """True if a machine has lost the record at this offset (-1: any record) with its power since then."""
+        return any(
+            loss.time >= since and loss.partition == partition and (offset < 0 or offset >= loss.offset)
+            for loss in self.losses
+        )
 
     def deleted_below(self, partition: TopicPartition) -> int:
         """Returns the offset below which a request, answered or not, or retention may have deleted records."""

@@ -128,8 +128,7 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
             continue
         if _survives(write, view):
             continue
-        loss = _first_loss_after(history, write.began)
-        if loss < float("inf") and not (plan.fsync(write.partition[0]) and write.acks != 0):
+        if history.lost_with_power(write.partition, write.offset, write.began):
             continue
         told = f"{_shown(write.value)} was acknowledged at {_name(write.partition)} offset {write.offset}"
         there = view.records[write.partition].get(write.offset)

@@ -16,7 +16,7 @@ lost batch on, until its leader has shown where its log ends, or until that mach
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from penstock.log.log import Log
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.records.record import read_records
+from penstock.sim.checks.history import Loss
 from penstock.sim.checks.stored_batches import Cursor, StoredBatch, batches_of_directory
 from penstock.sim.checks.taps import Tap
 from penstock.sim.engine.machine import Machine, State
@@ -197,13 +198,14 @@ class ReplicaContents:
         if known is not None:
             known.cleaned = max(known.cleaned, result.end_offset)
 
-    def power_lost(self, machine: Machine) -> None:
-        """Notes the batches that a machine has just lost with its power, where no promise covers the loss."""
+    def power_lost(self, machine: Machine) -> Iterator[Loss]:
+        """Yields what a machine has just lost with its power, for each partition where no promise covers the loss."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
                 continue
             first = _first_lost(known, machine.volume, cursor.log.path)
+            yield Loss(self._now(), known.name, first)
             if first < known.end:
                 known.lost[machine] = min(first, known.lost.get(machine, first))
 
@@ -211,6 +213,11 @@ class ReplicaContents:
         """Returns when the record at `offset` was first committed, in any topic of this name; infinity if never."""
         found = (known.time_of(offset) for known in self.partitions.values() if known.name == partition)
         return min(found, default=float("inf"))
+
+    @property
+    def records_excused(self) -> int:
+        """Committed records that are gone, and that no promise covers."""
+        return sum(known.records_excused for known in self.partitions.values())
 
     # Comparing.
 

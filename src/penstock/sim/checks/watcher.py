@@ -65,10 +65,10 @@ class _ReplicaState(NamedTuple):
 class Excuses:
     """Losses of data that excuse violations at this moment."""
 
-    all: bool = False
     lost: Sequence[Machine] = ()
     """Machines that lost data and are not back in sync."""
     damaged: AbstractSet[TopicPartition] = frozenset()
+    """Partitions whose files were damaged, or that lost records with a machine's power."""
 
 
 class Watcher:
@@ -220,7 +220,7 @@ class Watcher:
         for machine, partition in replicas.items():
             name = (partition.topic, partition.index)
             led = machine.node_id == now.leader and partition.image.leader_epoch == now.leader_epoch
-            if not led or excuses.all or name in excuses.damaged:
+            if not led or name in excuses.damaged:
                 continue
             for other, replica in replicas.items():
                 if other.node_id in joined and other is not machine and other not in excuses.lost:
@@ -241,7 +241,7 @@ class Watcher:
                         machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset
                     )
                     hosted.setdefault((partition.topic_id, partition.index), []).append(seen)
-        excused = (excuses.all, tuple(excuses.lost), len(excuses.damaged))
+        excused = (tuple(excuses.lost), len(excuses.damaged))
         before = self._seen if excused == self._excused else {}
         self._seen, self._excused = hosted, excused
         for key, replicas in hosted.items():
@@ -257,7 +257,7 @@ class Watcher:
             if image.leader == machine.node_id:
                 name = (partition.topic, partition.index)
                 self.progress.setdefault(name, []).append(Progress(self._now(), high, end))
-                if not excuses.all and name not in excuses.damaged:
+                if name not in excuses.damaged:
                     self._leader(key, machine, partition, replicas, excuses.lost)
                     self._enough(key, machine, partition)
 

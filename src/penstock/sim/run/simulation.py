@@ -126,6 +126,8 @@ class Simulation:
             self.story.violated,
             excused=lambda: bool(self.history.power_losses) and not plan.fsync_everywhere,
         )
+        #: Virtual seconds in which a machine had lost data and was not back in sync.
+        self._excused_s = 0.0
         self.watcher.excuses = self._excuses
         self.watcher.min_insync = plan.layout.min_insync
         self.actors = [Actor(self.clients, actor) for actor in plan.actors]
@@ -156,7 +158,7 @@ class Simulation:
         self.story.add_state(machine.name, what, state)
         losses = self.history.power_losses
         if state is State.OFF and losses and losses[-1] == self.timeline.now:
-            self.contents.power_lost(machine)
+            self.history.losses += self.contents.power_lost(machine)
         self.supervisor.state_changed(machine)
 
     def _elected_unclean(self, key: tuple[bytes, int], partition: TopicPartition, first: int) -> None:
@@ -229,14 +231,18 @@ class Simulation:
 
     async def _watch(self) -> None:
         while True:
-            self.watcher.look(self._excuses())
+            excuses = self._excuses()
+            self._excused_s += WATCH_S if excuses.lost else 0.0
+            self.watcher.look(excuses)
             self.quorum_logs.look()
             self.ownership.look()
             await asyncio.sleep(WATCH_S)
 
     def _excuses(self) -> Excuses:
-        forgotten = bool(self.history.power_losses) and not self.plan.fsync_everywhere
-        return Excuses(forgotten, list(self.losses.open()), self.history.damaged)
+        return Excuses(list(self.losses.open()), self._excused_partitions())
+
+    def _excused_partitions(self) -> set[TopicPartition]:
+        return self.history.damaged | {loss.partition for loss in self.history.losses}
 
     async def _create_topics(self) -> None:
         factor = self.plan.layout.replication_factor
@@ -403,6 +409,9 @@ class Simulation:
             "reads": len(history.reads),
             "commits": len(history.commits),
             "turns": self.timeline.turns,
+            "excused records": self.contents.records_excused,
+            "excused partitions": len(self._excused_partitions()),
+            "excused seconds": round(self._excused_s),
         }
         return Verdict(
             self.plan,

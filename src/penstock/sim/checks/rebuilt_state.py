@@ -206,7 +206,7 @@ def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
         for entry in segment._aborted or ()
     }
     for offset in sorted({*rebuilt.aborted, *indexed}):
-        if offset < rebuilt.start or (unread and offset >= unread[0]):
+        if offset < max(rebuilt.start, log.segments.bases[0]) or (unread and offset >= unread[0]):
             continue
         expected, found = rebuilt.aborted.get(offset), indexed.get(offset)
         if found != expected and not (found and expected is None and found[1] < rebuilt.start):

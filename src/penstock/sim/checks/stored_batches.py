@@ -64,7 +64,7 @@ class Cursor:
         self._position = 0
         self._truncations = log.truncations
         self.rewinds = 0
-        """How often the cursor has started again."""
+        """How often the cursor has started again, at the start of the log."""
 
     def rewind(self) -> None:
         """Makes the cursor read the log from its start again."""
@@ -82,6 +82,7 @@ class Cursor:
             return
         start = log.segments.bases[0]
         if self.offset < start:
+            self.rewinds += self.offset >= 0  # retention has deleted batches that were not read yet
             self.offset = start
             self._segment = None
         for segment in log.segments.starting_at(self.offset):

@@ -181,7 +181,8 @@ def run_describe(args: argparse.Namespace) -> int:
 
     rows: list[dict[str, Any]] = []
     with connect(args) as broker:
-        groups = args.groups or [str(each["group"]) for each in list_groups(broker)]
+        known = list_groups(broker, types=["classic", "consumer"]) if not args.groups else []
+        groups = args.groups or [str(each["group"]) for each in known]
         for group in groups:
             described = describe(broker, group)
             if args.members:

@@ -24,6 +24,7 @@ NOUNS = {
     "produce": "write records from stdin or files",
     "consume": "read records",
     "group": "list and describe consumer groups, move, export and delete their offsets",
+    "share": "list and describe share groups, move and delete their offsets",
     "cluster": "show nodes and partitions, move replicas, compare them",
     "quorum": "describe the metadata quorum, add and remove voters",
     "acl": "list, add and remove ACLs",
@@ -35,7 +36,7 @@ NOUNS = {
 }
 
 WITH_VERBS = frozenset(
-    {"acl", "user", "storage", "topic", "config", "group", "cluster", "quorum", "txn", "log", "pipeline"}
+    {"acl", "user", "storage", "topic", "config", "group", "share", "cluster", "quorum", "txn", "log", "pipeline"}
 )
 
 EPILOG = """\

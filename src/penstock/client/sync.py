@@ -23,13 +23,15 @@ from penstock.client.offsets import FoundOffset
 from penstock.client.prepared import PreparedTxnState
 from penstock.client.producer import Producer, ProducerSettings
 from penstock.client.retry import Retry
+from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
 from penstock.net.loop import new_event_loop
 from penstock.net.network import Network
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataResponse
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterResponse
 from penstock.protocol.schema import Message
-from penstock.protocol.vocabulary import READ_UNCOMMITTED, TopicPartition
+from penstock.protocol.vocabulary import READ_UNCOMMITTED, Acknowledge, TopicPartition
 from penstock.records.record import Headers
 
 T = TypeVar("T")
@@ -192,6 +194,12 @@ class Client:
     def consumer(self, settings: ConsumerSettings | None = None) -> "SyncConsumer":
         return SyncConsumer(self, settings)
 
+    def share_consumer(
+        self, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None = None
+    ) -> "SyncShareConsumer":
+        """Returns a member of a share group, which joins when it is entered: `with client.share_consumer(…) as …`."""
+        return SyncShareConsumer(self, group, topics, settings)
+
 
 class SyncProducer:
     """A producer for code without an event loop. `send_many` crosses threads once for all its records."""
@@ -315,6 +323,40 @@ class SyncConsumer:
 
     def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
         return self._client.run(self._consumer.poll(timeout_s))
+
+    def close(self) -> None:
+        self._client.run(self._consumer.close())
+
+
+class SyncShareConsumer:
+    """A share consumer for code without an event loop. Its heartbeats go on while the caller works."""
+
+    def __init__(
+        self, client: Client, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None
+    ) -> None:
+        self._client = client
+        self._consumer = ShareConsumer(client.asynchronous, group, topics, settings)
+
+    def __enter__(self) -> "SyncShareConsumer":
+        self._client.run(self._consumer.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return self._consumer.assignment
+
+    def poll(self) -> list[Delivered]:
+        return self._client.run(self._consumer.poll())
+
+    def acknowledge(self, delivered: Delivered, kind: Acknowledge = Acknowledge.ACCEPT) -> None:
+        self._consumer.acknowledge(delivered, kind)
+
+    def commit(self) -> dict[TopicPartition, KafkaError | None]:
+        """Sends all acknowledgements. Returns an error, or None if they are stored, for each partition."""
+        return {partition: error for partition, _, error in self._client.run(self._consumer.commit())}
 
     def close(self) -> None:
         self._client.run(self._consumer.close())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.net.server import Server
 
 DAMAGED_MAX = 100
+MOVES_MAX = 100
 
 
 def node_families(view: View) -> Iterator[Family]:
@@ -30,6 +31,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from _replication(view.broker)
     yield from _failovers(view.broker.controller)
     yield from _directories(view.broker)
+    yield from _moves(view.broker)
 
 
 def _process(view: View) -> Iterator[Family]:
@@ -169,6 +171,28 @@ def _directories(broker: Broker) -> Iterator[Family]:
         len(broker.logs.corruptions),
     )
     yield damaged
+
+
+def _moves(broker: Broker) -> Iterator[Family]:
+    """Yields the progress of moves between log directories, of a limited number of them, and counts of ended moves."""
+    moves = broker.moves
+    figures = moves.figures()
+    left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories has still to copy.")
+    records = gauge("penstock_log_move_records_left", "Offsets that a move has still to copy.")
+    rate = gauge("penstock_log_move_bytes_per_second", "Bytes per second that a move copies.")
+    for each in figures[:MOVES_MAX]:
+        labels = {"topic": each.topic, "partition": each.partition, "directory": each.target}
+        left.add(each.bytes_left, **labels)
+        records.add(each.records_left, **labels)
+        rate.add(each.bytes_per_second, **labels)
+    yield gauge("penstock_log_moves", "Moves between log directories that have not ended.", len(figures))
+    yield from (left, records, rate)
+    ended = counter("penstock_log_moves_ended_total", "Moves between log directories that have ended.")
+    for state, count in moves.counts.items():
+        ended.add(count, outcome=state.value)
+    yield ended
+    copied = moves.copied_bytes + sum(each.copied_bytes for each in figures)
+    yield counter("penstock_log_move_copied_bytes_total", "Bytes copied between log directories.", copied)
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:

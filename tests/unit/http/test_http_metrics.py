@@ -204,3 +204,23 @@ def test_an_unknown_path_is_answered_with_the_known_ones(broker: Broker) -> None
 def test_http_is_not_opened_without_its_property() -> None:
     with Broker() as broker:
         assert broker.node.http.url is None
+
+
+def test_moves_between_log_directories_are_counted(tmp_path: Path) -> None:
+    config = {"penstock.http.listener": "127.0.0.1:0", "log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
+    with Broker(data=tmp_path / "a", topics={"orders": 1}, config=config) as broker:
+        node = broker.node
+        partition = node.broker.partitions.get("orders", 0)
+
+        async def move() -> None:
+            target = next(each for each in node.broker.logs.dirs if each.path != partition.log.log_dir)
+            assert not node.broker.moves.request("orders", 0, target, partition)
+            assert [each.target for each in node.broker.moves.figures()] == [target.path]
+            await node.broker.moves.settle()
+
+        broker.run(move())
+        found = series(broker)
+    assert found["penstock_log_moves"][of()] == 0
+    assert found["penstock_log_moves_ended_total"][of(outcome="done")] == 1
+    assert found["penstock_log_moves_ended_total"][of(outcome="failed")] == 0
+    assert found["penstock_log_move_copied_bytes_total"][of()] == 0, "the log was empty"

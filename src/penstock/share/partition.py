@@ -54,6 +54,18 @@ class Transition:
     undo: list[_Undo] = field(default_factory=list)
     max_deliveries: int = 0
 
+    def add(self, run: Run, state: RecordState, count: int) -> None:
+        """Adds acquired records. Neighbours with the same past or the same future are joined."""
+        undo, changes = self.undo, self.changes
+        if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
+            undo[-1] = undo[-1]._replace(stop=run.stop)
+        else:
+            undo.append(_Undo(run.first, run.stop, run.deliveries, run.owner))
+        if changes and changes[-1].last == run.first - 1 and changes[-1][2:] == (state, count):
+            changes[-1] = changes[-1]._replace(last=run.stop - 1)
+        else:
+            changes.append(StateBatch(run.first, run.stop - 1, state, count))
+
 
 class Wish(NamedTuple):
     """The member and the limits of a ShareFetch for one partition."""
@@ -215,8 +227,8 @@ class SharePartition:
             state = _RESULT[Acknowledge(kind)]
             if state is AVAILABLE and run.deliveries >= limits.max_deliveries:
                 state = ARCHIVED
-            self._begin(transition, run, state, run.deliveries)
-        return transition if transition.changes else None
+            transition.add(run, state, run.deliveries)
+        return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
         """Yields the acquired runs of one answer, each with the member's answer for it."""
@@ -253,22 +265,19 @@ class SharePartition:
         for lock in list(self.locks.held_by(member)):
             for run in list(self.window.runs(lock.first, lock.stop)):
                 if run.state == ACQUIRED and run.owner == lock.number:
-                    self._begin(transition, run, AVAILABLE, max(0, run.deliveries - 1))
-        return transition if transition.changes else None
+                    transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
+        return self._begun(transition)
 
     def _transition(self, limits: ShareLimits) -> Transition:
         transition = Transition(self._next_transition, max_deliveries=limits.max_deliveries)
         self._next_transition += 1
         return transition
 
-    def _begin(self, transition: Transition, run: Run, state: RecordState, count: int) -> None:
-        self.window.fill(run.first, run.stop, PENDING, run.deliveries, transition.number)
-        transition.undo.append(_Undo(run.first, run.stop, run.deliveries, run.owner))
-        changes = transition.changes
-        if changes and changes[-1].last == run.first - 1 and changes[-1][2:] == (state, count):
-            changes[-1] = changes[-1]._replace(last=run.stop - 1)
-        else:
-            changes.append(StateBatch(run.first, run.stop - 1, state, count))
+    def _begun(self, transition: Transition) -> Transition | None:
+        """Takes the records of a transition out of their locks. Returns None for a transition without records."""
+        for each in transition.undo:
+            self.window.fill(each.first, each.stop, PENDING, each.deliveries, transition.number)
+        return transition if transition.changes else None
 
     def commit(self, transition: Transition) -> None:
         """Makes a transition final, after it has been written."""

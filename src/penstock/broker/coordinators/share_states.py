@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 ShareCoordinator = Coordinator[ShareStateShard]
 R = TypeVar("R")
 
+PRUNE_WAIT_SECONDS = 5.0  # for which the pruning of one log waits for its followers
+
 
 class ShareStates:
     def __init__(
@@ -103,6 +105,11 @@ async def prune(coordinator: ShareCoordinator) -> None:
         log = coordinator.partition.leader_log(coordinator.epoch)
         offset = min(coordinator.machine.redundant_before(), log.high_watermark)
         if offset > log.log_start_offset:
-            coordinator.partition.delete_before(offset)
+            deletion = coordinator.partition.delete_before(offset)
+            if deletion is not None:
+                async with asyncio.timeout(PRUNE_WAIT_SECONDS):
+                    await deletion
+    except TimeoutError:
+        pass  # the followers delete these records later
     except KafkaError as error:
         logger.info("%s: the log can't be pruned now: %s", coordinator.partition, error)

@@ -1,0 +1,53 @@
+"""Pruning of a share coordinator's log, with a partition whose deletion the test ends."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.broker.coordinators.runtime import Phase
+from penstock.broker.coordinators.share_states import ShareCoordinator, prune
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+class Deleting:
+    """A partition with 100 records whose followers have not deleted anything yet."""
+
+    def __init__(self) -> None:
+        self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.before = 0
+        self.asked = asyncio.Event()
+
+    def leader_log(self, epoch: int) -> Any:
+        return SimpleNamespace(high_watermark=100, log_start_offset=0)
+
+    def delete_before(self, offset: int) -> asyncio.Future[None]:
+        self.before = offset
+        self.asked.set()
+        return self.deletion
+
+
+async def start(partition: Deleting) -> asyncio.Task[None]:
+    coordinator = SimpleNamespace(
+        phase=Phase.ACTIVE,
+        epoch=1,
+        partition=partition,
+        machine=SimpleNamespace(redundant_before=lambda: 60),
+        run=lambda decide: None,
+    )
+    task = asyncio.ensure_future(prune(cast(ShareCoordinator, coordinator)))
+    await partition.asked.wait()
+    return task
+
+
+def test_a_deletion_that_the_leader_can_not_finish_is_no_unseen_error() -> None:
+    async def scenario() -> None:
+        partition = Deleting()
+        task = await start(partition)
+        assert partition.before == 60
+        partition.deletion.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The leader is node 3."))
+        await task
+        assert not partition.deletion._log_traceback
+
+    asyncio.run(scenario())

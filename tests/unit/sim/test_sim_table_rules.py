@@ -56,6 +56,14 @@ def test_a_record_of_an_aborted_transaction_replaces_no_record() -> None:
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]
 
 
+def test_a_tombstone_of_a_transaction_with_an_unknown_result_may_have_deleted_a_key() -> None:
+    for outcome, broken in ((Outcome.UNKNOWN, []), (Outcome.DONE, ["tables are complete at the end"])):
+        other = Transaction("x", 1.0, 2.0, outcome, committed=False)
+        writes = [wrote(1, 1), wrote(2, 2, tombstone=True, of=other)]
+        found = rules(PLAN, History(writes=writes), view())
+        assert [rule for rule in found if rule.startswith("tables")] == broken
+
+
 def test_a_deleted_value_at_the_end_of_the_run_is_found() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)])
     assert rules(PLAN, history, view(1)) == ["tables are complete at the end"]

@@ -67,9 +67,16 @@ def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -
         write is not last
         and write.began < ended
         and maybe_in_force(write)
-        and (write.offset < 0 or write.offset >= end)
+        and (write.offset < 0 or write.offset >= end or _may_have_deleted(write, last))
         for write in writes
     )
+
+
+def _may_have_deleted(write: Write, last: Write) -> bool:
+    """True for a later tombstone of a transaction with an unknown result: it may be removed since."""
+    transaction = write.transaction
+    unknown = transaction is not None and transaction.outcome is not Outcome.DONE
+    return unknown and write.tombstone and write.offset > last.offset
 
 
 def tables_are_complete(plan: Plan, history: History, view: FinalView) -> Iterator[str]:

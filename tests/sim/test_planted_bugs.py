@@ -27,6 +27,7 @@ QUICK = frozenset(
         "ack-before-fsync",
         "ack-before-watermark",
         "ack-one-offset-early",
+        "any-generation-commits",
         "configs-wait-for-a-restart",
         "dead-replica-in-sync",
         "duplicates-written",

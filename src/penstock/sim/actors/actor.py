@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock.sim.actors.administrator import Administrator, AdministratorOptions
+from penstock.sim.actors.classic_member import ClassicMember
 from penstock.sim.actors.configurer import Configurer, ConfigurerOptions
 from penstock.sim.actors.consumers import Copier, Member, Reader, ReaderOptions
 from penstock.sim.actors.deleter import Deleter, DeleterOptions
@@ -78,6 +79,7 @@ ROLES: dict[str, tuple[Callable[[Session, Any], Role], Callable[..., Any]]] = {
     "table reader": (TableReader, TableReaderOptions),
     "reader": (Reader, ReaderOptions),
     "member": (Member, ReaderOptions),
+    "classic member": (ClassicMember, ReaderOptions),
     "admin": (Administrator, AdministratorOptions),
     "remaker": (TopicRecreator, RecreatorOptions),
     "deleter": (Deleter, DeleterOptions),

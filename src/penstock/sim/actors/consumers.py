@@ -20,7 +20,13 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.producers import Writer, WriterOptions, end
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import OffsetCommit, Outcome, Read, Transaction, copy_of, value_of
+from penstock.sim.checks.history import OffsetCommit, Outcome, Ownership, Read, Transaction, copy_of, value_of
+
+#: Longer than the session of a member, in workloads with slow members.
+SLOW_WORK_S = 8.0
+#: Member epochs with which a member leaves its group, for good or until it comes back.
+LEAVES = -1
+LEAVES_FOR_A_WHILE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,12 @@ class ReaderOptions:
     max_bytes: int = 4_096
     group: str = ""
     target: TopicPartition | None = None
+    instance: str = ""
+    """The group instance id of a static member; empty: a dynamic member."""
+    lives_s: float = float("inf")
+    """Time after which a member leaves its group, and joins again as a new one."""
+    slow: float = 0.0
+    """Share of polls whose records a member works on for longer than its session, before it commits."""
 
 
 def record_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: bool, since: float) -> int:
@@ -86,6 +98,11 @@ class Reader:
                 await consumer.seek({partition: await self._random_offset(client, partition)})
             await session.think(options.pause_s)
 
+    async def work(self) -> None:
+        """Sometimes works on records for longer than the session of a member."""
+        if self.options.slow and self.session.random.random() < self.options.slow:
+            await asyncio.sleep(SLOW_WORK_S)
+
     async def _random_offset(self, client: AsyncClient, partition: TopicPartition) -> int:
         start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
         stop = (await list_offsets(client, {partition: LATEST}))[partition].offset
@@ -107,14 +124,25 @@ class Member(Reader):
             await client.topic(topic)
         self._id, self._epoch, self._assigned = f"{session.name}-{session.random.randrange(10**6)}", 0, {}
         since = session.now
+        leaves_at = session.now + options.lives_s
+        owned = Ownership(options.group, self._id, (), session.now)
         try:
             while not session.done:
-                if await self._heartbeat(client):
+                if session.now > leaves_at:
+                    await self._leave(client)
+                    return
+                asked = session.now
+                changed = await self._heartbeat(client)
+                owned.ended = asked
+                if changed:
+                    owned = Ownership(options.group, self._id, tuple(self._assigned), session.now)
+                    session.history.ownerships.append(owned)
                     since = session.now
                     await self._follow(client, consumer)
                 fetched = await consumer.poll(0.5) if self._assigned else []
                 record_reads(session, fetched, committed_only=options.committed_only, since=since)
                 positions = {(part.topic, part.partition): part.next_offset for part in fetched}
+                await self.work()
                 if positions:
                     await session.commit(
                         client, options.group, positions, member_id=self._id, generation_id_or_member_epoch=self._epoch
@@ -124,6 +152,16 @@ class Member(Reader):
             if error.code not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
                 raise
             session.note(f"is no longer a member: {error.code.name}")
+
+    async def _leave(self, client: AsyncClient) -> None:
+        """Leaves the group; a static member will come back."""
+        options = self.options
+        epoch = LEAVES_FOR_A_WHILE if options.instance else LEAVES
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=options.group, member_id=self._id, member_epoch=epoch, instance_id=options.instance or None
+        )
+        await self.session._coordinated(client, options.group, request)
+        self.session.note("leaves")
 
     async def _heartbeat(self, client: AsyncClient) -> bool:
         """Sends a heartbeat. Returns True if the assignment has changed."""
@@ -137,6 +175,7 @@ class Member(Reader):
             group_id=options.group,
             member_id=self._id,
             member_epoch=self._epoch,
+            instance_id=options.instance or None,
             rebalance_timeout_ms=10_000 if joining else -1,
             subscribed_topic_names=topics if joining else None,
             topic_partitions=[

@@ -108,7 +108,8 @@ class Session:
         Returns False if the commit was refused. Raises KafkaError if no answer came.
         """
         commits = {
-            partition: OffsetCommit(group, partition, offset, self.now) for partition, offset in positions.items()
+            partition: OffsetCommit(group, partition, offset, self.now, member=who.get("member_id", ""))
+            for partition, offset in positions.items()
         }
         self.history.commits.extend(commits.values())
         topics: dict[str, OffsetCommitRequestTopic] = {}
@@ -163,12 +164,14 @@ class Session:
         self.note(f"is told {group} {found}")
         return found
 
-    async def _coordinated(self, client: AsyncClient, group: str, request: Any) -> Any:
+    async def _coordinated(
+        self, client: AsyncClient, group: str, request: Any, *, timeout_s: float | None = None
+    ) -> Any:
         node = await client.coordinator(group, GROUP_COORDINATOR)
         try:
             connection = await client.connection(node)
             version = connection.version_of(request.API_KEY, _OFFSETS_BY_NAME)
-            return await connection.request(request, version=version)
+            return await connection.request(request, version=version, timeout_s=timeout_s)
         except KafkaError as error:
             self._notice(client, group, [error.code])
             raise

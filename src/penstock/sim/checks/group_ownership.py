@@ -50,6 +50,8 @@ class _Given(NamedTuple):
 class _Holdings:
     """What the members of one group hold, as they were told."""
 
+    epoch: int = 0
+    """The epoch or generation that a member was told last."""
     by_epoch: dict[tuple[int, Owned], str] = field(default_factory=dict)
     held: dict[str, dict[Owned, _Given]] = field(default_factory=dict)
     """Member → partition → when it was told."""
@@ -133,6 +135,10 @@ class GroupOwnership:
 
     def _told(self, group_id: str, epoch: int, who: str, partitions: Sequence[Owned]) -> None:
         group = self._groups.setdefault(group_id, _Holdings())
+        if epoch < group.epoch:
+            # The group had no member left, was replaced by one of the other protocol, and counts from the start.
+            group.by_epoch.clear()
+        group.epoch = epoch
         for partition in partitions:
             owner = group.by_epoch.setdefault((epoch, partition), who)
             if owner != who:

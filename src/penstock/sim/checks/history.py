@@ -109,6 +109,21 @@ class OffsetCommit:
     ended: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     transaction: Transaction | None = None
+    member: str = ""
+    """The id of the member that committed; empty outside of a membership."""
+
+
+@dataclass(slots=True, eq=False)
+class Ownership:
+    """The time in which a member certainly owned partitions: from its assignment to the last heartbeat that the
+    coordinator accepted.
+    """
+
+    group: str
+    member: str
+    partitions: tuple[TopicPartition, ...]
+    began: float
+    ended: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +268,7 @@ class History:
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
     configs: list[ConfigChange] = field(default_factory=list)
+    ownerships: list[Ownership] = field(default_factory=list)
     unclean: list[UncleanElection] = field(default_factory=list)
     set_aside: list[Write] = field(default_factory=list)
     """Writes to topics that were created again, which only `recreation_rules` judge."""

@@ -20,6 +20,7 @@ from penstock.sim.checks.expiry_rules import (
     expired_below,
     producer_may_have_expired,
 )
+from penstock.sim.checks.group_rules import GROUP_RULES
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.reading_rules import READING_RULES
 from penstock.sim.checks.recreation_rules import RECREATION_RULES, set_aside
@@ -39,8 +40,8 @@ def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     forgive_unclean_elections(history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
-    kinds = (RULES, READING_RULES, TABLE_RULES, EXPIRY_RULES, RECREATION_RULES, CONFIG_RULES, SHARE_RULES)
-    for rule, check in chain.from_iterable(kinds):
+    workloads = (TABLE_RULES, EXPIRY_RULES, RECREATION_RULES, CONFIG_RULES, SHARE_RULES, GROUP_RULES)
+    for rule, check in chain(RULES, READING_RULES, *workloads):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:

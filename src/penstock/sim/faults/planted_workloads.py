@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.broker.coordinators.marker_sender import MarkerSender
 from penstock.broker.replicas.partitions import Partitions
+from penstock.groups import offset_requests
 from penstock.log import shorten
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
@@ -68,7 +69,7 @@ def _deleted_partitions_retried(old: Any) -> Any:
 
 
 def _nothing(old: Any) -> Any:
-    return lambda self, *args: None
+    return lambda *args, **more: None
 
 
 def _epoch_taken_for_known(old: Any) -> Any:
@@ -123,6 +124,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((LeaderEpochCache, "end_offset_for", _epoch_taken_for_known),),
         3,
     ),
+    "any-generation-commits": (
+        "a classic group accepts commits of former members and of old generations",
+        "groups",
+        ((offset_requests, "check_commit", _nothing),),
+        1,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -141,4 +148,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "markers-wait-for-deleted-topics": (5, 25),
     "configs-wait-for-a-restart": (9, 25),
     "unknown-epoch-taken-for-known": (11, 30),
+    "any-generation-commits": (7, 25),
 }

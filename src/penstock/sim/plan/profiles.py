@@ -92,6 +92,12 @@ PROFILES: dict[str, Profile] = {
         6.0,
         ("swap the living", "swap the living", "kill a leader"),
     ),
+    "groups": Profile(
+        "members of both protocols in one group that leave, die and are cut off",
+        ("kill", "restart", "client kill", "client kill", "reset", "cut", "slow", "pause"),
+        3.0,
+        ("kill a leader", "isolate a leader"),
+    ),
     "recreation": Profile(
         "topics deleted and created again under their names while they are used",
         ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),

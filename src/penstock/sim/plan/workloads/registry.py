@@ -8,6 +8,7 @@ from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.compaction import compaction
 from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.expiry import expiry
+from penstock.sim.plan.workloads.groups import groups
 from penstock.sim.plan.workloads.moves import moves
 from penstock.sim.plan.workloads.recreation import recreation
 from penstock.sim.plan.workloads.share import share
@@ -17,6 +18,7 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
     "configs": configs,
     "expiry": expiry,
+    "groups": groups,
     "moves": moves,
     "recreation": recreation,
     "share": share,

@@ -252,3 +252,24 @@ def test_a_parked_join_does_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch) ->
             await scenario(connection)
 
     asyncio.run(run())
+
+
+def test_one_round_of_expiry_visits_every_group_of_a_coordinator() -> None:
+    with Broker(topics={"t": 1}, config={"offsets.topic.num.partitions": "1"}) as broker:
+
+        async def commit(connection: BrokerConnection) -> None:
+            for group in ("g1", "g2", "g3"):
+                partition = commit_api.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+                topic = commit_api.OffsetCommitRequestTopic(name="t", partitions=[partition])
+                request = commit_api.OffsetCommitRequest(group_id=group, retention_time_ms=0, topics=[topic])
+                answer = await connection.request(request, version=4)
+                assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+        async def expire() -> list[str]:
+            groups = broker.node.broker.groups
+            (coordinator,) = groups.coordinators()
+            await groups._expire(coordinator)
+            return sorted(coordinator.machine.groups)
+
+        talk(broker, commit)
+        assert broker.run(expire()) == []

@@ -5,7 +5,7 @@ import pytest
 from penstock.sim.mutants.catalogue import all_mutants
 from penstock.sim.mutants.hook import ROOT, find_mutant
 from penstock.sim.mutants.results import WATCHDOG
-from penstock.sim.mutants.runner import run_by_sim, run_by_unit, run_worker
+from penstock.sim.mutants.runner import reached_by_sim, run_by_sim, run_by_unit, run_worker
 from penstock.sim.mutants.worker import NO_MUTANT, SimTask
 
 pytestmark = pytest.mark.programs
@@ -52,3 +52,9 @@ def test_a_mutant_with_an_unknown_id_is_refused() -> None:
         find_mutant(ROOT, "replication/epochs.py::no_such_function::boundary::1")
     with pytest.raises(KeyError):
         find_mutant(ROOT, "no/such/file.py::f::boundary::1")
+
+
+def test_the_functions_that_the_simulator_runs_are_noted() -> None:
+    reached = reached_by_sim(SimTask(1, 1))
+    assert "log/log.py::Log.append_as_leader" in reached
+    assert "groups/migration.py::downgrade" not in reached

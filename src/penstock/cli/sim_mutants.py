@@ -33,11 +33,17 @@ PACKAGES = (
 )
 WAYS = {"unit": ("unit",), "sim": ("sim",), "both": ("unit", "sim")}
 DEFAULT_CPU_S = 600.0
+MOST_UNREACHED = 40
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("mutants")
     group.add_argument("--mutants", action="store_true", help="measure how many generated bugs are detected")
+    group.add_argument(
+        "--reach",
+        action="store_true",
+        help="with --mutants: only count the mutants in functions that the simulator runs",
+    )
     group.add_argument("--mutant", metavar="ID", help="run seeds with this generated bug")
     group.add_argument("--half", choices=HALVES, default="dev", help="which half of the mutants (default: %(default)s)")
     group.add_argument(
@@ -66,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if not has_tests():
         raise Failure("mutants need the unit tests: run the command in a checkout of the repository", Exit.USAGE)
     half = [mutant for mutant in all_mutants(ROOT, args.package or ()) if mutant.half is Half(args.half)]
+    if args.reach:
+        return _reach(args, half)
     drawn = sample(half, args.sample, args.seed or 0)
     ways = WAYS[args.by]
     runner = Runner(args.cpu_seconds, 1, ResultFile(Path(args.results)))
@@ -80,6 +88,20 @@ def run(args: argparse.Namespace) -> int:
     _summarize(args, len(half), drawn, results, ways)
     for each in sorted(runner.failing):
         output.note(f"left out, because it fails without a mutant: {each}")
+    return Exit.OK
+
+
+def _reach(args: argparse.Namespace, mutants: Sequence[Mutant]) -> int:
+    from penstock.sim.mutants.runner import reached_by_sim
+    from penstock.sim.mutants.summary import reach_rows, unreached
+    from penstock.sim.mutants.worker import SimTask
+
+    reached = reached_by_sim(SimTask(args.cpu_seconds, 1))
+    rows = reach_rows(mutants, reached)
+    output.rows(args.output, list(rows[0]), rows)
+    if args.half == "dev" and args.output != "json":
+        for name, count in unreached(mutants, reached)[:MOST_UNREACHED]:
+            print(f"  never runs: {name} ({output.counted(count, 'mutant')})")
     return Exit.OK
 
 

@@ -9,9 +9,10 @@ import pytest
 from penstock.cli import sim_mutants
 from penstock.sim.mutants.catalogue import PACKAGES, Half, Mutant, all_mutants, mutants_of, mutated, sample
 from penstock.sim.mutants.hook import ROOT
+from penstock.sim.mutants.places import functions
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile
 from penstock.sim.mutants.runner import REPOSITORY
-from penstock.sim.mutants.summary import count, killed_by_any, survivors
+from penstock.sim.mutants.summary import count, killed_by_any, reach_rows, survivors, unreached
 from penstock.sim.mutants.worker import Outcome, Run
 
 PATH = "log/example.py"
@@ -149,6 +150,20 @@ def test_kills_are_counted_for_each_way_apart() -> None:
     assert sim.row["kills_per_cpu_hour"] == pytest.approx(33.3)
     assert [each.id for each in survivors(results, ("unit", "sim"))] == ["c"]
     assert killed_by_any(results, ("unit", "sim")) == (2, 3)
+
+
+def test_mutants_in_functions_that_never_run_are_counted_and_named() -> None:
+    source = body("return a < b", name="f") + "\n" + body("if a < b:", "    return 1", "return 2", name="g")
+    mutants = mutants_of(source, PATH, "log")
+    rows = reach_rows(mutants, {f"{PATH}::f"})
+    assert [(row["package"], row["functions"], row["reached"]) for row in rows] == [("log", 2, 1), ("all", 2, 1)]
+    assert (rows[0]["mutants"], rows[0]["in_reached"], rows[0]["percent"]) == (3, 1, 33.3)
+    assert unreached(mutants, {f"{PATH}::f"}) == [(f"{PATH}::g", 2)]
+
+
+def test_functions_are_named_with_their_classes() -> None:
+    tree = ast.parse("class A:\n    def f(self):\n        def g():\n            pass\n\nasync def h():\n    pass\n")
+    assert [name for _, name in functions(tree)] == ["A.f", "A.f.g", "h"]
 
 
 def test_results_are_read_again_and_hold_no_change_of_the_held_out_half(tmp_path: Path) -> None:

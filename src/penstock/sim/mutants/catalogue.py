@@ -57,12 +57,21 @@ class Mutant:
 
     @property
     def module(self) -> str:
-        return "penstock." + self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        return module_of(self.path)
+
+    @property
+    def function(self) -> str:
+        """The qualified name of the changed function."""
+        return self.id.split("::")[1]
 
     @property
     def diff(self) -> str:
         """Returns the change on one line."""
         return f"{self.path}:{self.line}  {self.before}  →  {self.after}"
+
+
+def module_of(path: str) -> str:
+    return "penstock." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def changes_in(tree: ast.Module, path: str) -> Iterator[tuple[str, Change]]:

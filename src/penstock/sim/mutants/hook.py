@@ -17,7 +17,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from penstock.check import check
-from penstock.sim.mutants.catalogue import Mutant, mutants_of, mutated
+from penstock.sim.mutants.catalogue import PACKAGES, Mutant, module_of, mutants_of, mutated
+from penstock.sim.mutants.places import Function, functions
 
 COUNTER = "__mutant_reached__"
 
@@ -83,29 +84,61 @@ class _MutantLoader(SourceFileLoader):
         self._reached = reached
 
     def get_code(self, fullname: str) -> CodeType:
-        source = Path(self.path).read_text()
-        tree = mutated(source, self._mutant.path, self._mutant.id)
-        _count_calls(tree, self._mutant.id.split("::")[1].split("."))
-        code: CodeType = compile(ast.fix_missing_locations(tree), self.path, "exec")
-        return code
+        tree = mutated(Path(self.path).read_text(), self._mutant.path, self._mutant.id)
+        for function, qualname in list(functions(tree)):
+            if qualname == self._mutant.function:
+                _begin_with(function, f"{COUNTER}[0] += 1")
+        return _compiled(tree, self.path)
 
     def exec_module(self, module: ModuleType) -> None:
         setattr(module, COUNTER, self._reached)
         super().exec_module(module)
 
 
-def _count_calls(tree: ast.Module, names: list[str]) -> None:
-    """Inserts a count of calls at the start of each function with this qualified name."""
-    found: list[ast.AST] = [tree]
-    for name in names:
-        inner = (node for outer in found for node in ast.walk(outer) if node is not outer)
-        found = [
-            node
-            for node in inner
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-        ]
-    for function in found:
-        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        counting = ast.parse(f"{COUNTER}[0] += 1").body[0]
-        at = 1 if ast.get_docstring(function) is not None else 0
-        function.body.insert(at, counting)
+class ReachFinder(MetaPathFinder):
+    """Notes which functions of the mutated packages run, as `path::qualified name`."""
+
+    def __init__(self, root: Path) -> None:
+        self.reached: set[str] = set()
+        paths = [path for directory, _ in PACKAGES.values() for path in (root / directory).rglob("*.py")]
+        self._files = {module_of(path.relative_to(root).as_posix()): path for path in paths}
+        self._root = root
+
+    def install(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self._files.get(fullname)
+        if file is None:
+            return None
+        loader = _ReachLoader(fullname, str(file), file.relative_to(self._root).as_posix(), self.reached)
+        return spec_from_file_location(fullname, file, loader=loader)
+
+
+class _ReachLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, name: str, reached: set[str]) -> None:
+        super().__init__(fullname, path)
+        self._name = name
+        self._reached = reached
+
+    def get_code(self, fullname: str) -> CodeType:
+        tree = ast.parse(Path(self.path).read_text())
+        for function, qualname in list(functions(tree)):
+            _begin_with(function, f"{COUNTER}.add({f'{self._name}::{qualname}'!r})")
+        return _compiled(tree, self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        setattr(module, COUNTER, self._reached)
+        super().exec_module(module)
+
+
+def _begin_with(function: Function, statement: str) -> None:
+    at = 1 if ast.get_docstring(function) is not None else 0
+    function.body.insert(at, ast.parse(statement).body[0])
+
+
+def _compiled(tree: ast.Module, path: str) -> CodeType:
+    code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec")
+    return code

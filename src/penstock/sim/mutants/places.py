@@ -51,6 +51,13 @@ def places(tree: ast.Module) -> Iterator[Place]:
     yield from _outside(tree, ())
 
 
+def functions(tree: ast.Module) -> Iterator[tuple[Function, str]]:
+    """Yields all functions with their qualified names."""
+    for place in places(tree):
+        if isinstance(place, Block) and place.statements is place.function.body:
+            yield place.function, place.qualname
+
+
 def _outside(node: ast.AST, names: tuple[str, ...]) -> Iterator[Place]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):

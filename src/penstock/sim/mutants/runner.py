@@ -110,26 +110,41 @@ def run_by_sim(name: str, task: SimTask) -> Outcome:
     return run_worker({"by": "sim", "mutant": name, "task": task._asdict()}, PATIENCE * task.cpu_s + SETUP_S)
 
 
+def reached_by_sim(task: SimTask) -> set[str]:
+    """Returns the functions, as `path::qualified name`, that the simulator runs within its CPU time."""
+    lines, how = _lines_of({"by": "reach", "task": task._asdict()}, PATIENCE * task.cpu_s + SETUP_S)
+    found = [line["functions"] for line in lines if line["kind"] == "reached"]
+    if not found:
+        raise RuntimeError(f"the simulator's run without a mutant ended without a result: {how}")
+    return set(found[0])
+
+
 def run_worker(task: dict[str, Any], wall_s: float) -> Outcome:
     """Runs a worker and returns its outcome; a worker that a limit ended counts as killed by the watchdog."""
+    lines, how = _lines_of(task, wall_s)
+    if not how and lines and lines[-1].pop("kind") == "result":
+        return Outcome(**lines[-1])
+    return _ended(lines, how)
+
+
+def _lines_of(task: dict[str, Any], wall_s: float) -> tuple[list[dict[str, Any]], str]:
+    """Runs a worker. Returns the lines that it printed, and why it ended; empty if it ended by itself."""
     words = [sys.executable, "-m", "penstock.sim.mutants.worker", json.dumps(task)]
     process = subprocess.Popen(  # noqa: S603 - our own module
         words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         out, err = process.communicate(timeout=wall_s)
+        how = _cause(process.returncode, err) if process.returncode else ""
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-        return _ended(out, f"{WATCHDOG}: no end within {wall_s:.0f} s of wall time")
+        how = f"{WATCHDOG}: no end within {wall_s:.0f} s of wall time"
     except BaseException:
         process.kill()
         process.wait()
         raise
-    last = _lines(out)[-1] if _lines(out) else {}
-    if process.returncode == 0 and last.pop("kind", "") == "result":
-        return Outcome(**last)
-    return _ended(out, _cause(process.returncode, err))
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")], how
 
 
 def _cause(code: int, err: str) -> str:
@@ -141,16 +156,12 @@ def _cause(code: int, err: str) -> str:
     return f"does not start: it ended with exit code {code}: {lines[-1] if lines else 'no message'}"
 
 
-def _ended(out: str, how: str) -> Outcome:
+def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
     """Returns the outcome of a process without a result: its last line names its run, and its limit is its CPU time."""
-    started = [line for line in _lines(out) if line["kind"] == "run"]
+    started = [line for line in lines if line["kind"] == "run"]
     if not started:
         return Outcome(True, how, "", UNIT_CPU_S, 0, 0)
     return Outcome(True, how, started[-1]["command"], started[-1]["cpu_s"] + RUN_CPU_S, len(started), 0)
-
-
-def _lines(out: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
 def has_tests(repository: Path = REPOSITORY) -> bool:

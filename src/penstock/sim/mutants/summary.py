@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.sim.mutants.catalogue import Mutant
 from penstock.sim.mutants.results import Result
 
 
@@ -66,3 +68,29 @@ def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, 
     alive = {result.id for result in survivors(results, ways)}
     dead = {result.id for result in results if result.killed}
     return len(dead), len(dead | alive)
+
+
+def reach_rows(mutants: Sequence[Mutant], reached: Set[str]) -> list[dict[str, Any]]:
+    """Returns, for each package and for all, how many mutants are in functions that the simulator runs."""
+    packages = list(dict.fromkeys(mutant.package for mutant in mutants))
+    rows = [_reach_row(package, [one for one in mutants if one.package == package], reached) for package in packages]
+    return [*rows, _reach_row("all", mutants, reached)]
+
+
+def _reach_row(name: str, mutants: Sequence[Mutant], reached: Set[str]) -> dict[str, Any]:
+    functions = {f"{one.path}::{one.function}" for one in mutants}
+    inside = sum(f"{one.path}::{one.function}" in reached for one in mutants)
+    return {
+        "package": name,
+        "functions": len(functions),
+        "reached": len(functions & reached),
+        "mutants": len(mutants),
+        "in_reached": inside,
+        "percent": round(100 * inside / max(len(mutants), 1), 1),
+    }
+
+
+def unreached(mutants: Sequence[Mutant], reached: Set[str]) -> list[tuple[str, int]]:
+    """Returns the functions that the simulator never runs, those with the most mutants first."""
+    counts = Counter(name for one in mutants if (name := f"{one.path}::{one.function}") not in reached)
+    return counts.most_common()

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.sim.mutants.hook import MutantFinder, install
+from penstock.sim.mutants.hook import ROOT, MutantFinder, ReachFinder, install
 
 if TYPE_CHECKING:
     from penstock.sim.plan.plan import Plan
@@ -204,6 +204,17 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
     raise AssertionError("the rotation has no end")
 
 
+def run_reach(task: SimTask) -> list[str]:
+    """Returns the functions of the mutated packages that the rotation runs within its CPU time."""
+    finder = ReachFinder(ROOT)
+    finder.install()
+    for drawn in rotation(task.first_seed):
+        for _ in simulate(drawn, lambda run: limit(task.run_cpu_s)):
+            if time.process_time() >= task.cpu_s:
+                return sorted(finder.reached)
+    raise AssertionError("the rotation has no end")
+
+
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
     """Yields the run and its first broken rule, empty if none is broken.
 
@@ -245,6 +256,9 @@ def main(words: list[str]) -> None:
             outcome = run_unit(name, UnitTask(**fields))
         case {"by": "sim", "mutant": name, "task": fields}:
             outcome = run_sim(name, SimTask(**fields), reporter)
+        case {"by": "reach", "task": fields}:
+            reporter.line("reached", {"functions": run_reach(SimTask(**fields))})
+            outcome = Outcome(False, "", "", time.process_time(), 0, 0)
         case {"by": "command", "command": command}:
             ((_, how),) = simulate(Run.of(command), lambda run: limit(RUN_CPU_S))
             outcome = Outcome(bool(how), how, command, time.process_time(), 1, 0)

@@ -7,12 +7,13 @@ those moves and plans only the remaining ones.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
+from penstock.cli.confirm import ask
+from penstock.cli.cordon import set_cordoned
 from penstock.cli.exit import Exit, Failure
 from penstock.client.cluster_facts import Facts, readable
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from penstock.protocol.vocabulary import TopicPartition
 
 LOOK_EVERY_S = 0.5
-CORDON_S, LOOK_AGAIN_S = 5.0, 0.05
-CORDONED = "cordoned.log.dirs"
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
@@ -107,7 +106,7 @@ def _run(
         if args.dry_run:
             return Exit.OK
         if (moves or elected or closing) and not args.yes:
-            _ask("go on?")
+            ask("go on?")
         _cordon(broker, closing, "*")
         _cordon(broker, sorted(set(reopen) & facts.cordoned), None)
         if not moves and not going and not elected:
@@ -182,16 +181,6 @@ def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None
         output.note(f"{to_copy}, {len(moves) - copied} only to be led elsewhere")
 
 
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise Failure(
-            "the plan needs a terminal to be confirmed: add --yes to carry it out, or --dry-run to only see it",
-            Exit.USAGE,
-        )
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Failure("the plan was not confirmed, so no replica was moved", Exit.FAILED)
-
-
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
     """Submits the moves in waves and waits for each wave to finish."""
     copied = sorted((move for move in moves if move.copies), key=lambda move: move.partition)
@@ -209,23 +198,9 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Cordons nodes (KIP-1066, Kafka 4.3). Older clusters can't: they still place new topics on these nodes."""
-    from penstock.protocol.errors import ErrorCode, KafkaError
-
-    change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
+    """Cordons nodes, or uncordons them with None."""
     for node in nodes:
-        try:
-            broker.client.alter_configs(ResourceType.BROKER, str(node), [change])
-            deadline = time.monotonic() + CORDON_S
-            while broker.run(broker.cluster.holdings(node)).cordoned != (directories is not None):
-                if time.monotonic() > deadline:
-                    raise KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        "the broker does not report the config; it may be older than Kafka 4.3",
-                    )
-                time.sleep(LOOK_AGAIN_S)
-        except KafkaError as problem:
-            output.note(f"node {node}: {CORDONED} could not be changed, new topics are placed as before: {problem}")
+        set_cordoned(broker, node, directories, lambda held: held.cordoned == (directories is not None))
 
 
 def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
@@ -404,7 +379,7 @@ def run_reset(args: argparse.Namespace) -> int:
         size = facts.sizes.get(node, {}).get(partition)
         output.note(f"node {node} drops its copy of {args.partition} ({readable(size)}, end offset {dropped})")
         if not args.yes:
-            _ask("go on?")
+            ask("go on?")
         for replicas in (others, part.replicas):
             broker.run(broker.cluster.reassign({partition: replicas}))
             _wait(broker, progress=None)

@@ -26,6 +26,7 @@ NOUNS = {
     "group": "list and describe consumer groups, move, export and delete their offsets",
     "share": "list and describe share groups, move and delete their offsets",
     "cluster": "show nodes and partitions, move replicas, compare them",
+    "logdir": "show log directories, move replicas between them, even out and empty them",
     "quorum": "describe the metadata quorum, add and remove voters",
     "acl": "list, add and remove ACLs",
     "user": "list SCRAM users, set their passwords and remove them",
@@ -36,7 +37,21 @@ NOUNS = {
 }
 
 WITH_VERBS = frozenset(
-    {"acl", "user", "storage", "topic", "config", "group", "share", "cluster", "quorum", "txn", "log", "pipeline"}
+    {
+        "acl",
+        "user",
+        "storage",
+        "topic",
+        "config",
+        "group",
+        "share",
+        "cluster",
+        "logdir",
+        "quorum",
+        "txn",
+        "log",
+        "pipeline",
+    }
 )
 
 EPILOG = """\

@@ -5,7 +5,7 @@ the first refused item. Partitions are (topic, partition).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.client.client import AsyncClient
@@ -21,6 +21,12 @@ from penstock.protocol.messages.api_32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
+)
+from penstock.protocol.messages.api_34_alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
 )
 from penstock.protocol.messages.api_35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from penstock.protocol.messages.api_43_elect_leaders import (
@@ -78,6 +84,16 @@ class HeldReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class FutureReplica:
+    """A copy of a replica that is being made in another log directory of its node."""
+
+    directory: str
+    size: int
+    #: Number of offsets that the copy lacks.
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
 class Directory:
     path: str
     error: ErrorCode
@@ -90,6 +106,7 @@ class Directory:
 class Holdings:
     directories: list[Directory]
     replicas: dict[TopicPartition, HeldReplica]
+    futures: dict[TopicPartition, FutureReplica] = field(default_factory=dict)
 
     @property
     def cordoned(self) -> bool:
@@ -225,6 +242,7 @@ class ClusterAdmin:
         _refused(f"Node {node}", answer.error_code, None)
         directories = []
         replicas: dict[TopicPartition, HeldReplica] = {}
+        futures: dict[TopicPartition, FutureReplica] = {}
         for result in answer.results:
             code = code_of(result.error_code)
             space = (result.total_bytes, result.usable_bytes)
@@ -232,9 +250,31 @@ class ClusterAdmin:
             for topic in result.topics:
                 for part in topic.partitions:
                     key = (topic.name, part.partition_index)
-                    if not part.is_future_key or key not in replicas:
+                    if part.is_future_key:
+                        futures[key] = FutureReplica(result.log_dir, part.partition_size, part.offset_lag)
+                    else:
                         replicas[key] = HeldReplica(result.log_dir, part.partition_size)
-        return Holdings(directories, replicas)
+        return Holdings(directories, replicas, futures)
+
+    async def move_replicas(self, node: int, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        """Starts moves of a node's replicas to other log directories of the node. Returns the failures.
+
+        A move to the present directory cancels the move under way.
+        """
+        directories: dict[str, dict[str, AlterReplicaLogDirTopic]] = {}
+        for (name, index), path in wanted.items():
+            topics = directories.setdefault(path, {})
+            topics.setdefault(name, AlterReplicaLogDirTopic(name=name, partitions=[])).partitions.append(index)
+        request = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=path, topics=list(topics.values())) for path, topics in directories.items()]
+        )
+        answer: AlterReplicaLogDirsResponse = await self._client.request(request, node=node)
+        return {
+            (topic.topic_name, part.partition_index): code_of(part.error_code)
+            for topic in answer.results
+            for part in topic.partitions
+            if part.error_code
+        }
 
     async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the end offsets of a node's replicas. Partitions without a replica on the node are left out."""

@@ -1,0 +1,18 @@
+"""Asks for confirmation of a plan that a command has shown."""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.cli.exit import Exit, Failure
+
+
+def ask(question: str) -> None:
+    """Returns if the answer is yes. Raises Failure for another answer, or without a terminal."""
+    if not sys.stdin.isatty():
+        raise Failure(
+            "the plan needs a terminal to be confirmed: add --yes to carry it out, or --dry-run to only see it",
+            Exit.USAGE,
+        )
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Failure("the plan was not confirmed, so no replica was moved", Exit.FAILED)

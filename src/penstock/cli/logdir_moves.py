@@ -1,0 +1,358 @@
+"""`penstock logdir move|cancel|balance|evacuate` moves replicas between the log directories of their nodes.
+
+A plan counts a replica that is being moved as if it were in its target directory. The same command, run again after an
+interruption, therefore waits for the moves under way and plans only the remaining ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.cli import output
+from penstock.cli.confirm import ask
+from penstock.cli.cordon import CORDONED, set_cordoned
+from penstock.cli.exit import Exit, Failure
+from penstock.cli.logdir import Held, copies, read_holdings
+from penstock.client.cluster_facts import readable
+from penstock.metadata.directory_balance import DirectoryMove, DirectoryState, PlacedReplica, balance, evacuate
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.client.cluster_admin import Holdings
+    from penstock.protocol.vocabulary import TopicPartition
+
+LOOK_EVERY_S = 0.25
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+#: A planned move of a replica of one node.
+NodeMove = tuple[int, DirectoryMove]
+
+# --- one replica ----------------------------------------------------------------------------------------------------
+
+
+def run_move(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        node, partition = _replica(broker, args.replica)
+        held = read_holdings(broker, [node])
+        current = held[node].replicas.get(partition)
+        if args.throttle:
+            throttle(broker, args.throttle, held)
+        failures = broker.run(broker.cluster.move_replicas(node, {partition: args.directory}))
+        if partition in failures:
+            _refuse(node, partition, args.directory, failures[partition], held[node])
+        held = read_holdings(broker, [node])
+        if args.wait:
+            wait(broker, held)
+            held = read_holdings(broker, [node])
+            if args.throttle:
+                unthrottle(broker, held)
+        future, now = held[node].futures.get(partition), held[node].replicas.get(partition)
+    output.record(
+        args.output,
+        {
+            "topic": partition[0],
+            "partition": partition[1],
+            "node": node,
+            "from": None if current is None else current.directory,
+            "to": args.directory,
+            "result": "moving" if future is not None else "done",
+            "directory": None if now is None else now.directory,
+        },
+    )
+    return Exit.OK
+
+
+def _replica(broker: Broker, text: str) -> tuple[int, TopicPartition]:
+    """Parses TOPIC-PARTITION@NODE. Without @NODE, the partition must have one replica."""
+    name, at, node = text.rpartition("@")
+    topic, _, index = (name if at else text).rpartition("-")
+    if not topic or not index.isdecimal() or (at and not node.isdecimal()):
+        raise Failure(f"{text!r} names no replica: give TOPIC-PARTITION@NODE, such as orders-0@1", Exit.USAGE)
+    partition = (topic, int(index))
+    if at:
+        return int(node), partition
+    (found,) = broker.existing([topic])
+    part = next((each for each in found.partitions if each.partition_index == partition[1]), None)
+    if part is None:
+        raise Failure(f"the cluster has no partition {text}", Exit.NOT_FOUND)
+    if len(part.replica_nodes) != 1:
+        nodes = ", ".join(map(str, part.replica_nodes))
+        raise Failure(
+            f"{text} has replicas on nodes {nodes}: name one, such as {text}@{part.replica_nodes[0]}", Exit.USAGE
+        )
+    return part.replica_nodes[0], partition
+
+
+def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCode, holdings: Holdings) -> None:
+    replica = f"{partition[0]}-{partition[1]}"
+    match code:
+        case ErrorCode.LOG_DIR_NOT_FOUND:
+            known = ", ".join(each.path for each in holdings.directories)
+            raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
+        case ErrorCode.REPLICA_NOT_AVAILABLE:
+            raise Failure(
+                f"node {node} has no replica of {replica}: if it gets one before it restarts, it creates the replica "
+                f"in {directory}",
+                Exit.NOT_FOUND,
+            )
+        case ErrorCode.KAFKA_STORAGE_ERROR:
+            raise Failure(
+                f"{replica} can't be moved to {directory}: one of the two directories is offline, or the replica is "
+                "being swapped: see `penstock logdir list`, and the node's log",
+                Exit.FAILED,
+            )
+        case _:
+            raise Failure(f"{replica} can't be moved to {directory} on node {node}: {code.name}", Exit.FAILED)
+
+
+def run_cancel(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        named = [_replica(broker, each) for each in args.replicas]
+        held = read_holdings(broker, sorted({*args.node, *(node for node, _ in named)}))
+        going = [each for each in sorted(copies(held)) if not named or each in named]
+        rows = []
+        for node, holdings in held.items():
+            back = {
+                partition: holdings.replicas[partition].directory
+                for own, partition in going
+                if own == node and partition in holdings.replicas
+            }
+            failures = broker.run(broker.cluster.move_replicas(node, back)) if back else {}
+            for partition, directory in back.items():
+                told = failures.get(partition)
+                result = "cancelled" if told is None else f"not cancelled: {told.name}"
+                row = {"topic": partition[0], "partition": partition[1], "node": node, "stays_in": directory}
+                rows.append({**row, "result": result})
+        if not args.replicas:
+            unthrottle(broker, held)
+    columns = ["topic", "partition", "node", "stays_in", "result"]
+    output.rows(args.output, columns, rows, empty="no replica is being moved")
+    return Exit.OK if all(row["result"] == "cancelled" for row in rows) else Exit.FAILED
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def run_balance(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    def plan(holdings: Holdings) -> list[DirectoryMove]:
+        return balance(*_starting_point(holdings))
+
+    with connect(args) as broker:
+        held = read_holdings(broker, args.node)
+        return _run(broker, args, held, plan, "the log directories are even")
+
+
+def run_evacuate(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        held = read_holdings(broker, args.node)
+        node, path = _find_directory(held, args.directory)
+        held = {node: held[node]}
+        cordoned = sorted(each.path for each in held[node].directories if each.cordoned)
+
+        def plan(holdings: Holdings) -> list[DirectoryMove]:
+            return evacuate(path, *_starting_point(holdings))
+
+        def cordon() -> None:
+            set_cordoned(
+                broker,
+                node,
+                ",".join([*cordoned, path]),
+                lambda holdings: any(each.path == path and each.cordoned for each in holdings.directories),
+            )
+
+        if path not in cordoned:
+            output.note(f"{path} of node {node} to get no new replicas until it is taken out of {CORDONED}")
+        done = f"no replica is left in {path} of node {node}: stop the node, take {path} out of log.dirs and start it"
+        return _run(broker, args, held, plan, done, cordon=None if path in cordoned else cordon)
+
+
+def _find_directory(held: Held, path: str) -> tuple[int, str]:
+    wanted = path.rstrip("/") or "/"
+    having = [node for node, holdings in held.items() if any(each.path == wanted for each in holdings.directories)]
+    if not having:
+        raise Failure(f"no node has a log directory {path}: `penstock logdir list` shows them", Exit.NOT_FOUND)
+    if len(having) > 1:
+        nodes = ", ".join(map(str, having))
+        raise Failure(f"nodes {nodes} have a log directory {path}: choose one with --node", Exit.USAGE)
+    return having[0], wanted
+
+
+def _starting_point(holdings: Holdings) -> tuple[list[DirectoryState], dict[TopicPartition, PlacedReplica]]:
+    """Returns the directories of a node and where its replicas will be when the moves under way have ended."""
+    replicas = {
+        partition: PlacedReplica(
+            holdings.futures[partition].directory if partition in holdings.futures else replica.directory, replica.size
+        )
+        for partition, replica in holdings.replicas.items()
+    }
+    directories = [
+        DirectoryState(each.path, each.usable_bytes, offline=bool(each.error), cordoned=each.cordoned)
+        for each in holdings.directories
+    ]
+    return directories, replicas
+
+
+def _plans(held: Held, plan: Callable[[Holdings], list[DirectoryMove]]) -> list[NodeMove]:
+    from penstock.metadata.moves import PlanError
+
+    try:
+        return [(node, move) for node, holdings in held.items() for move in plan(holdings)]
+    except PlanError as problem:
+        raise Failure(str(problem), Exit.FAILED) from problem
+
+
+def _run(
+    broker: Broker,
+    args: argparse.Namespace,
+    held: Held,
+    plan: Callable[[Holdings], list[DirectoryMove]],
+    done: str,
+    *,
+    cordon: Callable[[], None] | None = None,
+) -> int:
+    """Shows a plan, asks, and carries it out.
+
+    `cordon` closes a directory to new replicas before the first move; replicas that it got until then are moved, too.
+    """
+    moves = _plans(held, plan)
+    _show(args, moves)
+    if args.dry_run:
+        return Exit.OK
+    if (moves or cordon is not None) and not args.yes:
+        ask("go on?")
+    if cordon is not None:
+        cordon()
+    if args.throttle and moves:
+        throttle(broker, args.throttle, held)
+    failed = False
+    try:
+        wait(broker, held)  # moves that an earlier run or another operator began
+        while moves and not failed:
+            failed = _carry_out(broker, moves, args.at_once)
+            moves = _plans(read_holdings(broker, list(held)), plan) if cordon is not None else []
+    except KeyboardInterrupt:
+        output.note("moves that have begun go on; the same command again waits for them and does the rest,")
+        output.note("and `penstock logdir cancel` takes them back")
+        raise
+    if args.throttle:
+        unthrottle(broker, held)
+    output.note("some replicas could not be moved: run the command again when the cause is gone" if failed else done)
+    return Exit.FAILED if failed else Exit.OK
+
+
+def _show(args: argparse.Namespace, moves: Sequence[NodeMove]) -> None:
+    rows = [
+        {
+            "topic": move.partition[0],
+            "partition": move.partition[1],
+            "node": node,
+            "from": move.source,
+            "to": move.target,
+            "bytes": move.size if args.output == "json" else readable(move.size),
+        }
+        for node, move in moves
+    ]
+    if moves or args.output == "json":
+        output.rows(args.output, ["topic", "partition", "node", "from", "to", "bytes"], rows)
+    if moves:
+        total = readable(sum(move.size for _, move in moves))
+        output.note(f"{output.counted(len(moves), 'replica')} to move ({total})")
+
+
+def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
+    """Runs the moves, at most `at_once` of each node at a time. Returns True if any of them failed."""
+    waiting: dict[int, deque[DirectoryMove]] = {}
+    for node, move in moves:
+        waiting.setdefault(node, deque()).append(move)
+    going: dict[int, dict[TopicPartition, DirectoryMove]] = {node: {} for node in waiting}
+    failed = False
+    with output.Progress("moved", total=sum(map(len, waiting.values())), unit="replicas") as progress:
+        while any(waiting.values()) or any(going.values()):
+            for node, queue in waiting.items():
+                begun = [queue.popleft() for _ in range(min(len(queue), at_once - len(going[node])))]
+                failed |= _begin(broker, node, begun, going[node])
+            time.sleep(LOOK_EVERY_S)
+            for node, under_way in going.items():
+                if under_way:
+                    ended, bad = _ended(node, under_way, broker.run(broker.cluster.holdings(node)))
+                    progress.add(ended)
+                    failed |= bad
+    return failed
+
+
+def _begin(
+    broker: Broker, node: int, moves: Sequence[DirectoryMove], going: dict[TopicPartition, DirectoryMove]
+) -> bool:
+    """Starts moves and adds those that began to `going`. Returns True if a move was refused."""
+    wanted = {move.partition: move.target for move in moves}
+    failures = broker.run(broker.cluster.move_replicas(node, wanted)) if wanted else {}
+    for move in moves:
+        if move.partition in failures:
+            _note_failure(node, move, failures[move.partition].name)
+        else:
+            going[move.partition] = move
+    return bool(failures)
+
+
+def _ended(node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings) -> tuple[int, bool]:
+    """Removes ended moves from `going`. Returns their number, and whether one of them left its replica behind."""
+    ended = [move for partition, move in going.items() if partition not in holdings.futures]
+    failed = False
+    for move in ended:
+        del going[move.partition]
+        replica = holdings.replicas.get(move.partition)
+        if replica is not None and replica.directory != move.target:
+            _note_failure(node, move, "the move failed or was cancelled, see the node's log")
+            failed = True
+    return len(ended), failed
+
+
+def _note_failure(node: int, move: DirectoryMove, reason: str) -> None:
+    topic, index = move.partition
+    output.note(f"node {node}: {topic}-{index} was not moved from {move.source} to {move.target}: {reason}")
+
+
+def wait(broker: Broker, nodes: Iterable[int]) -> None:
+    """Waits until no replica of these nodes is being moved."""
+    waiting = set(nodes)
+    with output.Progress("moved", unit="replicas") as progress:
+        left: Mapping[int, int] = {}
+        while waiting:
+            now = {node: len(broker.run(broker.cluster.holdings(node)).futures) for node in sorted(waiting)}
+            progress.add(sum(max(0, left.get(node, 0) - count) for node, count in now.items()))
+            left, waiting = now, {node for node, count in now.items() if count}
+            if waiting:
+                time.sleep(LOOK_EVERY_S)
+
+
+# --- throttle: Kafka's own config, so that Kafka's own tools can show and remove it ---------------------------------
+
+
+def throttle(broker: Broker, rate: int, nodes: Iterable[int]) -> None:
+    from penstock.cli.connect import refusals
+
+    for node in nodes:
+        with refusals():
+            broker.client.alter_configs(ResourceType.BROKER, str(node), [(RATE, ConfigOperation.SET, str(rate))])
+
+
+def unthrottle(broker: Broker, nodes: Iterable[int]) -> None:
+    """Removes the throttle of these nodes, including one that another tool set, because no move is under way."""
+    for node in nodes:
+        try:
+            broker.client.alter_configs(ResourceType.BROKER, str(node), [(RATE, ConfigOperation.DELETE, None)])
+        except KafkaError as problem:
+            output.note(f"node {node} is still throttled because its configs could not be changed: {problem}")

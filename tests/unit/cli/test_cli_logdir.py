@@ -1,0 +1,162 @@
+"""`penstock logdir` on a node with several log directories."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.cli import logdir_moves
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.testing import Broker
+
+A, B, C = "/data/a", "/data/b", "/data/c"
+SLOW = str(20_000)
+
+
+@pytest.fixture
+def node() -> Iterator[Broker]:
+    with Broker(config={"log.dirs": f"{A},{B},{C}"}) as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logdir_moves, "LOOK_EVERY_S", 0.02)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
+    left = main(list(words))
+    captured = capsys.readouterr()
+    assert left == code, captured.err
+    return captured.out if code == Exit.OK else captured.err
+
+
+def asked(capsys: pytest.CaptureFixture[str], node: Broker, *words: str) -> Any:
+    return json.loads(said(capsys, "logdir", *words, "-b", node.bootstrap, "--json"))
+
+
+def filled(node: Broker, partitions: int = 1, records: int = 10) -> str:
+    """Creates a topic with about 30 kB per record in each partition. Returns its name."""
+    name = f"t-{secrets.token_hex(4)}"
+    node.create_topic(name, partitions)
+    with node.client() as client, client.producer() as producer:
+        for partition in range(partitions):
+            producer.send_many(name, [(None, bytes(30_000), (), None)] * records, partition=partition)
+    return name
+
+
+def directory_of(node: Broker, name: str, partition: int = 0) -> str:
+    with node.client() as client:
+        from penstock.client.cluster_admin import ClusterAdmin
+
+        return client.run(ClusterAdmin(client.asynchronous).holdings(1)).replicas[name, partition].directory
+
+
+def elsewhere(node: Broker, name: str) -> tuple[str, str]:
+    """Returns the directory of the topic's first partition, and another one."""
+    source = directory_of(node, name)
+    return source, next(each for each in (A, B, C) if each != source)
+
+
+def test_list_shows_directories_with_bytes_and_replicas(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(node, partitions=3)
+    rows = asked(capsys, node, "list")
+    assert [(row["node"], row["directory"], row["state"]) for row in rows] == [
+        (1, each, "online") for each in (A, B, C)
+    ]
+    assert all(row["replicas"] >= 1 and row["bytes"] > 250_000 for row in rows)
+    shown = said(capsys, "logdir", "list", "-b", node.bootstrap)
+    assert "KiB" in shown or "MiB" in shown
+    assert "is not among the running brokers" in said(
+        capsys, "logdir", "list", "--node", "9", "-b", node.bootstrap, code=Exit.NOT_FOUND
+    )
+
+
+def test_a_replica_is_moved_and_its_records_stay(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = filled(node)
+    source, target = elsewhere(node, name)
+    told = asked(capsys, node, "move", f"{name}-0", target, "--wait")
+    assert (told["from"], told["directory"], told["result"]) == (source, target, "done")
+    assert directory_of(node, name) == target
+
+
+def test_a_throttled_move_is_described_and_cancelled(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = filled(node, records=40)
+    source, target = elsewhere(node, name)
+    told = asked(capsys, node, "move", f"{name}-0@1", target, "--throttle", SLOW)
+    assert told["result"] == "moving"
+    (row,) = asked(capsys, node, "describe", "--over", "0.1")
+    assert (row["topic"], row["node"], row["from"], row["to"]) == (name, 1, source, target)
+    assert row["bytes_left"] > 0
+    assert row["records_left"] > 0
+    assert row["bytes_per_second"] is not None
+    assert "ETA" in said(capsys, "logdir", "describe", "--over", "0.01", "-b", node.bootstrap)
+    (row,) = asked(capsys, node, "cancel", f"{name}-0@1")
+    assert (row["stays_in"], row["result"]) == (source, "cancelled")
+    assert asked(capsys, node, "describe") == []
+    assert asked(capsys, node, "cancel") == []  # also removes the throttle
+    assert directory_of(node, name) == source
+    assert asked(capsys, node, "move", f"{name}-0@1", target, "--wait")["directory"] == target
+
+
+def test_refused_moves_name_the_cause(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = filled(node)
+    where = ("-b", node.bootstrap)
+    wrong = said(capsys, "logdir", "move", f"{name}-0@1", "/data/x", *where, code=Exit.NOT_FOUND)
+    assert "it has /data/a, /data/b, /data/c" in wrong
+    assert "has no replica" in said(capsys, "logdir", "move", f"{name}-7@1", B, *where, code=Exit.NOT_FOUND)
+    assert "no partition" in said(capsys, "logdir", "move", f"{name}-7", B, *where, code=Exit.NOT_FOUND)
+    assert "names no replica" in said(capsys, "logdir", "move", name.replace("-", ""), B, *where, code=Exit.USAGE)
+
+
+def test_balance_evens_out_directories_and_asks_first(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    name = filled(node, partitions=6)
+    for partition in range(6):
+        asked(capsys, node, "move", f"{name}-{partition}@1", A, "--wait")
+    where = ("-b", node.bootstrap)
+    plan = asked(capsys, node, "balance", "--dry-run")
+    assert plan
+    assert {row["from"] for row in plan} == {A}
+    assert "add --yes" in said(capsys, "logdir", "balance", *where, code=Exit.USAGE)
+    assert directory_of(node, name) == A
+    asked(capsys, node, "balance", "--yes", "--at-once", "1")
+    assert asked(capsys, node, "balance", "--dry-run") == []
+    sizes = [row["bytes"] for row in asked(capsys, node, "list")]
+    assert max(sizes) - min(sizes) <= 0.05 * max(sizes)
+
+
+def test_an_interrupted_balance_is_resumed_by_the_same_command(
+    node: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = filled(node, partitions=6, records=20)
+    for partition in range(6):
+        asked(capsys, node, "move", f"{name}-{partition}@1", B, "--wait")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(logdir_moves, "_ended", interrupt)
+        words = ("logdir", "balance", "--yes", "--at-once", "1", "--throttle", SLOW, "-b", node.bootstrap)
+        assert "logdir cancel" in said(capsys, *words, code=Exit.INTERRUPTED)
+    assert len(asked(capsys, node, "describe", "--over", "0.01")) == 1
+    asked(capsys, node, "balance", "--yes", "--throttle", "1G")
+    assert asked(capsys, node, "describe") == []
+    assert asked(capsys, node, "balance", "--dry-run") == []
+
+
+def test_evacuation_empties_and_cordons_a_directory(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(node, partitions=3)
+    where = ("-b", node.bootstrap)
+    assert "no node has" in said(capsys, "logdir", "evacuate", "/data/x", "--yes", *where, code=Exit.NOT_FOUND)
+    said(capsys, "logdir", "evacuate", f"{C}/", "--yes", *where)
+    rows = {row["directory"]: row for row in asked(capsys, node, "list")}
+    assert (rows[C]["replicas"], rows[C]["state"]) == (0, "cordoned")
+    later = filled(node, partitions=2)
+    assert C not in {directory_of(node, later, index) for index in range(2)}
+    said(capsys, "logdir", "evacuate", C, "--yes", *where)  # no replica is left: no-op

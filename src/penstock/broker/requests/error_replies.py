@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from penstock.net.reply import CLOSE, Close
-from penstock.protocol.apis import PRODUCE, response_class
+from penstock.protocol.apis import OFFSET_FETCH, PRODUCE, response_class
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.schema import Field, Struct
 
@@ -25,8 +25,10 @@ IDENTITY_NUMBERS = ("resource_type", "producer_id")
 # Numbers that are set to -1 beside an error, because their declared default is a valid value.
 UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
 ALTER_REPLICA_LOG_DIRS = 34  # its request groups partitions by directory, its response by topic
-# An error of the whole request is reported at the top level only, not for each item.
-TOP_LEVEL_APIS = frozenset({13, 35})  # LeaveGroup, DescribeLogDirs
+# An error of the whole request is reported at the top level only, not for each item: LeaveGroup, DescribeLogDirs,
+# OffsetDelete.
+TOP_LEVEL_APIS = frozenset({13, 35, 47})
+OFFSET_FETCH_AT_TOP = range(2, 8)  # versions of OffsetFetch that do so, too
 # Errors of a Fetch as a whole, never of a partition.
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
@@ -53,16 +55,15 @@ def error_response(
         return CLOSE
     response_type: type[Struct] = response_class(api_key)
     response: Any = response_type()
-    items = None if api_key in TOP_LEVEL_APIS or code in SESSION_ERRORS else pair(type(request), response_type, version)
+    at_top = api_key in TOP_LEVEL_APIS or (api_key == OFFSET_FETCH and version in OFFSET_FETCH_AT_TOP)
+    items = None if at_top or code in SESSION_ERRORS else pair(type(request), response_type, version)
     asked = getattr(request, items.request.name) if items is not None else None
     if api_key == ALTER_REPLICA_LOG_DIRS:
         asked = [topic for directory in request.dirs for topic in directory.topics]
     if items is not None and asked:
-        setattr(
-            response,
-            items.response.name,
-            [_report(items.response.item, item, version, code, message) for item in asked],
-        )
+        deepest = api_key != OFFSET_FETCH  # whose groups, from v8 on, have an error code of their own
+        reported = [_report(items.response.item, item, version, code, message, deepest=deepest) for item in asked]
+        setattr(response, items.response.name, reported)
         return response  # type: ignore[no-any-return]
     return response if _set_error(response, version, code, message) else CLOSE
 
@@ -151,14 +152,19 @@ def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) ->
     return True
 
 
-def _report(response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """Returns the response's item for one item of the request: its id or name, and the error at the deepest level."""
+def _report(
+    response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None, *, deepest: bool = True
+) -> Any:
+    """Returns the response's item for one item of the request: its id or name, and the error at the deepest level, or
+    at the first level that has an error code.
+    """
     item = response_type()
     if not isinstance(asked, Struct):  # a bare name or number
         _name(item, asked)
     else:
         _copy_identity(item, asked, version)
-        below = pair(type(asked), response_type, version)
+        has_code = _error_field(response_type, version) is not None
+        below = pair(type(asked), response_type, version) if deepest or not has_code else None
         inner = getattr(asked, below.request.name) if below is not None else None
         if below is not None and inner:
             reported = [_report(below.response.item, each, version, code, message) for each in inner]

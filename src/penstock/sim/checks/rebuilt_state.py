@@ -164,11 +164,13 @@ def _forget_expired(rebuilt: Rebuilt, log: Log) -> None:
 
 
 def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
+    # The node need not remember what was before its log start, and compaction may have removed batches and markers.
+    floor, start = max(log.log_start_offset, log.cleaned_offset), max(rebuilt.start, log.log_start_offset)
     for entry in rebuilt.producers:
-        if log.cleaned_offset and entry.last_offset < log.cleaned_offset:
-            continue  # compaction may have removed batches and markers of this producer
         live = log.producers.get(entry.producer_id)
-        if live is None or _essence(live, rebuilt.start) != _essence(entry, rebuilt.start):
+        if floor and entry.last_offset < floor:
+            continue
+        if live is None or _essence(live, start) != _essence(entry, start):
             yield "producer state", f"a rebuild from the log gives {entry}, the replica has {live}"
             break
     for entry in log.producers if not log.config.compact else ():
@@ -205,16 +207,22 @@ def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
         for segment in log.segments
         for entry in segment._aborted or ()
     }
+    start = max(rebuilt.start, log.log_start_offset, log.segments.bases[0])
     for offset in sorted({*rebuilt.aborted, *indexed}):
-        if offset < max(rebuilt.start, log.segments.bases[0]) or (unread and offset >= unread[0]):
+        if offset < start or (unread and offset >= unread[0]):
             continue
-        expected, found = rebuilt.aborted.get(offset), indexed.get(offset)
-        if found != expected and not (found and expected is None and found[1] < rebuilt.start):
+        expected, found = (_clipped(each.get(offset), start) for each in (rebuilt.aborted, indexed))
+        if found != expected and not (found and expected is None and found[1] == start):
             yield (
                 "transaction index",
                 f"the index has {found} at offset {offset}; a rebuild from the log gives {expected}",
             )
             return
+
+
+def _clipped(aborted: tuple[int, int] | None, start: int) -> tuple[int, int] | None:
+    """Returns the producer and the first offset of an aborted transaction, as a log from `start` on shows it."""
+    return None if aborted is None else (aborted[0], max(aborted[1], start))
 
 
 def _indexes(log: Log) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,8 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.log.directories import LogDirectories
+from penstock.log.future_log import FutureLog
+from penstock.log.future_logs import FutureLogs, Retired
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.protocol.errors import ErrorCode
@@ -68,7 +70,9 @@ class User:
         for _ in range(count):
             batch = bytearray(build_batch([(self.node.clock.wall_ms(), b"k", value, ())]))
             data = PartitionProduceData(index=0, records=memoryview(batch))
-            request = ProduceRequest(acks=-1, topic_data=[TopicProduceData(name=topic, partition_data=[data])])
+            request = ProduceRequest(
+                acks=-1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+            )
             answer = (await self.call(0, 9, request)).responses[0].partition_responses[0]
             assert answer.error_code == ErrorCode.NONE
         return int(answer.base_offset)
@@ -443,5 +447,32 @@ def test_a_copy_whose_source_is_lost_is_removed_if_the_controller_has_another_di
         await again.node.broker.logs.removal.run(all_of_them=True)
         assert not [name for name in disk.listdir(B) if name.startswith("t-0")]
         await again.node.stop(1.0)
+
+    run(scenario)
+
+
+def test_a_record_that_the_swap_syncs_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is appended just before the swap, whose fsync covers it: no other fsync moves the high watermark."""
+
+    async def scenario() -> None:
+        user = await started(MemoryDisk())
+        await user.move(A)
+        await user.create("t", flush_messages="1")
+        await user.produce("t", 3, b"v")
+        partition = user.node.broker.partitions.get("t", 0)
+        swap = FutureLogs.swap
+
+        def append_and_swap(self: FutureLogs, future: FutureLog, tail_bytes: int) -> Retired | None:
+            batch = bytearray(build_batch([(user.node.clock.wall_ms(), b"k", b"last", ())]))
+            partition.append(batch, now_ms=user.node.clock.wall_ms())
+            assert partition.log.high_watermark == 3
+            return swap(self, future, tail_bytes)
+
+        monkeypatch.setattr(FutureLogs, "swap", append_and_swap)
+        assert await user.move(B) is ErrorCode.NONE
+        await user.moves.settle()
+        assert partition.log.log_end_offset == 4
+        assert partition.log.high_watermark == 4
+        await user.node.stop(1.0)
 
     run(scenario)

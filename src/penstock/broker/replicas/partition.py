@@ -275,6 +275,11 @@ class Partition:
         if self.waiters.deletions:
             self.waiters.on_low_watermark(self.low_watermark())
 
+    def log_moved(self) -> None:
+        """Called when the log has moved to another directory: the swap may have synced records that did not count."""
+        if self._log is not None:
+            self._advance(self._log)
+
     def follow_disk(self, log: Log) -> None:
         """Starts a task that syncs the log and moves the high watermark until the whole log is synced."""
         if self._following is None and log.countable_offset < log.log_end_offset:

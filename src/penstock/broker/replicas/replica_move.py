@@ -143,6 +143,7 @@ class ReplicaMove:
                 retired = futures.swap(future, tail)
                 if retired is not None:
                     self._take(MoveEvent.CONFIRMED)
+                    self.partition.log_moved()
                     return retired
 
     def _next_step(self) -> Step:

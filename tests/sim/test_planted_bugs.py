@@ -33,6 +33,7 @@ QUICK = frozenset(
         "duplicates-written",
         "epochs-not-moved",
         "follower-leaves-out-a-batch",
+        "epochs-never-used-up",
         "followers-forget-producers",
         "index-not-truncated",
         "large-batch-skipped",

@@ -65,6 +65,8 @@ class ProducerSettings:
     transaction_timeout_ms: int = 60_000
     two_phase_commit: bool = False
     """Transactions have no timeout and can be prepared, for an external coordinator to end them (KIP-939)."""
+    first_sequence: int = 0
+    """Sequence number of the first record to each partition, for tests: a broker accepts any from a new producer."""
     create_topics: bool = False
     """True to request a missing topic in a way that makes the broker create it, if auto-creation is on."""
 
@@ -87,6 +89,7 @@ class Producer:
             )
             self._idempotent = True
         self._identity = ProducerIdentity(client, self._transactions)
+        self._identity.first_sequence = self._settings.first_sequence
         self._in_flight: dict[TopicPartition, asyncio.Task[None]] = {}
         self._flushing = 0
         self._room = asyncio.Event()

@@ -25,6 +25,8 @@ class ProducerIdentity:
         self._own: tuple[int, int] | None = None
         self._asking = asyncio.Lock()
         self._sequences: dict[TopicPartition, int] = {}
+        #: Sequence number of the first record to each partition; tests begin near the last one.
+        self.first_sequence = 0
 
     @property
     def can_be_replaced(self) -> bool:
@@ -51,7 +53,7 @@ class ProducerIdentity:
 
     def next_sequence(self, partition: TopicPartition, count: int) -> int:
         """Returns the sequence number of the partition's next record, and reserves `count` numbers from there on."""
-        sequence = self._sequences.get(partition, 0)
+        sequence = self._sequences.get(partition, self.first_sequence)
         self._sequences[partition] = sequence_after(sequence, count)
         return sequence
 

@@ -20,6 +20,9 @@ from penstock.transactions.turn import Answer, Turn
 if TYPE_CHECKING:
     from penstock.transactions.shard import TransactionShard
 
+#: Epoch of the first producer of a transactional id; the simulator begins near the last epoch.
+FIRST_EPOCH = 0
+
 
 def initialize(
     shard: TransactionShard,
@@ -97,7 +100,7 @@ def _renew(
 ) -> Transaction:
     producer_id, epoch = txn.producer_id, txn.producer_epoch
     if epoch == NO_PRODUCER_EPOCH:
-        epoch, last_epoch = 0, NO_PRODUCER_EPOCH
+        epoch, last_epoch = FIRST_EPOCH, NO_PRODUCER_EPOCH
     elif expected is None or expected.producer_epoch == epoch:
         last_epoch = epoch if expected is not None else NO_PRODUCER_EPOCH
         if txn.epochs_used_up:

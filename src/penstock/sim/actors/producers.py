@@ -33,6 +33,7 @@ class WriterOptions:
     """Share of transactions that are aborted on purpose."""
     keys: int = 0
     """Number of keys to choose from; 0: records have no key."""
+    first_sequence: int = 0
     tombstones: float = 0.0
     """Share of records that are tombstones."""
 
@@ -56,6 +57,7 @@ class Writer:
             delivery_timeout_s=DELIVERY_TIMEOUT_S,
             transactional_id=options.transactional_id,
             transaction_timeout_ms=options.transaction_timeout_ms,
+            first_sequence=options.first_sequence,
         )
 
     async def run(self) -> None:

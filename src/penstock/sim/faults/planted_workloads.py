@@ -14,7 +14,10 @@ from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
+from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
 from penstock.records.compact import Compactor, OffsetMap, TransactionScan
+from penstock.transactions import ending
+from penstock.transactions.transaction import Owner
 
 
 def _tombstones_dropped(old: Any) -> Any:
@@ -80,6 +83,13 @@ def _epoch_taken_for_known(old: Any) -> Any:
     return end_offset_for
 
 
+def _last_epoch_again(old: Any) -> Any:
+    def epoch_after(shard: Any, owner: Owner) -> Owner:
+        return Owner(owner.producer_id, min(owner.producer_epoch + 1, MAX_PRODUCER_EPOCH))
+
+    return epoch_after
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -130,6 +140,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((offset_requests, "check_commit", _nothing),),
         1,
     ),
+    "epochs-never-used-up": (
+        "a transactional producer keeps its id after its last epoch",
+        "wrap",
+        ((ending, "epoch_after", _last_epoch_again),),
+        1,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -149,4 +165,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "configs-wait-for-a-restart": (9, 25),
     "unknown-epoch-taken-for-known": (11, 30),
     "any-generation-commits": (7, 25),
+    "epochs-never-used-up": (1, 20),
 }

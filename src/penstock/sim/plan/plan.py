@@ -84,6 +84,8 @@ class Plan:
     skew_ms: int = 0
     drift: float = 1.0
     layout: ClusterLayout = field(default_factory=ClusterLayout)
+    first_producer_epoch: int = 0
+    """Epoch that the first producer of each transactional id gets."""
     clocks: tuple[tuple[int, float], ...] = ()
     """Skew and drift of the clocks of the second and all later machines."""
     points: tuple[PointFault, ...] = ()

@@ -98,6 +98,12 @@ PROFILES: dict[str, Profile] = {
         3.0,
         ("kill a leader", "isolate a leader"),
     ),
+    "wrap": Profile(
+        "sequence numbers and producer epochs near their last values",
+        ("kill", "restart", "client kill", "reset", "cut", "pause"),
+        4.0,
+        ("kill a leader", "isolate a leader"),
+    ),
     "recreation": Profile(
         "topics deleted and created again under their names while they are used",
         ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),

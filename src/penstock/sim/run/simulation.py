@@ -55,6 +55,7 @@ from penstock.sim.faults.supervisor import Supervisor
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.points import PointLog
+from penstock.sim.run.first_epochs import first_epoch
 
 #: Virtual seconds for each phase: a cluster that takes longer is not alive.
 START_BOUND_S = 60.0
@@ -177,7 +178,7 @@ class Simulation:
         bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
         with self._logs_captured(), tapped(self._taps()), self.environment.running():
             try:
-                with watched(self.timeline):
+                with watched(self.timeline), first_epoch(self.plan.first_producer_epoch):
                     view = self.timeline.run(self._run(), self.loop, until=bound)
             except (SimulationError, EndlessTurnError) as error:
                 self.story.violated("liveness", str(error))

@@ -13,6 +13,7 @@ from penstock.sim.plan.workloads.moves import moves
 from penstock.sim.plan.workloads.recreation import recreation
 from penstock.sim.plan.workloads.share import share
 from penstock.sim.plan.workloads.unclean import unclean
+from penstock.sim.plan.workloads.wrap import wrap
 
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
@@ -23,4 +24,5 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "recreation": recreation,
     "share": share,
     "unclean": unclean,
+    "wrap": wrap,
 }

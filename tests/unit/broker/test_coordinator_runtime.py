@@ -211,6 +211,24 @@ def test_responses_and_reads_of_uncommitted_state_wait_for_the_high_watermark() 
     run(scenario)
 
 
+def test_each_of_several_decisions_that_can_not_be_committed_is_answered_in_time() -> None:
+    """The second decision comes after the first was answered, while the high watermark still does not move."""
+
+    async def scenario() -> None:
+        partition = MemoryPartition(replicated=False)
+        shard = GroupShard(GroupConfig(), Random(1))
+        coordinator = Coordinator(shard, cast(Partition, partition), ManualClock(), commit_timeout_s=0.01)
+        for offset in (1, 2):
+            waiting = coordinator.run(commit(offset))
+            assert isinstance(waiting, asyncio.Future)
+            with pytest.raises(KafkaError) as refused:
+                await waiting
+            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        coordinator.close()
+
+    run(scenario)
+
+
 def test_a_replay_restores_the_state_and_the_members_sessions() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()

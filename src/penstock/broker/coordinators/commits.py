@@ -86,6 +86,9 @@ class Commits:
             commit.end_offset, commit.expires = end_offset, expires
             self._waiting.append(commit)
         self._complete()
+        if self._waiting and not self._stopped:
+            # The task that follows the high watermark may be waiting for a decision whose clients were answered early.
+            self._watch_overdue()
 
     def stop(self) -> list[Commit]:
         """Stops waiting and returns the uncommitted decisions."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LANE = "share"
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 GIVE_UP_SECONDS = 10.0
+#: For which a request waits for a coordinator: shorter than the time in which a member's own request expires.
+REQUEST_TIMEOUT_MS = 5_000
 RETRIABLE = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -47,7 +49,7 @@ R = TypeVar("R")
 
 
 class PeerCalls(Protocol):
-    async def ask(self, node_id: int, request: Message, *, lane: str = "") -> Any: ...
+    async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any: ...
 
 
 class TopicEnsurer(Protocol):
@@ -148,7 +150,7 @@ class SharePersister:
             if leader == self._node_id:
                 return await committed(self._states.run(key, decide))
             message = request() if callable(request) else request
-            answer = await self._peers.ask(leader, message, lane=LANE)
+            answer = await self._peers.ask(leader, message, lane=LANE, timeout_ms=REQUEST_TIMEOUT_MS)
             result = answer.results[0].partitions[0]
             if result.error_code:
                 raise KafkaError(ErrorCode(result.error_code), result.error_message)

@@ -21,6 +21,8 @@ Place = tuple[str, TopicPartition, int]
 #: A record is held too long if at least so many later records were delivered, over at least this time.
 HELD_WHILE = 4
 HELD_FOR_S = 10.0
+#: Deliveries of one record that no member saw.
+UNSEEN = 3
 
 
 def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -51,7 +53,7 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
     got: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
     for delivery in history.share_deliveries:
         got[delivery.group, delivery.partition].add(delivery.offset)
-    finished = {_place(delivery) for delivery in history.share_deliveries if _may_be_done(history, delivery)}
+    finished = {_place(delivery) for delivery in history.share_deliveries if _may_be_done(delivery)}
     for (group, partition), offsets in got.items():
         first = max(min(offsets), view.log_start.get(partition, 0))
         for offset in view.records.get(partition, {}):
@@ -94,9 +96,11 @@ def _is_final(delivery: ShareDelivery) -> bool:
     return delivery.member.startswith("final-")
 
 
-def _may_be_done(history: History, delivery: ShareDelivery) -> bool:
-    """True if the record may have been archived after this delivery: it was the last one allowed."""
-    return delivery.deliveries >= MAX_DELIVERIES
+def _may_be_done(delivery: ShareDelivery) -> bool:
+    """True if the record may have been archived after this delivery: its last deliveries may have been unseen, because
+    the member died or its connection broke.
+    """
+    return delivery.deliveries >= MAX_DELIVERIES - UNSEEN
 
 
 def _answers(history: History) -> dict[Place, list[ShareAnswer]]:

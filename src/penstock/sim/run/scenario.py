@@ -54,9 +54,12 @@ from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
 from penstock.sim.run.move_commands import MoveCommands
 from penstock.sim.run.scenario_text import Line, answered, parse
+from penstock.sim.run.share_commands import ShareCommands
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
+#: Prefixes of the settings of internal topics, which have one partition each.
+INTERNAL_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
 def run_script(
@@ -106,7 +109,7 @@ class Participant:
 
 class ScenarioRunner:
     def __init__(self, seed: int, settings: dict[str, str], nodes: int = 1) -> None:
-        own = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1", **settings}
+        own = {f"{topic}.num.partitions": "1" for topic in INTERNAL_TOPICS} | settings
         self.environment = Environment(seed, simple_layout(nodes), own)
         self.clients = Clients(self.environment)
         self.timeline = self.environment.timeline
@@ -121,6 +124,7 @@ class ScenarioRunner:
             if name.startswith("do_")
         }
         self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
+        self._commands |= ShareCommands(self._as).commands
 
     async def perform(self, lines: Sequence[Line]) -> str:
         logger = logging.getLogger("penstock")

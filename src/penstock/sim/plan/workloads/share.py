@@ -10,7 +10,7 @@ from penstock.sim.plan.plan import Plan, TopicPlan
 from penstock.sim.plan.workloads.cast import Cast
 
 LOCK_MS = 2_000
-MAX_DELIVERIES = 4
+MAX_DELIVERIES = 6
 
 
 def share(plan: Plan) -> Plan:

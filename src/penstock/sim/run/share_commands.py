@@ -1,0 +1,119 @@
+"""Commands of scenarios about share groups: members that join, take records and answer for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_90_describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
+from penstock.protocol.vocabulary import Acknowledge
+from penstock.sim.actors.share_members import start_at_earliest
+
+if TYPE_CHECKING:
+    from penstock.sim.run.scenario import Participant
+
+As = Callable[[str, Callable[["Participant"], Awaitable[str]]], Awaitable[str]]
+#: A member that waits for records or partitions gives up after this time.
+PATIENCE_S = 20.0
+
+
+class ShareCommands:
+    """Runs the commands `share`, `take`, `accept`, `release`, `reject`, `hang-up` and `share-offset`."""
+
+    def __init__(self, act_as: As) -> None:
+        self._as = act_as
+        self._members: dict[str, ShareConsumer] = {}
+        self._held: dict[str, dict[str, Delivered]] = {}
+        self.commands: dict[str, Callable[..., Awaitable[str]]] = {
+            "share": self.share,
+            "take": self.take,
+            "hang-up": self.hang_up,
+            "share-offset": self.share_offset,
+            **{kind.name.lower(): self._answer(kind) for kind in Acknowledge if kind is not Acknowledge.GAP},
+        }
+
+    async def share(self, name: str, group: str, topic: str, most: str = "500") -> str:
+        """Lets a member join a share group, which starts at the first record, and waits until it has partitions."""
+
+        async def work(role: Participant) -> str:
+            client = await role.connected()
+            await start_at_earliest(client, group)
+            settings = ShareConsumerSettings(max_records=int(most), strict=True, max_wait_ms=300)
+            member = self._members[name] = ShareConsumer(client, group, [topic], settings, member_id=name)
+            await member.start()
+            give_up = role.session.now + PATIENCE_S
+            while not member.assignment and role.session.now < give_up:
+                await member.poll()
+            return "joined" if member.assignment else "no partitions"
+
+        return await self._as(name, work)
+
+    async def take(self, name: str, count: str = "1", within: str = str(PATIENCE_S)) -> str:
+        """Fetches until the member gets so many records. Shows each as value@offset#deliveries."""
+
+        async def work(role: Participant) -> str:
+            found: list[Delivered] = []
+            give_up = role.session.now + float(within)
+            while len(found) < int(count) and role.session.now < give_up:
+                found += await self._members[name].poll()
+            for each in found:
+                self._held.setdefault(name, {})[_value(each)] = each
+            return " ".join(f"{_value(each)}@{each.record.offset}#{each.deliveries}" for each in found) or "nothing"
+
+        return await self._as(name, work)
+
+    def _answer(self, kind: Acknowledge) -> Callable[..., Awaitable[str]]:
+        async def answer(name: str, *values: str) -> str:
+            """Answers for records that the member has taken. Shows whether the answers are stored."""
+
+            async def work(role: Participant) -> str:
+                member = self._members[name]
+                for value in values:
+                    member.acknowledge(self._held[name][value], kind)
+                errors = [error for _, _, error in await member.commit()]
+                return " ".join("stored" if error is None else _shown(error) for error in errors)
+
+            return await self._as(name, work)
+
+        return answer
+
+    async def hang_up(self, name: str) -> str:
+        """Closes the member's connections without a word, as a process that dies."""
+
+        async def work(role: Participant) -> str:
+            member = self._members.pop(name)
+            if member._beating is not None:
+                member._beating.cancel()
+            await (await role.connected()).close()
+            role.client = None
+            return ""
+
+        return await self._as(name, work)
+
+    async def share_offset(self, group: str) -> str:
+        """Shows the group's start offset and lag in each partition."""
+
+        async def work(role: Participant) -> str:
+            wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
+            request = DescribeShareGroupOffsetsRequest(groups=[wanted])
+            [found] = (await (await role.connected()).ask_coordinator(group, request)).groups
+            return " ".join(
+                f"{topic.topic_name}-{part.partition_index}: start {part.start_offset}, lag {part.lag}"
+                for topic in found.topics
+                for part in topic.partitions
+            )
+
+        return await self._as("operator", work)
+
+
+def _value(delivered: Delivered) -> str:
+    return (delivered.record.value or b"").decode()
+
+
+def _shown(error: KafkaError) -> str:
+    return f"error {error.code.name}"

@@ -65,6 +65,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run each seed again with faults at chosen points (profile points: always)",
     )
     parser.add_argument(
+        "--kind", action="append", metavar="TEXT", help="with --points: only points whose kind has this text, e.g. Vote"
+    )
+    parser.add_argument(
         "--coverage", metavar="FILE", help="with --points: read and write which faults have happened at which points"
     )
     parser.add_argument(

@@ -50,7 +50,7 @@ def _verdicts(args: argparse.Namespace, seed: int, coverage: Coverage) -> Iterat
     def run(plan: Plan, *, record_points: bool = False) -> Verdict:
         return execute(plan, args.plant, record_points=record_points)
 
-    return point_runs(plan_for(args, seed), coverage, run=run)
+    return point_runs(plan_for(args, seed), coverage, run=run, kinds=tuple(args.kind or ()))
 
 
 # One seed.

@@ -195,3 +195,9 @@ def test_the_runs_of_a_seed_add_to_the_coverage() -> None:
     assert [verdict.ok for verdict in verdicts] == [True, True, True]
     assert coverage.covered == len({cell for verdict in verdicts for cell in verdict.points.covered()})
     assert coverage.covered > 0
+
+
+def test_only_points_of_the_named_kinds_are_chosen() -> None:
+    verdicts = list(point_runs(plan_of_three(), Coverage(), runs=1, kinds=("BrokerHeartbeat",)))
+    assert {point.kind for point in verdicts[-1].plan.points} <= {"BrokerHeartbeat request", "BrokerHeartbeat answer"}
+    assert verdicts[-1].plan.points

@@ -10,6 +10,7 @@ from typing import Protocol
 from penstock.sim.plan.coverage import Coverage
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.point_choice import PointChoice
+from penstock.sim.plan.points import PointLog
 from penstock.sim.run.simulation import Verdict, run_plan
 
 PROFILE = "points"
@@ -21,14 +22,18 @@ class Run(Protocol):
     def __call__(self, plan: Plan, *, record_points: bool = False) -> Verdict: ...
 
 
-def point_runs(plan: Plan, coverage: Coverage, *, runs: int = RUNS, run: Run = run_plan) -> Iterator[Verdict]:
+def point_runs(
+    plan: Plan, coverage: Coverage, *, runs: int = RUNS, run: Run = run_plan, kinds: tuple[str, ...] = ()
+) -> Iterator[Verdict]:
     """Yields the verdict of the run that records the points, then those of the runs with faults at points.
 
-    What each run covers is added to `coverage`. If the first run fails, its points are chosen nevertheless.
+    With `kinds`, only points whose kind contains one of these texts are chosen. What each run covers is added to
+    `coverage`. If the first run fails, its points are chosen nevertheless.
     """
     recorded = run(plan, record_points=True)
     coverage.add(recorded.points)
-    choice = PointChoice(recorded.points, coverage, Random(f"{plan.seed}/points"))  # noqa: S311
+    passed = [point for point in recorded.points.passed if not kinds or any(each in point.kind for each in kinds)]
+    choice = PointChoice(PointLog(passed), coverage, Random(f"{plan.seed}/points"))  # noqa: S311
     yield recorded
     for _ in range(runs):
         points = choice.faults()

@@ -330,13 +330,14 @@ class Node:
         return await settled(dispatch(connection, frame))
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
-        logger.critical("log directory %s is offline: %s", directory.path, error)
         broker = self.broker_or_none
         if broker is not None:
             broker.logs.dirs.note_incarnation(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
-            if all(each.offline for each in broker.logs.dirs):
-                self._fatal(error)
+            if directory is broker.logs.dirs.metadata:
+                self._fatal(StorageError(_cannot_go_on(f"the directory of its metadata log, {directory.path}", error)))
+            elif all(each.offline for each in broker.logs.dirs):
+                self._fatal(StorageError(_cannot_go_on("all its log directories", error)))
 
     def _fatal(self, error: Exception) -> None:
         if self._on_fatal is not None:
@@ -393,6 +394,10 @@ class Node:
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
+
+
+def _cannot_go_on(lost: str, error: OSError) -> str:
+    return f"This node can't go on without {lost} ({error}): repair or replace the disk, and start the node again."
 
 
 def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Credentials, Credentials]:

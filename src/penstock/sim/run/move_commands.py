@@ -1,4 +1,4 @@
-"""Commands of scenarios about log directories: moves of replicas, and crashes at a certain change of the disk."""
+"""Commands of scenarios about log directories: moves of replicas, failing disks, and crashes at a disk change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = Callable[[str], TopicPartition]
 
 
 class MoveCommands:
-    """Runs the commands `move`, `moves`, `where`, `directories` and `die-at`."""
+    """Runs the commands `move`, `moves`, `where`, `directories`, `break-directory`, `replace-directory`, `die-at`."""
 
     def __init__(self, environment: Environment, place: Place) -> None:
         self._environment = environment
@@ -28,6 +28,8 @@ class MoveCommands:
             "moves": self.moves,
             "where": self.where,
             "directories": self.directories,
+            "break-directory": self.break_directory,
+            "replace-directory": self.replace_directory,
             "die-at": self.die_at,
         }
 
@@ -89,6 +91,19 @@ class MoveCommands:
                 elif name.startswith(f"{topic}-{index}."):
                     found.append(f"{path} {name.rpartition('-')[2]}")
         return "\n".join(found) or "nowhere"
+
+    async def break_directory(self, path: str, on: str = "n1") -> str:
+        """Makes every later call to the disk of a machine's directory fail with EIO."""
+        self._environment.machine(on).conditions.broken = path
+        return ""
+
+    async def replace_directory(self, path: str, on: str = "n1") -> str:
+        """Replaces the disk of one directory by an empty one, on a machine that is down."""
+        machine = self._environment.machine(on)
+        machine.conditions.broken = ""
+        machine.volume.remove_tree(path)
+        machine.volume.sync_all()
+        return ""
 
     async def die_at(self, kind: str, path: str, what: str = "kill", on: str = "n1") -> str:
         """Makes a machine die inside its next change of this kind to a path that the pattern `path` matches."""

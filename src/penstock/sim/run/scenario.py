@@ -11,7 +11,8 @@
     a@0 b@1
 
 A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`. A script
-that begins with `> directories /data,/more` has one machine with these log directories.
+that begins with `> directories /data,/more` has one machine with these log directories; so has each with `> nodes 3
+directories=/data,/more`.
 `scenario_text` has the grammar; each method `do_…` of `ScenarioRunner` is a command.
 """
 
@@ -69,7 +70,8 @@ def run_script(
     lines = list(parse(text, includes))
     first = next((command.split() for line in lines for command in line.commands), [""])
     nodes = int(first[1]) if first[0] == "nodes" else 1
-    own = {"log.dirs": first[1]} if first[0] == "directories" else {}
+    directories = first[1] if first[0] == "directories" else first[-1].partition("directories=")[2]
+    own = {"log.dirs": directories} if directories else {}
     runner = ScenarioRunner(seed, {**(settings or {}), **own}, nodes)
     return runner.environment.run(runner.perform(lines), runner.loop, until=BOUND_S)
 
@@ -305,7 +307,7 @@ class ScenarioRunner:
     def _machine(self, name: str) -> Machine:
         return self.environment.machine(name)
 
-    async def do_nodes(self, count: str) -> str:
+    async def do_nodes(self, count: str, directories: str = "") -> str:
         """Sets the number of machines; allowed only as the first command. All start before the script begins."""
         return ""
 

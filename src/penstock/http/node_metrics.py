@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
+from penstock.http.share_metrics import share_families
 from penstock.http.view import yield_between_slices
 from penstock.net.traffic import KNOWN
 
@@ -32,6 +33,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from _failovers(view.broker.controller)
     yield from _directories(view.broker)
     yield from _moves(view.broker)
+    yield from share_families(view.broker.share_partitions)
 
 
 def _process(view: View) -> Iterator[Family]:

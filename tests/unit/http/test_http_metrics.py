@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.client.share_consumer import Delivered
 from penstock.http import partition_metrics
 from penstock.http.pipelines import Pipeline
 from penstock.http.server import MAX_CONNECTIONS
@@ -23,6 +24,7 @@ from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequestTopic,
 )
 from penstock.protocol.uuid import uuid_to_str
+from penstock.protocol.vocabulary import Acknowledge, ResourceType
 from penstock.runs import Query
 from penstock.testing import Broker
 
@@ -224,3 +226,23 @@ def test_moves_between_log_directories_are_counted(tmp_path: Path) -> None:
     assert found["penstock_log_moves_ended_total"][of(outcome="done")] == 1
     assert found["penstock_log_moves_ended_total"][of(outcome="failed")] == 0
     assert found["penstock_log_move_copied_bytes_total"][of()] == 0, "the log was empty"
+
+
+def test_records_of_share_groups_are_counted(broker: Broker) -> None:
+    with broker.client() as client:
+        client.create_topic("jobs", 1)
+        client.alter_configs(ResourceType.GROUP, "workers", [("share.auto.offset.reset", 0, "earliest")])
+        with client.producer() as producer:
+            for number in range(3):
+                producer.send("jobs", b"%d" % number)
+        with client.share_consumer("workers", ["jobs"]) as consumer:
+            taken: list[Delivered] = []
+            while len(taken) < 3:
+                taken += consumer.poll()
+            consumer.acknowledge(taken[1], Acknowledge.RELEASE)
+            consumer.commit()
+            found = series(broker)
+    assert found["penstock_share_sessions"][of()] == 1
+    assert found["penstock_share_deliveries_total"][of()] == 3
+    assert found["penstock_share_records"][of(group="workers", state="acquired")] == 2
+    assert found["penstock_share_records"][of(group="workers", state="available")] == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -50,6 +51,15 @@ _TO_MEMBER = {
 FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 
 
+@dataclass(slots=True)
+class ShareFigures:
+    """Counts of a node since its start, for metrics."""
+
+    deliveries: int = 0
+    expired: int = 0
+    failed_writes: int = 0
+
+
 class Waiter(Protocol):
     def wake(self) -> None:
         """Looks again for records, because some may have become available."""
@@ -64,6 +74,7 @@ class LedSharePartition:
         persister: SharePersister,
         settings: Callable[[], ShareSettings],
         *,
+        figures: ShareFigures,
         wall_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         closed: Callable[[LedSharePartition], None],
@@ -80,6 +91,7 @@ class LedSharePartition:
         self.waiters: dict[Waiter, None] = {}
         self._persister = persister
         self._settings = settings
+        self._figures = figures
         self._wall_ms = wall_ms
         self._spawn = spawn
         self._closed = closed
@@ -174,6 +186,7 @@ class LedSharePartition:
     def acquire(self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch]) -> list[Acquired]:
         assert self.state is not None
         acquired = self.state.acquire(wish, fetch_offset, batches, self.limits, self.now_ms)
+        self._figures.deliveries += sum(last - first + 1 for first, last, _ in acquired)
         self._arm()
         return acquired
 
@@ -232,6 +245,7 @@ class LedSharePartition:
         try:
             await self._persister.write(self.key, write)
         except KafkaError as error:
+            self._figures.failed_writes += 1
             self._unsaved = [*unsaved, *self._unsaved][-MAX_UNSAVED:]
             self._refused(queue, error)
             return bool(self._queue)
@@ -275,6 +289,7 @@ class LedSharePartition:
         changes = self.state.expire(self.limits, self.now_ms)
         self._arm()
         if changes:
+            self._figures.expired += sum(change.last - change.first + 1 for change in changes)
             self._unsaved = [*self._unsaved, *changes][-MAX_UNSAVED:]
             self._write_soon()
             self.wake()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.broker.share.led_partition import LedSharePartition
+from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.group_settings import ShareSettings, share_settings
@@ -46,6 +46,7 @@ class SharePartitions:
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._of_group: dict[str, dict[ShareKey, None]] = {}
         self._group_settings: dict[str, _Cached] = {}
+        self.figures = ShareFigures()
         self.sessions = ShareSessions(settings.int("group.share.max.share.sessions"))
 
     def __iter__(self) -> Iterator[LedSharePartition]:
@@ -105,6 +106,7 @@ class SharePartitions:
             partition,
             self._persister,
             partial(self.settings_of, key.group),
+            figures=self.figures,
             wall_ms=self._clock.wall_ms,
             spawn=self._tasks.start,
             closed=self._closed,

@@ -79,7 +79,7 @@ SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = 
         "an acknowledgement is answered before the share coordinator has it",
         ((LedSharePartition, "_submit", _answered_first),),
         3,
-        1,
+        2,
     ),
     "share-start-skips-open-records": (
         "the start offset moves past records that are not done",

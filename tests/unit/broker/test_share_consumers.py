@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.client.client import AsyncClient
-from penstock.client.producer import Producer
+from penstock.client.producer import Producer, ProducerSettings
 from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
 from penstock.node.clock import SystemClock
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -279,6 +279,31 @@ def test_deleted_records_are_not_delivered(node: Broker, topic: str) -> None:
             await Admin(client).delete_records({(topic, 0): 3})
             assert values(await take(member, 2)) == ["d", "e"]
             assert (await settle(member, records[:1])) == [ErrorCode.NONE], "deleted records count as done"
+
+    run(scenario)
+
+
+def test_a_group_that_reads_committed_records_skips_aborted_ones(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic, share_isolation_level="read_committed")
+            producer = Producer(client, SystemClock(), ProducerSettings(transactional_id=topic))
+            await producer.start()
+            for value, commits in (("a", True), ("b", False), ("c", True)):
+                producer.begin()
+                await producer.send(topic, value.encode(), partition=0)
+                await (producer.commit() if commits else producer.abort())
+            records = await take(member, 2)
+            assert values(records) == ["a", "c"]
+            assert await settle(member, records) == [ErrorCode.NONE]
+            assert await member.poll() == []
+            producer.begin()
+            await producer.send(topic, b"d", partition=0)
+            await producer.flush()
+            assert await member.poll() == [], "the transaction is open"
+            await producer.commit()
+            assert values(await take(member, 1)) == ["d"]
+            await producer.close()
 
     run(scenario)
 

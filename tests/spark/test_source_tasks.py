@@ -226,6 +226,35 @@ def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_p
     assert ends[-1] == batches[3][0].base_offset
 
 
+def test_a_scan_goes_on_when_the_log_moves_to_another_directory(tmp_path: Path) -> None:
+    config = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b", "log.segment.bytes": "1048576"}
+    with Broker(data=tmp_path / "a", topics={"moving": 1}, config=config) as broker:
+        fill(broker, "moving", range(4000))
+        wanted = options(broker, "moving", read_mode="auto")
+        (task,) = tasks_of(wanted)
+        assert task.hint is not None
+        directory = files.partition_directory(task.hint, "moving", 0)
+        assert directory is not None
+        scan = files.read_files(directory, 0, 4000, read_committed=False)
+        ends = [next(scan)[1]]
+        assert ends[0] < 4000
+        parts = broker.node.broker
+
+        async def move() -> None:
+            partition = parts.partitions.get("moving", 0)
+            target = next(each for each in parts.logs.dirs if each.path != partition.log.log_dir)
+            assert not parts.moves.request("moving", 0, target, partition)
+            await parts.moves.settle()
+            assert partition.log.log_dir == target.path
+            await parts.logs.removal.run(all_of_them=True)
+
+        broker.run(move())
+        assert not Path(directory).exists()
+        ends += [after for _, after in scan]
+        assert ends[-1] == 4000, "files that a task has open stay readable"
+        assert len(rows(wanted, [task])) == 4000, "a task that starts later fetches from the broker"
+
+
 def test_memory_is_bounded_by_the_fetch_size(broker: Broker) -> None:
     broker.create_topic("portions", 1)
     fill(broker, "portions", range(3000))

@@ -15,6 +15,11 @@ from penstock.protocol.messages.api_22_init_producer_id import InitProducerIdReq
 from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest
 from penstock.protocol.messages.api_30_create_acls import AclCreation, CreateAclsRequest
 from penstock.protocol.messages.api_31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from penstock.protocol.messages.api_34_alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from penstock.protocol.messages.api_35_describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
@@ -274,6 +279,50 @@ def test_log_directories_are_described(peer: Peer, version: int) -> None:
                 topics: name=t
                   partitions: partition_size=79
                   partitions: partition_index=1
+        """)
+
+
+def moved(path: str, topics: dict[str, list[int]]) -> AlterReplicaLogDirsRequest:
+    asked = [AlterReplicaLogDirTopic(name=name, partitions=parts) for name, parts in topics.items()]
+    return AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=path, topics=asked)])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_moves_to_no_other_log_directory_are_answered(peer: Peer, version: int) -> None:
+    topic = peer.topic(partitions=2)
+    here = peer.quietly(log_dirs({topic: [0]})).results[0].log_dir
+    peer.ask(moved(here, {topic: [0]}), version)
+    peer.ask(moved(here, {topic: [7]}), version)
+    peer.ask(moved(here, {peer.unique("nope"): [0]}), version)
+    peer.ask(moved("/nowhere", {topic: [0]}), version)
+    peer.ask(moved("/nowhere", {peer.unique("nope"): [0]}), version)
+    peer.ask(moved(here, {"n" * 230: [0]}), version)
+    peer.ask(moved("", {topic: [0]}), version)
+    peer.ask(AlterReplicaLogDirsRequest(), version)
+    if version == 2:
+        peer.said("""
+            AlterReplicaLogDirs v2
+              results: topic_name=t
+                partitions:
+            AlterReplicaLogDirs v2
+              results: topic_name=t
+                partitions: partition_index=7 error_code=UNKNOWN_TOPIC_OR_PARTITION
+            AlterReplicaLogDirs v2
+              results: topic_name=nope
+                partitions: error_code=UNKNOWN_TOPIC_OR_PARTITION
+            AlterReplicaLogDirs v2
+              results: topic_name=t
+                partitions: error_code=LOG_DIR_NOT_FOUND
+            AlterReplicaLogDirs v2
+              results: topic_name=nope
+                partitions: error_code=LOG_DIR_NOT_FOUND
+            AlterReplicaLogDirs v2
+              results: topic_name=nnnnnnnn…(230)
+                partitions: error_code=INVALID_TOPIC_EXCEPTION
+            AlterReplicaLogDirs v2
+              results: topic_name=t
+                partitions: error_code=LOG_DIR_NOT_FOUND
+            AlterReplicaLogDirs v2
         """)
 
 

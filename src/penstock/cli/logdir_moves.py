@@ -96,7 +96,7 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
         case ErrorCode.LOG_DIR_NOT_FOUND:
             known = ", ".join(each.path for each in holdings.directories)
             raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
-        case ErrorCode.REPLICA_NOT_AVAILABLE:
+        case ErrorCode.REPLICA_NOT_AVAILABLE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Failure(
                 f"node {node} has no replica of {replica}: if it gets one before it restarts, it creates the replica "
                 f"in {directory}",

@@ -100,10 +100,13 @@ class Decision:
     error: ErrorCode = ErrorCode.NONE
 
 
-def decide(target: str | None, target_offline: bool, replica: Replica | None, future_name_bytes: int) -> Decision:
+def decide(
+    target: str | None, target_offline: bool, replica: Replica | None, future_name_bytes: int, *, exists: bool = True
+) -> Decision:
     """Returns the answer to a request to move a replica, with Kafka's error codes in Kafka's order.
 
-    `target` is None if no directory of this node has the path; `replica` is None if this node has no replica.
+    `target` is None if no directory of this node has the path; `replica` is None if this node has no replica. `exists`
+    is False if the metadata has no such partition: it may be created on this node later.
     """
     if future_name_bytes > MAX_NAME_BYTES:
         return Decision(Action.NOTHING, ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -112,7 +115,8 @@ def decide(target: str | None, target_offline: bool, replica: Replica | None, fu
     if target_offline or (replica is not None and replica.offline):
         return Decision(Action.NOTHING, ErrorCode.KAFKA_STORAGE_ERROR)
     if replica is None:
-        return Decision(Action.REMEMBER, ErrorCode.REPLICA_NOT_AVAILABLE)
+        code = ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return Decision(Action.REMEMBER, code)
     if replica.moves_to == target:
         return Decision(Action.NOTHING)
     if replica.swapping:  # ends within moments and can't be undone: the client asks again, as after any disk trouble

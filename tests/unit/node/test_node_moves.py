@@ -173,8 +173,8 @@ def test_requests_get_kafkas_error_codes() -> None:
         await user.create("t")
         assert await user.move("/elsewhere") is ErrorCode.LOG_DIR_NOT_FOUND
         assert await user.move("") is ErrorCode.LOG_DIR_NOT_FOUND
-        assert await user.move(B, "unknown") is ErrorCode.REPLICA_NOT_AVAILABLE
-        assert await user.move(B, "t", 7) is ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await user.move(B, "unknown") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await user.move(B, "t", 7) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await user.move(B, "n" * 230) is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await user.move(A) is ErrorCode.NONE, "already there"
         assert not user.moves.figures()
@@ -213,8 +213,8 @@ def test_a_path_may_be_a_link(tmp_path: Path) -> None:
 def test_a_directory_asked_for_before_the_replica_exists_is_used_when_it_is_created() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
-        assert await user.move(C) is ErrorCode.REPLICA_NOT_AVAILABLE
-        assert await user.move(B, "u") is ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await user.move(C) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await user.move(B, "u") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await user.create("t")
         await user.create("u")
         assert await user.places("t") == {C: (False, 0)}

@@ -97,6 +97,11 @@ def test_a_request_for_a_move_gets_kafkas_answer(
     assert decide(target, offline, replica, 40) == expected
 
 
+def test_a_partition_that_does_not_exist_is_unknown_and_its_directory_is_remembered() -> None:
+    expected = Decision(Action.REMEMBER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert decide("/b", False, None, 40, exists=False) == expected
+
+
 def test_a_topic_name_that_leaves_no_room_for_the_suffix_is_refused() -> None:
     assert decide("/b", False, HERE, 256).error is ErrorCode.INVALID_TOPIC_EXCEPTION
 

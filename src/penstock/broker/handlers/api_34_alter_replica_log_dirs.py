@@ -1,8 +1,9 @@
 """AlterReplicaLogDirs v1-2: moves replicas of this broker to other log directories (KIP-113).
 
 A path may name a directory by a link, with `..` or with slashes at its end. The answer comes when the moves have begun;
-DescribeLogDirs shows their progress. Moves to the current directory cancel a move under way. A replica that does not
-exist yet gets REPLICA_NOT_AVAILABLE, and is created in the directory later.
+DescribeLogDirs shows their progress. Moves to the current directory cancel a move under way. A replica that this node
+does not have gets REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such partition; if it is created
+on this node later, it is created in the directory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ async def handle(
         for topic in asked.topics:
             result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
             for index in topic.partitions:
-                code = broker.moves.request(topic.name, index, target, broker.partitions.find(topic.name, index))
+                partition = broker.partitions.find(topic.name, index)
+                exists = partition is not None or broker.metadata.image.partition(topic.name, index) is not None
+                code = broker.moves.request(topic.name, index, target, partition, exists=exists)
                 result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
                 taken += 1
                 if taken % SLICE_MOVES == 0:

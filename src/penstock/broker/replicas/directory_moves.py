@@ -68,10 +68,13 @@ class DirectoryMoves:
 
     # Requests.
 
-    def request(self, topic: str, index: int, target: LogDir | None, partition: Partition | None) -> ErrorCode:
+    def request(
+        self, topic: str, index: int, target: LogDir | None, partition: Partition | None, *, exists: bool = True
+    ) -> ErrorCode:
         """Takes a request to move a replica to `target`. Returns the error code of the answer.
 
-        `target` is None if no directory has the path, `partition` if this node has no replica.
+        `target` is None if no directory has the path, `partition` if this node has no replica. `exists` is False if
+        the metadata has no such partition.
         """
         replica = self._describe(partition)
         decision = decide(
@@ -79,6 +82,7 @@ class DirectoryMoves:
             target is not None and target.offline,
             replica,
             len(topic.encode()) + len(str(index)) + NAME_OVERHEAD,
+            exists=exists,
         )
         try:
             match decision.action:

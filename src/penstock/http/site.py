@@ -17,6 +17,7 @@ from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_fami
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
+from penstock.http.share_rows import share_rows
 from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
 
@@ -36,6 +37,7 @@ API = {
     "/api/cluster": "nodes, the quorum, and partitions that need attention",
     "/api/topics": "topics with their sizes and rates",
     "/api/topics/NAME": "the partitions of one topic",
+    "/api/share": "records in flight of share groups on this node, with the members that hold them",
     "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
 }
 TOPIC_PREFIX = "/api/topics/"
@@ -76,6 +78,9 @@ class Site:
             case "/api/topics":
                 topics = (await self._state.get()).overview.topics
                 return await self._json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
+            case "/api/share":
+                broker = self._view.broker
+                return await self._json({"partitions": share_rows(broker.share_partitions, broker.metadata.image)})
             case "/api/pipelines":
                 return await self._json({"pipelines": pipeline_rows(await self._pipelines.get())})
         if path.startswith(TOPIC_PREFIX):

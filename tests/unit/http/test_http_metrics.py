@@ -242,6 +242,12 @@ def test_records_of_share_groups_are_counted(broker: Broker) -> None:
             consumer.acknowledge(taken[1], Acknowledge.RELEASE)
             consumer.commit()
             found = series(broker)
+            with urllib.request.urlopen(url(broker, "/api/share"), timeout=60) as answer:
+                shown = json.load(answer)
+    [row] = shown["partitions"]
+    assert (row["group"], row["topic"], row["start_offset"], row["acquired"]) == ("workers", "jobs", 0, 2)
+    held = [(each["first"], each["state"], each["deliveries"], "member" in each) for each in row["records"]]
+    assert held == [(0, "acquired", 1, True), (1, "available", 1, False), (2, "acquired", 1, True)]
     assert found["penstock_share_sessions"][of()] == 1
     assert found["penstock_share_deliveries_total"][of()] == 3
     assert found["penstock_share_records"][of(group="workers", state="acquired")] == 2

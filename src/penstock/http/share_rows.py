@@ -1,0 +1,56 @@
+"""Rows about share groups on this node: what is in flight, which member holds it, and for how long."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.share.states import RecordState
+
+if TYPE_CHECKING:
+    from penstock.broker.share.led_partition import LedSharePartition
+    from penstock.broker.share.share_partitions import SharePartitions
+    from penstock.metadata.image import MetadataImage
+
+PARTITIONS_MAX = 200
+#: Runs of records in the same state that are shown of each partition, from the first one that is not done.
+RUNS_MAX = 100
+
+
+def share_rows(shares: SharePartitions, image: MetadataImage) -> list[dict[str, Any]]:
+    """Returns a row for each share partition that this node leads and that is in use."""
+    ordered = sorted(shares, key=lambda led: led.key)
+    return [_row(led, image) for led in ordered[:PARTITIONS_MAX]]
+
+
+def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
+    topic = image.topics_by_id.get(led.key.topic_id)
+    row: dict[str, Any] = {
+        "group": led.key.group,
+        "topic": topic.name if topic is not None else None,
+        "partition": led.key.partition,
+    }
+    state = led.state
+    if state is None:
+        return {**row, "state": "loading"}
+    totals = state.window.totals
+    return {
+        **row,
+        "state": "active",
+        "start_offset": state.start_offset,
+        "end_offset": state.end_offset,
+        "available": totals[RecordState.AVAILABLE],
+        "acquired": totals[RecordState.ACQUIRED],
+        "being_written": totals[RecordState.PENDING],
+        "complete": state.complete_count,
+        "records": [
+            {
+                "first": run.first,
+                "last": run.stop - 1,
+                "state": RecordState(run.state).name.lower(),
+                "deliveries": run.deliveries,
+                **({"member": lock.member, "lock_ms": max(0, lock.deadline_ms - led.now_ms)} if lock else {}),
+            }
+            for run, lock in islice(state.inspect(), RUNS_MAX)
+        ],
+    }

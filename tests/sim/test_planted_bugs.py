@@ -50,6 +50,7 @@ QUICK = frozenset(
         "revocation-not-awaited",
         "share-acknowledgements-lost",
         "share-count-reset",
+        "reassignment-ends-early",
         "stable-offset-below-start",
         "stale-isr-accepted",
         "swap-forgotten",

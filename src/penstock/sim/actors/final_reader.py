@@ -32,6 +32,8 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
     async with session.client() as client:
         for topic in await Admin(client).list_topics():
             view.topics[topic.name] = len(topic.partitions)
+            for index, part in topic.partitions.items():
+                view.replicas[topic.name, index] = tuple(part.replicas)
         for name, count in view.topics.items():
             for index in range(count):
                 partition = (name, index)

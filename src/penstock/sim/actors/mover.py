@@ -17,6 +17,7 @@ from penstock.protocol.messages.api_45_alter_partition_reassignments import (
 )
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.session import Session
+from penstock.sim.checks.history import Outcome, Reassignment
 
 PREFERRED = 0
 TIMEOUT_MS = 4_000
@@ -73,10 +74,17 @@ class Mover:
         request = AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=topic, partitions=[part])], timeout_ms=TIMEOUT_MS
         )
+        session = self.session
+        wanted = None if replicas is None else tuple(replicas)
+        move = Reassignment((topic, index), wanted, session.now)
+        session.history.reassignments.append(move)
         answer: AlterPartitionReassignmentsResponse = await client.request(request)
         codes = [answer.error_code, *(part.error_code for each in answer.responses for part in each.partitions)]
         told = next((code for code in codes if code), 0)
-        self.session.note(f"moves {topic}-{index} to {replicas}: {ErrorCode(told).name}")
+        if not told:
+            move.outcome = Outcome.DONE
+        move.ended = session.now
+        session.note(f"moves {topic}-{index} to {replicas}: {ErrorCode(told).name}")
 
     async def _elect(self, client: AsyncClient, topic: str, index: int) -> None:
         request = ElectLeadersRequest(

@@ -235,6 +235,17 @@ class Loss:
     offset: int
 
 
+@dataclass(slots=True, eq=False)
+class Reassignment:
+    """A request to move a partition to these replicas, or to cancel such a request (None)."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...] | None
+    began: float
+    outcome: Outcome = Outcome.UNKNOWN
+    ended: float = float("inf")
+
+
 @dataclass(slots=True)
 class History:
     topics: list[TopicChange] = field(default_factory=list)
@@ -268,6 +279,7 @@ class History:
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
     configs: list[ConfigChange] = field(default_factory=list)
+    reassignments: list[Reassignment] = field(default_factory=list)
     ownerships: list[Ownership] = field(default_factory=list)
     unclean: list[UncleanElection] = field(default_factory=list)
     set_aside: list[Write] = field(default_factory=list)
@@ -323,4 +335,5 @@ class FinalView:
     """Partition and key → offset of its last tombstone; infinite if a tombstone may be at any offset."""
     read_at: dict[TopicPartition, float] = field(default_factory=dict)
     """Time at which the start of the log was read."""
+    replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     ended: float = float("inf")

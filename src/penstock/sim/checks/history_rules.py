@@ -23,6 +23,7 @@ from penstock.sim.checks.expiry_rules import (
 from penstock.sim.checks.group_rules import GROUP_RULES
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Write, copy_of, is_copy
 from penstock.sim.checks.reading_rules import READING_RULES
+from penstock.sim.checks.reassignment_rules import REASSIGNMENT_RULES
 from penstock.sim.checks.recreation_rules import RECREATION_RULES, set_aside
 from penstock.sim.checks.share_rules import SHARE_RULES
 from penstock.sim.checks.story import Violation
@@ -40,8 +41,7 @@ def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     forgive_unclean_elections(history)
     view.deleted_keys = deleted_keys(history)
     history.expired_below = expired_below(plan, view)
-    workloads = (TABLE_RULES, EXPIRY_RULES, RECREATION_RULES, CONFIG_RULES, SHARE_RULES, GROUP_RULES)
-    for rule, check in chain(RULES, READING_RULES, *workloads):
+    for rule, check in chain(RULES, READING_RULES, *WORKLOAD_RULES):
         found = list(check(plan, history, view))
         violations += [Violation(rule, what) for what in found[:SHOWN]]
         if len(found) > SHOWN:
@@ -343,6 +343,15 @@ def topics_are_as_told(plan: Plan, history: History, view: FinalView) -> Iterato
             yield f"{topic} should have {partitions} partitions and has {view.topics.get(topic, 0)}"
 
 
+WORKLOAD_RULES = (
+    TABLE_RULES,
+    EXPIRY_RULES,
+    RECREATION_RULES,
+    CONFIG_RULES,
+    SHARE_RULES,
+    GROUP_RULES,
+    REASSIGNMENT_RULES,
+)
 RULES = (
     ("nothing acknowledged is lost", nothing_acknowledged_is_lost),
     ("losses are at the end", losses_are_at_the_end),

@@ -14,6 +14,7 @@ from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
+from penstock.metadata.controller import partition_change
 from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
 from penstock.records.compact import Compactor, OffsetMap, TransactionScan
 from penstock.transactions import ending
@@ -90,6 +91,18 @@ def _last_epoch_again(old: Any) -> Any:
     return epoch_after
 
 
+def _ends_early(old: Any) -> Any:
+    def complete_reassignment(target: Any) -> None:
+        if target.adding and {*target.adding} & {*target.isr}:
+            target.replicas = [each for each in target.replicas if each not in target.removing]
+            target.isr = list(target.replicas)
+            target.adding, target.removing = [], []
+            return
+        old(target)
+
+    return complete_reassignment
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -146,6 +159,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((ending, "epoch_after", _last_epoch_again),),
         1,
     ),
+    "reassignment-ends-early": (
+        "a reassignment ends as soon as one new replica is in sync, and counts all new ones as in sync",
+        "reassign",
+        ((partition_change, "complete_reassignment", _ends_early),),
+        4,
+    ),
     "stable-offset-below-start": (
         "the last stable offset stays below the log start offset after records of an open transaction were deleted",
         "expiry",
@@ -166,4 +185,5 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "unknown-epoch-taken-for-known": (11, 30),
     "any-generation-commits": (7, 25),
     "epochs-never-used-up": (1, 20),
+    "reassignment-ends-early": (3, 20),
 }

@@ -104,6 +104,12 @@ PROFILES: dict[str, Profile] = {
         4.0,
         ("kill a leader", "isolate a leader"),
     ),
+    "reassign": Profile(
+        "partitions that move between machines while these die, lose power or are cut off",
+        ("kill", "kill in write", "restart", "power", "reset", "pause"),
+        4.0,
+        ("kill a leader", "kill the controller", "isolate", "isolate a leader", "slow two"),
+    ),
     "recreation": Profile(
         "topics deleted and created again under their names while they are used",
         ("kill", "kill in write", "restart", "client kill", "reset", "pause", "slow"),

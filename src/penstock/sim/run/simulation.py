@@ -61,6 +61,9 @@ from penstock.sim.run.first_epochs import first_epoch
 START_BOUND_S = 60.0
 FINISH_BOUND_S = 90.0
 VERIFY_BOUND_S = 180.0
+#: Additional seconds for each partition beyond the first few, which the final reader reads one after the other.
+VERIFY_PARTITION_S = 2.0
+FEW_PARTITIONS = 20
 CONVERGE_BOUND_S = 90.0
 POLL_S = 0.2
 #: How often the machines of a cluster are checked against each other.
@@ -171,11 +174,16 @@ class Simulation:
         where = traceback.extract_tb(error.__traceback__)[-1]
         self.story.violated("starts and stops", f"{machine!r}: {error!r} in {where.filename}:{where.lineno}")
 
+    @property
+    def _reading_bound_s(self) -> float:
+        partitions = sum(topic.partitions for topic in self.plan.topics)
+        return VERIFY_BOUND_S + VERIFY_PARTITION_S * max(0, partitions - FEW_PARTITIONS)
+
     # The phases of a run.
 
     def run(self) -> Verdict:
         view: FinalView | None = None
-        bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * VERIFY_BOUND_S
+        bound = self.plan.duration_s + START_BOUND_S + FINISH_BOUND_S + 3 * self._reading_bound_s
         with self._logs_captured(), tapped(self._taps()), self.environment.running():
             try:
                 with watched(self.timeline), first_epoch(self.plan.first_producer_epoch):
@@ -296,7 +304,7 @@ class Simulation:
             await self._bounded("the work of operators", CONVERGE_BOUND_S, _all(self.supervisor.operations))
             await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
             self.history.one_leader_since = dict(self.watcher.one_leader_since)
-        first = await self._bounded("reading everything", VERIFY_BOUND_S, self._read("verify1"))
+        first = await self._bounded("reading everything", self._reading_bound_s, self._read("verify1"))
         if first is None:
             return None
         starts = replica_starts(self.machines)
@@ -311,7 +319,7 @@ class Simulation:
             if not self.plan.layout.single_node:
                 what = f"coming back into sync after a restart of {machine.name}"
                 await self._bounded(what, CONVERGE_BOUND_S, self._converge())
-        again = await self._bounded("reading everything again", VERIFY_BOUND_S, self._read("verify2"))
+        again = await self._bounded("reading everything again", self._reading_bound_s, self._read("verify2"))
         if again is not None:
             self.rebuilt.compare_all()
             again.problems += first.problems

@@ -10,6 +10,7 @@ from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.groups import groups
 from penstock.sim.plan.workloads.moves import moves
+from penstock.sim.plan.workloads.reassign import reassign
 from penstock.sim.plan.workloads.recreation import recreation
 from penstock.sim.plan.workloads.share import share
 from penstock.sim.plan.workloads.unclean import unclean
@@ -21,6 +22,7 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "expiry": expiry,
     "groups": groups,
     "moves": moves,
+    "reassign": reassign,
     "recreation": recreation,
     "share": share,
     "unclean": unclean,

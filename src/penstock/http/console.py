@@ -18,9 +18,11 @@ from penstock.http.pipelines import Pipeline
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller import Failover
+    from penstock.replication.directory_move import MoveFigures
 
 TOPICS_SHOWN = 100
 ATTENTION_SHOWN = 12
+MOVES_SHOWN = 20
 PIPELINES_SHOWN = 20
 LAST_SHOWN = 160
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
@@ -62,6 +64,10 @@ class PageContext:
     failed_directories: Sequence[str] = ()
     damaged: Sequence[Row] = ()
     """Replicas of this node with a damaged batch: topic, partition and reason."""
+    short_of_space: Sequence[str] = ()
+    """Why directories of this node take no records of clients."""
+    moves: Sequence[MoveFigures] = ()
+    """Moves of this node's replicas between its log directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ def page(context: PageContext, overview: Overview, pipelines: Sequence[Pipeline]
         _attention(overview, context),
         _nodes(overview.nodes),
         _topics(overview.topics),
+        _moves(context),
         _pipelines(pipelines),
     ]
     return PAGE.format(
@@ -106,6 +113,8 @@ def _health(summary: Row, context: PageContext) -> tuple[str, str]:
     ]
     if context.failed_directories:
         wrong.append("a directory has failed")
+    if context.short_of_space:
+        wrong.append("a directory is short of space")
     if context.damaged:
         wrong.append(f"{len(context.damaged):,} damaged")
     if summary["offline"] or summary["under_min_isr"]:
@@ -186,6 +195,16 @@ TOPICS = (
     Column("bytes in", _bytes_rate, "number"),
     Column("size", _bytes("bytes"), "number"),
 )
+MOVES = (
+    Column("replica", _text("replica"), "name"),
+    Column("state", _text("state")),
+    Column("from", _text("source")),
+    Column("to", _text("target")),
+    Column("records left", _number("records_left"), "number"),
+    Column("bytes left", _bytes("bytes_left"), "number"),
+    Column("rate", _bytes_rate, "number"),
+    Column("time left", lambda row: "–" if row["seconds_left"] is None else f"{row['seconds_left']:,.0f} s", "number"),
+)
 PIPELINES = (
     Column("pipeline", _text("pipeline"), "name"),
     Column("state", lambda row: _pill(row["state"], _pill_style(row["state"]))),
@@ -262,9 +281,33 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
             yield f"{name} does not answer node {context.node_id}."
     for directory in context.failed_directories:
         yield f"Directory {directory} of node {context.node_id} has failed: replace the disk and restart the node."
+    for reason in context.short_of_space:
+        yield f"{reason}: records of clients are refused until space is freed."
     for row in context.damaged[:ATTENTION_SHOWN]:
         name = f"{row['topic']}-{row['partition']} on node {context.node_id}"
         yield f"{name} is damaged ({row['reason']}): stop the node and move this replica away; it is then copied again."
+
+
+def _moves(context: PageContext) -> str:
+    """Renders the moves between log directories of this node; nothing if there are none."""
+    if not context.moves:
+        return ""
+    rows = [
+        {
+            "replica": f"{each.topic}-{each.partition}",
+            "state": each.state.value,
+            "source": each.source,
+            "target": each.target,
+            "records_left": each.records_left,
+            "bytes_left": each.bytes_left,
+            "bytes_per_second": each.bytes_per_second,
+            "seconds_left": each.seconds_left,
+        }
+        for each in context.moves[:MOVES_SHOWN]
+    ]
+    more = len(context.moves) - len(rows)
+    rest = f'<p class="calm">and {more:,} more: <code>penstock logdir describe</code></p>' if more else ""
+    return _section(f"Moves between log directories of node {context.node_id}", _table(MOVES, rows) + rest)
 
 
 def _time(wall_ms: int) -> str:

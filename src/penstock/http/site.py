@@ -107,7 +107,15 @@ class Site:
         look, pipelines = await self._state.get(), await self._pipelines.get()
         broker = self._view.broker
         failed = [each.path for each in broker.logs.dirs if each.offline]
-        context = PageContext(broker.node_id, version(), list(broker.controller.failovers), failed, self._damaged())
+        context = PageContext(
+            broker.node_id,
+            version(),
+            list(broker.controller.failovers),
+            failed,
+            self._damaged(),
+            list(broker.logs.dirs.short_of_space.values()),
+            broker.moves.figures(),
+        )
         html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")
 

@@ -31,14 +31,23 @@ class Intervals:
     flush_check_ms: int = 3_000
     removal_ms: int = 1_000
     cleaner_backoff_ms: int = 15_000
+    space_check_ms: int = 500
 
 
 class Maintenance:
-    def __init__(self, logs: LogManager, intervals: Intervals | None = None, cleaner: Cleaner | None = None) -> None:
+    def __init__(
+        self,
+        logs: LogManager,
+        intervals: Intervals | None = None,
+        cleaner: Cleaner | None = None,
+        min_free_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`min_free_bytes` returns the limit of the check of free space; there is no check if it is 0 at the start."""
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()
         #: None if logs are not compacted.
         self.cleaner = cleaner
+        self._min_free_bytes = min_free_bytes
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -52,6 +61,8 @@ class Maintenance:
         ]
         if self.cleaner is not None:
             jobs.append(("compaction", self.cleaner.run, every.cleaner_backoff_ms, every.cleaner_backoff_ms))
+        if self._min_free_bytes():
+            jobs.append(("free space", self.space, 0, every.space_check_ms))
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._repeat(*job), name=f"logs: {job[0]}") for job in jobs]
         self._tasks.append(loop.create_task(self._flush_on_request(), name="logs: flush"))
@@ -83,6 +94,9 @@ class Maintenance:
 
     async def expiry(self) -> None:
         self._logs.expire_producers()
+
+    async def space(self) -> None:
+        await self._logs.dirs.check_space(self._min_free_bytes())
 
     async def timed_flush(self) -> None:
         """Flushes logs whose last flush is at least flush.ms ago."""

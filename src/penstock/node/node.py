@@ -21,6 +21,7 @@ from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.log.checkpoints import Incarnation
+from penstock.log.directories import MIN_FREE_BYTES
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE
@@ -162,7 +163,10 @@ class Node:
             await self._undo_start(logs)
             raise
         self._maintenance = Maintenance(
-            logs, intervals_of(settings), cleaner_of(settings, logs, self.broker.partitions)
+            logs,
+            intervals_of(settings),
+            cleaner_of(settings, logs, self.broker.partitions),
+            min_free_bytes=lambda: settings.int(MIN_FREE_BYTES),
         )
         self._maintenance.start()
         if not self._controller_listeners and all(one.open for one in self._security.values()):

@@ -13,6 +13,7 @@ from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, PageContext, pa
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
 from penstock.http.pipelines import Pipeline
 from penstock.http.rates import Rate
+from penstock.replication.directory_move import MoveFigures, MoveState
 from penstock.runs import Query
 
 EVIL = '<script>alert("1")</script>'
@@ -149,6 +150,22 @@ def test_a_damaged_replica_is_shown_with_its_reason() -> None:
     assert "script&gt;-3 on node 1 is damaged (the checksum does not match)" in html
     assert "Directory /data/2 of node 1 has failed" in html
     assert "a directory has failed, 1 damaged</p>" in html
+
+
+def test_a_directory_that_is_short_of_space_is_a_problem() -> None:
+    html = page(PageContext(1, "1", short_of_space=["Log directory /d has 5 bytes left"]), seen(facts()), [])
+    assert "Log directory /d has 5 bytes left: records of clients are refused until space is freed." in html
+    assert "a directory is short of space</p>" in html
+
+
+def test_moves_between_log_directories_are_shown_with_what_is_left() -> None:
+    assert "Moves between" not in shown(facts())
+    move = MoveFigures("t", 0, "/a", "/b", MoveState.COPYING, 1024, 2048, 7, 1024.0)
+    html = page(PageContext(1, "1", moves=[move] * 21), seen(facts()), [])
+    row = Tables(html).rows["Moves between log directories of node 1"]["t-0"]
+    assert (row["from"], row["to"], row["records left"], row["bytes left"]) == ("/a", "/b", "7", "2.0 KiB")
+    assert (row["state"], row["rate"], row["time left"]) == ("copying", "1.0 KiB/s", "2 s")
+    assert "and 1 more" in html
 
 
 def test_names_from_outside_are_escaped() -> None:

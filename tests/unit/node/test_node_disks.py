@@ -19,16 +19,37 @@ from penstock.node.storage import StorageError
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreateTopicsRequest
+from penstock.protocol.messages.api_21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from penstock.records.build import build_batch
 
 META, A, B = "/meta", "/data/a", "/data/b"
+
+
+class SmallDisk(MemoryDisk):
+    """A disk that reports how many bytes are free in each directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = {META: 1 << 30, A: 1 << 30, B: 1 << 30}
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        return 1 << 31, self.free[path]
 
 
 class Disks:
     """A node on a disk in memory, with the errors that it reported as fatal."""
 
     def __init__(self, **properties: str) -> None:
-        self.disk = MemoryDisk()
+        self.disk = SmallDisk()
         self.fatal: list[Exception] = []
         settings = local_settings(f"{A},{B}", port=0)
         settings.static.update({name.replace("_", "."): value for name, value in properties.items()})
@@ -138,5 +159,80 @@ def test_a_node_does_not_start_without_the_directory_of_its_metadata_log() -> No
         user.break_directory(A)
         with pytest.raises(StorageError, match="holds the metadata log"):
             await user.node.start()
+
+    run(scenario)
+
+
+# --- disks that fill up ---------------------------------------------------------------------------------------------
+
+
+async def looked(node: Node) -> None:
+    """Lets the node look at the free space of its directories, as its timer does."""
+    await node._maintenance.space()
+
+
+def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_on() -> None:
+    async def scenario() -> None:
+        user = Disks(penstock_log_dirs_min_free_bytes="1000000")
+        disk = user.disk
+        await user.node.start()
+        first, second = await user.create_in(A), await user.create_in(B)
+        assert await user.produce(second) == (ErrorCode.NONE, None)
+        disk.free[B] = 999_999
+        await looked(user.node)
+        code, message = await user.produce(second)
+        assert code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert message == (
+            f"Log directory {B} has 999,999 bytes left, fewer than penstock.log.dirs.min.free.bytes=1000000: delete "
+            "records or topics, or move replicas to another directory (`penstock logdir`)."
+        )
+        assert await user.produce(first) == (ErrorCode.NONE, None)
+        assert not any(each.offline for each in user.node.broker.logs.dirs)
+
+        log = user.node.broker.partitions.get(second, 0).log
+        assert log.log_end_offset == 1
+        assert len(log.read(0, 1000, upper_bound=1)) > 0
+        deleted = DeleteRecordsTopic(name=second, partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+        answer = await user.call(21, 2, DeleteRecordsRequest(topics=[deleted], timeout_ms=1000))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert await user.create("made-while-full") in (A, B)
+
+        disk.free[B] = 1_000_000
+        await looked(user.node)
+        assert await user.produce(second) == (ErrorCode.NONE, None)
+        await user.node.stop()
+
+    run(scenario)
+
+
+def test_the_limit_of_free_space_can_be_lowered_on_a_running_node() -> None:
+    async def scenario() -> None:
+        user = Disks(penstock_log_dirs_min_free_bytes="1000000")
+        disk = user.disk
+        await user.node.start()
+        topic = await user.create_in(B)
+        disk.free[B] = 500_000
+        await looked(user.node)
+        assert (await user.produce(topic))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+        change = AlterableConfig(name="penstock.log.dirs.min.free.bytes", config_operation=0, value="400000")
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+        answer = await user.call(44, 1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert answer.responses[0].error_code == ErrorCode.NONE
+        await looked(user.node)
+        assert await user.produce(topic) == (ErrorCode.NONE, None)
+        await user.node.stop()
+
+    run(scenario)
+
+
+def test_without_a_limit_free_space_is_not_looked_at() -> None:
+    async def scenario() -> None:
+        user = Disks(penstock_log_dirs_min_free_bytes="0")
+        disk = user.disk
+        disk.free[A] = disk.free[B] = 0
+        await user.node.start()
+        assert await user.produce(await user.create_in(A)) == (ErrorCode.NONE, None)
+        assert not any("free space" in task.get_name() for task in asyncio.all_tasks())
+        await user.node.stop()
 
     run(scenario)

@@ -115,6 +115,8 @@ penstock.fetch.session.cache.max.partitions INT =500000 [0..]
     Limit of partitions over all fetch sessions; beyond it clients fetch without a session.
 penstock.http.listener STRING =
     Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
+penstock.log.dirs.min.free.bytes LONG =67108864 [0..] cluster-wide
+    Records of clients are refused while a log directory has fewer free bytes; 0 at start disables the check.
 penstock.max.producer.ids INT =2000000 [0..]
     Limit of idempotent producers over all partitions of a node; each is kept for producer.id.expiration.ms.
 penstock.queued.max.response.bytes LONG =268435456
@@ -131,13 +133,14 @@ super.users STRING =
 
 _ALL = [row for part in (cluster, connections, coordinators, security, storage) for row in _rows(part.ROWS)]
 _DYNAMIC = list(_rows(_DYNAMIC_ONLY))
+_OURS = list(_rows(_OWN))
 
 BROKER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _ALL)
-OWN_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _rows(_OWN))
+OWN_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _OURS)
 AUTHORIZER_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _rows(_OF_AUTHORIZER))
 DYNAMIC_ONLY_CONFIGS: dict[str, ConfigKey] = table(row.key for row in _DYNAMIC)
 UPDATE_MODES: dict[str, UpdateMode] = {
-    row.key.name: row.mode for row in [*_ALL, *_DYNAMIC] if row.mode is not UpdateMode.READ_ONLY
+    row.key.name: row.mode for row in [*_ALL, *_DYNAMIC, *_OURS] if row.mode is not UpdateMode.READ_ONLY
 }
 
 #: Properties that would protect the node if Penstock supported them; a node refuses to start with one of them.

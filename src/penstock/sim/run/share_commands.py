@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from penstock.client.client import AsyncClient
 from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_90_describe_share_group_offsets import (
@@ -12,12 +13,20 @@ from penstock.protocol.messages.api_90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
 )
 from penstock.protocol.vocabulary import Acknowledge
+from penstock.sim.actors.session import Session
 from penstock.sim.actors.share_members import start_at_earliest
 
-if TYPE_CHECKING:
-    from penstock.sim.run.scenario import Participant
 
-As = Callable[[str, Callable[["Participant"], Awaitable[str]]], Awaitable[str]]
+class Participant(Protocol):
+    """A client process of the script."""
+
+    session: Session
+    client: AsyncClient | None
+
+    async def connected(self) -> AsyncClient: ...
+
+
+As = Callable[[str, Callable[[Any], Awaitable[str]]], Awaitable[str]]
 #: A member that waits for records or partitions gives up after this time.
 PATIENCE_S = 20.0
 

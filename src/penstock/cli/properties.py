@@ -23,6 +23,15 @@ def read_settings(path: str, overrides: Mapping[str, str] | None = None) -> Sett
         raise Failure(f"{path}: {problem}", Exit.USAGE) from problem
 
 
+def warn_without_effect(settings: Settings) -> None:
+    """Prints a warning for each property that is accepted but has no effect."""
+    from penstock.metadata.configs.judgement import Verdict, judge
+
+    for each in judge(settings.static):
+        if each.verdict is Verdict.IGNORED:
+            output.note(f"warning: {each.reason}")
+
+
 def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
     """Returns the properties of a file without checking their values. `kind` names the file in a failure."""
     from penstock.metadata.configs.definition import ConfigError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, pairs
 
@@ -22,20 +21,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.properties import read_settings
+    from penstock.cli.properties import read_settings, warn_without_effect
     from penstock.cli.serve import configure_logging, node_to_serve, serve
     from penstock.disk.real import RealDisk
     from penstock.metadata.configs.definition import ConfigError
-    from penstock.metadata.configs.judgement import Verdict, judge
     from penstock.node.descriptors import available, raise_limit
     from penstock.node.listeners import ListenerError
 
     configure_logging(args.verbose)
     raise_limit()
     settings = read_settings(args.properties, pairs(args.override, "--override"))
-    for each in judge(settings.static):
-        if each.verdict is Verdict.IGNORED:
-            output.note(f"warning: {each.reason}")
+    warn_without_effect(settings)
     try:
         disk = RealDisk(max_open_files=available().log_files)
         node = node_to_serve(settings, disk, http_optional=args.http_optional)

@@ -57,6 +57,7 @@ def default_data() -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.cli.properties import warn_without_effect
     from penstock.cli.serve import configure_logging, failures_in_one_line, node_to_serve, serve
     from penstock.metadata.configs.definition import ConfigError
     from penstock.node.descriptors import raise_limit
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             port=args.port,
             overrides={HTTP_LISTENER: http, **pairs(args.override, "--override")},
         )
+        warn_without_effect(settings)
         node = node_to_serve(settings, _disk(args.ephemeral), http_optional=http_is_optional(args))
     except (ConfigError, ListenerError) as problem:
         raise Failure(str(problem), Exit.USAGE) from problem

@@ -52,6 +52,19 @@ def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM)
     return process.returncode
 
 
+def test_up_warns_about_overrides_without_effect(begin: Begin) -> None:
+    overrides = ("--override", "num.io.threads=3", "--override", "num.partitons=2", "--override", "num.partitions=2")
+    process, line = begin("up", "--ephemeral", "--port", "0", "--no-http", *overrides, stderr=subprocess.PIPE)
+    assert line.startswith("ready ")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=120)
+    assert [each for each in told.splitlines() if each.startswith("warning: ")] == [
+        "warning: num.io.threads is accepted but has no effect: Penstock does not support it yet.",
+        "warning: num.partitons is not a broker property of Kafka 4.3 and is ignored: write num.partitions if you mean "
+        "that.",
+    ]
+
+
 def test_the_ready_line_names_address_directory_and_process_id(begin: Begin, tmp_path: Path) -> None:
     process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
     try:

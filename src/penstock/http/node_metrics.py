@@ -167,12 +167,13 @@ def _directories(broker: Broker) -> Iterator[Family]:
     total = gauge("penstock_log_directory_total_bytes", "Size of a log directory's volume.")
     free = gauge("penstock_log_directory_free_bytes", "Bytes that can still be written to a log directory.")
     short = gauge("penstock_log_directory_short_of_space", "Whether records of clients are refused for lack of space.")
+    refusing = broker.logs.dirs.free_space.short()
     for directory in sorted(broker.logs.dirs, key=lambda each: each.path):
         size, usable = (-1, -1) if directory.offline else directory.space()
         if size >= 0:
             total.add(size, directory=directory.path)
             free.add(usable, directory=directory.path)
-        short.add(int(directory.path in broker.logs.dirs.short_of_space), directory=directory.path)
+        short.add(int(directory.path in refusing), directory=directory.path)
     yield from (total, free, short)
     damaged = gauge("penstock_partition_damaged", "Replicas here in which a damaged batch was found: always 1.")
     for topic, partition in sorted(broker.logs.corruptions)[:DAMAGED_MAX]:

@@ -113,7 +113,7 @@ class Site:
             list(broker.controller.failovers),
             failed,
             self._damaged(),
-            list(broker.logs.dirs.short_of_space.values()),
+            list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
         )
         html = await self._aside(page, context, look.overview, pipelines)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, overload
 
 from penstock.log.checkpoints import Incarnation
 from penstock.log.directory import LogDir
+from penstock.log.free_space import FreeSpace
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import METADATA_TOPIC
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MIN_FREE_BYTES = "penstock.log.dirs.min.free.bytes"
 #: Longer paths name no directory: the limit of Linux.
 MAX_PATH_CHARACTERS = 4096
 
@@ -33,8 +33,7 @@ class LogDirectories(Sequence[LogDir]):
         self.metadata = self._metadata_directory(disk, metadata_path)
         #: Paths of directories that get new logs only if no other directory can have them.
         self.cordoned = cordoned
-        #: Why clients can't write to a directory that is short of space, by path; empty in the usual case.
-        self.short_of_space: dict[str, str] = {}
+        self.free_space = FreeSpace(disk)
         self._by_path = {directory.path: directory for directory in self.all}
 
     def _metadata_directory(self, disk: Disk, path: str | None) -> LogDir:
@@ -72,37 +71,6 @@ class LogDirectories(Sequence[LogDir]):
     def cordon(self, paths: frozenset[str]) -> None:
         """Cordons exactly these directories: they get a new log only if no other directory can have it."""
         self.cordoned = paths
-
-    async def check_space(self, min_free_bytes: int) -> None:
-        """Looks at the free space of every directory for partitions, and notes which are short of it.
-
-        The calls run in threads, because a disk that is failing may not answer for long.
-        """
-        for directory in self:
-            if not directory.offline:
-                _, usable = await self._disk.run(directory.space)
-                self._note_space(directory.path, usable, min_free_bytes)
-
-    def _note_space(self, path: str, usable: int, min_free_bytes: int) -> None:
-        known = path in self.short_of_space
-        if usable < 0 or usable >= min_free_bytes:
-            if known:
-                del self.short_of_space[path]
-                logger.warning("log directory %s takes records of clients again: it has %d bytes left", path, usable)
-            return
-        reason = f"Log directory {path} has {usable:,} bytes left, fewer than {MIN_FREE_BYTES}={min_free_bytes}"
-        self.short_of_space[path] = reason
-        if not known:
-            logger.error("%s: records of clients are refused until space is freed", reason)
-
-    def check_room(self, path: str) -> None:
-        """Raises KafkaError if a directory is short of space. Only records of clients need this check."""
-        reason = self.short_of_space.get(path)
-        if reason is not None:
-            raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{reason}: delete records or topics, or move replicas to another directory (`penstock logdir`).",
-            )
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
         """Returns the directory with that id; without an id, the directory with the fewest logs.

@@ -96,7 +96,7 @@ class Maintenance:
         self._logs.expire_producers()
 
     async def space(self) -> None:
-        await self._logs.dirs.check_space(self._min_free_bytes())
+        await self._logs.dirs.free_space.look(self._logs.dirs, self._min_free_bytes())
 
     async def timed_flush(self) -> None:
         """Flushes logs whose last flush is at least flush.ms ago."""

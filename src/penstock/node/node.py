@@ -21,7 +21,7 @@ from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.log.checkpoints import Incarnation
-from penstock.log.directories import MIN_FREE_BYTES
+from penstock.log.free_space import MIN_FREE_BYTES
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogDir, LogManager
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE

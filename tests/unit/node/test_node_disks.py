@@ -183,8 +183,9 @@ def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_o
         code, message = await user.produce(second)
         assert code is ErrorCode.KAFKA_STORAGE_ERROR
         assert message == (
-            f"Log directory {B} has 999,999 bytes left, fewer than penstock.log.dirs.min.free.bytes=1000000: delete "
-            "records or topics, or move replicas to another directory (`penstock logdir`)."
+            f"Log directory {B} is nearly full: it has 999,999 bytes left, the limit is "
+            "penstock.log.dirs.min.free.bytes=1000000: delete records or topics, or move replicas to another directory "
+            "(`penstock logdir`)."
         )
         assert await user.produce(first) == (ErrorCode.NONE, None)
         assert not any(each.offline for each in user.node.broker.logs.dirs)
@@ -197,7 +198,7 @@ def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_o
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
         assert await user.create("made-while-full") in (A, B)
 
-        disk.free[B] = 1_000_000
+        disk.free[B] = 1_001_000
         await looked(user.node)
         assert await user.produce(second) == (ErrorCode.NONE, None)
         await user.node.stop()

@@ -250,9 +250,9 @@ class _Produce:
             raise NotOneBatchError(
                 "A produce request must have exactly one record batch per partition: split the batches."
             )
-        dirs = self.broker.logs.dirs
-        if dirs.short_of_space:
-            dirs.check_room(partition.log.log_dir)
+        free = self.broker.logs.dirs.free_space
+        if free.watched:
+            free.take(partition.log.log_dir, len(data.records))
         if prepared is None:
             self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:

@@ -1,0 +1,95 @@
+"""Refuses records of clients before a log directory is full.
+
+A timer looks at the free space of every directory. Between two looks, the bytes that clients write are subtracted, so
+that a burst can't fill the disk before the next look. Other writes are not refused: followers, the node's own topics,
+and everything that frees space go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.disk.api import Disk
+    from penstock.log.directory import LogDir
+
+logger = logging.getLogger(__name__)
+
+MIN_FREE_BYTES = "penstock.log.dirs.min.free.bytes"
+
+
+@dataclass(slots=True)
+class _Watched:
+    usable: int
+    min_free: int
+    #: Free bytes from which on records are taken again; None while they are taken.
+    resume_at: int | None = None
+
+
+class FreeSpace:
+    """The free bytes of the directories that were looked at, by path; no directory if there is no limit."""
+
+    __slots__ = ("_disk", "watched")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.watched: dict[str, _Watched] = {}
+
+    async def look(self, directories: Iterable[LogDir], min_free: int) -> None:
+        """Asks the disk for the free space of each directory, in threads: a failing disk may not answer for long."""
+        for directory in directories:
+            if directory.offline:
+                self.watched.pop(directory.path, None)
+                continue
+            _, usable = await self._disk.run(directory.space)
+            if usable < 0:
+                self.watched.pop(directory.path, None)
+            else:
+                self.note(directory.path, usable, min_free)
+
+    def note(self, path: str, usable: int, min_free: int) -> None:
+        """Notes the free bytes of a directory."""
+        before = self.watched.get(path)
+        refused = before is not None and before.resume_at is not None
+        needed = min_free
+        if before is not None and before.resume_at is not None and min_free >= before.min_free:
+            needed = max(min_free, before.resume_at)
+        self.watched[path] = now = _Watched(usable, min_free)
+        if usable < needed:
+            self._refuse(path, now, needed, was=refused)
+        elif refused:
+            logger.warning("log directory %s takes records of clients again: it has %d bytes left", path, usable)
+
+    def take(self, path: str, size: int) -> None:
+        """Counts bytes that a client writes. Raises KafkaError if fewer than the limit would be left."""
+        watched = self.watched.get(path)
+        if watched is None:
+            return
+        if watched.resume_at is None and watched.usable - size >= watched.min_free:
+            watched.usable -= size
+            return
+        self._refuse(path, watched, watched.resume_at or watched.min_free + size, was=watched.resume_at is not None)
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{_reason(path, watched)}: delete records or topics, or move replicas to another directory "
+            "(`penstock logdir`).",
+        )
+
+    def _refuse(self, path: str, watched: _Watched, resume_at: int, *, was: bool) -> None:
+        watched.resume_at = resume_at
+        if not was:
+            logger.error("%s: records of clients are refused until space is freed", _reason(path, watched))
+
+    def short(self) -> dict[str, str]:
+        """Returns why clients can't write to a directory, by path."""
+        return {path: _reason(path, each) for path, each in self.watched.items() if each.resume_at is not None}
+
+
+def _reason(path: str, watched: _Watched) -> str:
+    limit = f"the limit is {MIN_FREE_BYTES}={watched.min_free}"
+    return f"Log directory {path} is nearly full: it has {watched.usable:,} bytes left, {limit}"

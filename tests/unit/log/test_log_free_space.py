@@ -1,0 +1,61 @@
+"""Records of clients are refused before a directory is full, also in a burst between two looks at the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.disk.memory import MemoryDisk
+from penstock.log.free_space import FreeSpace
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+
+def space(usable: int = 1000, limit: int = 600) -> FreeSpace:
+    found = FreeSpace(MemoryDisk())
+    found.note("/a", usable, limit)
+    return found
+
+
+def refused(found: FreeSpace, size: int, path: str = "/a") -> bool:
+    try:
+        found.take(path, size)
+    except KafkaError as error:
+        return error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    return False
+
+
+def test_a_burst_between_two_looks_stops_at_the_limit() -> None:
+    found = space(1000, 600)
+    assert [refused(found, 100) for _ in range(5)] == [False] * 4 + [True]
+    assert refused(found, 1)  # no small record overtakes the refused one
+    assert list(found.short()) == ["/a"]
+
+
+def test_records_are_taken_again_once_the_refused_one_fits() -> None:
+    found = space(650, 600)
+    assert refused(found, 100)
+    found.note("/a", 699, 600)
+    assert refused(found, 10)
+    found.note("/a", 700, 600)
+    assert found.short() == {}
+    assert not refused(found, 100)
+
+
+def test_a_lower_limit_takes_effect_at_the_next_look() -> None:
+    found = space(500, 600)
+    assert refused(found, 1)
+    found.note("/a", 500, 400)
+    assert not refused(found, 100)
+
+
+def test_a_directory_whose_space_is_unknown_takes_everything() -> None:
+    found = space(0, 600)
+    assert refused(found, 1)
+    assert not refused(found, 1 << 40, "/unknown")
+
+
+def test_the_refusal_names_the_directory_the_limit_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    found = space(500, 600)
+    for _ in range(3):
+        with pytest.raises(KafkaError, match=r"/a is nearly full: it has 500 bytes left, .*=600: delete records"):
+            found.take("/a", 1)
+    assert len(caplog.records) == 1

@@ -45,8 +45,9 @@ class MoveCommands:
         async def ask() -> str:
             broker = machine.broker
             assert broker is not None
-            target = broker.logs.dirs.find(path)
-            return broker.moves.request(topic, index, target, broker.partitions.find(topic, index)).name
+            target, partition = broker.logs.dirs.find(path), broker.partitions.find(topic, index)
+            exists = broker.metadata.image.partition(topic, index) is not None
+            return broker.moves.request(topic, index, target, partition, exists=exists).name
 
         return await self._in(machine, ask())
 

@@ -43,14 +43,8 @@ def test_a_small_quorum_breaks_no_invariant(model: RaftModel) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "model",
-    [RaftModel(Budget(timeouts=2)), RaftModel(Budget(timeouts=2, removals=1))],
-    ids=["two elections", "two elections and a removal"],
-)
-def test_a_larger_quorum_breaks_no_invariant(model: RaftModel) -> None:
-    assert not explored(model, 1_000_000).broken
+def test_a_quorum_with_two_timeouts_breaks_no_invariant() -> None:
+    assert not explored(RaftModel(Budget(timeouts=2))).broken
 
 
 # Rules that are taken away.

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from penstock.client.consumer import Consumer
+from penstock.client.fetched import Fetched
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.profiles import PROFILES
 from penstock.sim.run.simulation import Verdict, run_plan
@@ -117,3 +120,17 @@ def test_the_story_has_starts_and_power_losses_of_machines() -> None:
     assert "serves" in told
     assert "loses power" in told
     assert verdict.counts["machine starts"] > 2
+
+
+def test_readers_with_a_rack_fetch_from_followers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, preferred = Consumer._fetch, 0
+
+    async def counted(self: Consumer, node: int, positions: dict[TopicPartition, int]) -> list[Fetched]:
+        nonlocal preferred
+        preferred += any(self._preferred.get(partition) == node for partition in positions)
+        return await fetch(self, node, positions)
+
+    monkeypatch.setattr(Consumer, "_fetch", counted)
+    verdict = run_plan(draw_plan(4, "reassign", nodes=4, duration_s=10).only(faults=frozenset()))
+    assert broken(verdict) == []
+    assert preferred > 0

@@ -6,7 +6,7 @@ record read: a leader whose log doesn't have that record answers with the offset
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,6 +41,8 @@ class ConsumerSettings:
     max_bytes: int = 50 * 1024 * 1024
     partition_max_bytes: int = 1024 * 1024
     check_crc: bool = True
+    rack: str = ""
+    """The reader's rack: a leader may name a replica in this rack, from which the reader then fetches (KIP-392)."""
     reset: int | None = None
     """The new position if the current one is out of range: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE."""
 
@@ -63,6 +65,8 @@ class Consumer:
         self._epochs: dict[TopicPartition, int] = {}
         self._ready: list[Fetched] = []
         self._failures: dict[TopicPartition, int] = {}
+        #: Replicas that leaders have named, until a fetch from them fails.
+        self._preferred: dict[TopicPartition, int] = {}
         self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
 
     async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -174,8 +178,10 @@ class Consumer:
                 await self._client.topic(topic)
         grouped: dict[int, list[TopicPartition]] = {}
         for partition in self._positions:
-            leader = self._client.cluster.leader(*partition)
-            grouped.setdefault(NO_LEADER if leader is None else leader, []).append(partition)
+            node = self._preferred.get(partition)
+            if node is None or node not in self._client.cluster.nodes:
+                node = self._client.cluster.leader(*partition)
+            grouped.setdefault(NO_LEADER if node is None else node, []).append(partition)
         for node, partitions in grouped.items():
             if node in self._fetches:
                 continue
@@ -209,6 +215,7 @@ class Consumer:
         except KafkaError as error:
             if not may_pass(error.code):
                 raise
+            self._forget_preferred(positions)
             await self._failed(list(positions), error)
             return []
         fetched: list[Fetched] = []
@@ -219,18 +226,27 @@ class Consumer:
                 partition = (name, data.partition_index)
                 if partition not in positions:
                     continue
+                if data.error_code and self._forget_preferred([partition]):
+                    continue  # the leader knows better: a follower may lag, or be one no longer
                 if data.error_code:
                     moved = self._client.cluster.take_hint(partition, data.current_leader, answer.node_endpoints)
                     if not moved:
                         failed[partition] = code_of(data.error_code)
                 elif data.diverging_epoch.end_offset >= 0:
                     await self._truncated(partition, positions[partition], data.diverging_epoch.end_offset)
+                elif data.preferred_read_replica >= 0:
+                    self._preferred[partition] = data.preferred_read_replica
                 else:
                     self._failures.pop(partition, None)
                     fetched.append(self._fetched(partition, positions[partition], data))
         if failed:
             await self._recover(failed)
         return fetched
+
+    def _forget_preferred(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Fetches these partitions from their leaders again. Returns False if none was fetched from another replica."""
+        forgotten = [self._preferred.pop(partition, None) for partition in partitions]
+        return any(node is not None for node in forgotten)
 
     def _request(self, positions: dict[TopicPartition, int]) -> FetchRequest:
         settings = self._settings
@@ -256,6 +272,7 @@ class Consumer:
             min_bytes=settings.min_bytes,
             max_bytes=settings.max_bytes,
             isolation_level=settings.isolation_level,
+            rack_id=settings.rack,
             topics=list(topics.values()),
         )
 

@@ -43,6 +43,7 @@ class ReaderOptions:
     """The group instance id of a static member; empty: a dynamic member."""
     lives_s: float = float("inf")
     """Time after which a member leaves its group, and joins again as a new one."""
+    rack: str = ""
     slow: float = 0.0
     """Share of polls whose records a member works on for longer than its session, before it commits."""
 
@@ -71,6 +72,7 @@ class Reader:
                 isolation_level=READ_COMMITTED if self.options.committed_only else READ_UNCOMMITTED,
                 max_wait_ms=300,
                 partition_max_bytes=self.options.max_bytes,
+                rack=self.options.rack,
                 reset=EARLIEST,
             ),
         )

@@ -12,6 +12,7 @@ from random import Random
 from penstock.raft.voters import Voter
 
 CONTROLLER_PORT = 9093
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 #: Timeouts of long runs: Kafka's own session timeout, and three times its fetch timeout of the quorum.
 LEAST_LAG_MS = 6_000
 LONG_SESSION_MS = 9_000
@@ -26,6 +27,8 @@ class ClusterLayout:
     min_insync: int = 1
     dynamic: bool = True
     """True: voters are in the metadata log (KIP-853). False: voters are in the properties of every node."""
+    racks: int = 0
+    """Number of racks among which the machines are dealt; 0: none, and consumers read from leaders only."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that the cluster adds to those of each node."""
 
@@ -78,7 +81,9 @@ class ClusterLayout:
         quorum = {"controller.quorum.bootstrap.servers": ",".join(address for _, address in voters)}
         if not self.dynamic:
             quorum = {"controller.quorum.voters": ",".join(f"{voter}@{address}" for voter, address in voters)}
+        racks = {"broker.rack": f"r{node_id % self.racks}", "replica.selector.class": RACK_AWARE} if self.racks else {}
         return {
+            **racks,
             "process.roles": self.roles(node_id),
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",

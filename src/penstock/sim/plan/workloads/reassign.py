@@ -1,7 +1,7 @@
 """Reassign: replicas move between machines, with real copies, also of many partitions at once.
 
 Every topic has fewer replicas than there are brokers, so each move copies a log; from four machines on, all replicas of
-a partition may move at once.
+a partition may move at once. Consumers read from a replica in their rack, which may move away.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from penstock.sim.plan.draw_actors import some, writing
 from penstock.sim.plan.plan import Plan, TopicPlan
 from penstock.sim.plan.workloads.cast import Cast
+
+RACKS = 2
 
 
 def reassign(plan: Plan) -> Plan:
@@ -40,6 +42,7 @@ def reassign(plan: Plan) -> Plan:
 
     def reader(random: Random, index: int) -> dict[str, Any]:
         reading = {"partitions": some(random, few), "committed_only": random.random() < 0.5, "seek": 0.2}
+        reading["rack"] = random.choice(("", "r0", "r1"))
         return {**reading, "pause_s": random.choice((0.3, 1.0)), "max_bytes": random.choice((500, 1 << 20))}
 
     def mover(random: Random, index: int) -> dict[str, Any]:
@@ -49,11 +52,11 @@ def reassign(plan: Plan) -> Plan:
     cast.add("idempotent", writer)
     cast.add("idempotent", scattered)
     cast.add("transactional", transactional, random.randint(0, 1))
-    cast.add("reader", reader)
+    cast.add("reader", reader, random.randint(2, 3))
     if not layout.single_node:
         cast.add("mover", mover, random.randint(1, 2))
     return cast.plan(
         topics=topics,
         settings={**plan.settings, **settings},
-        layout=replace(layout, replication_factor=factor, min_insync=min(layout.min_insync, factor)),
+        layout=replace(layout, replication_factor=factor, min_insync=min(layout.min_insync, factor), racks=RACKS),
     )

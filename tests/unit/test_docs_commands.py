@@ -250,7 +250,10 @@ THREE_MACHINES = "needs three machines: tests/clients/test_cluster_by_hand.py do
 MODEL = "output of tests/models/test_partition_model.py"
 POINTS = "takes minutes: tests/unit/sim/test_sim_points.py does the same in small"
 BRIDGE = "takes half a minute: tests/clients/test_simulated_cluster.py does the same"
+SECURED = "needs certificates: tests/clients/test_secured_listeners.py makes them and does the same"
 NOT_RUN = {
+    "security.md: listeners=SASL_SSL://10.0.0.1:9092,CONTROLLER://10.0.0.1:9093": SECURED,
+    "security.md: security.protocol=SASL_SSL": SECURED,
     "simulation.md: penstock sim --profile points --seeds 1..100 --nodes 3 --seconds 20 --jo": POINTS,
     "simulation.md: from penstock.testing import SimBridge": BRIDGE,
     "architecture.md: ┌─ products ────────────────────────────────────────────────────────────": "a picture",

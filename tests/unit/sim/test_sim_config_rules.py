@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.sim.checks.history import ConfigChange, FinalView, History, Outcome, Write
+from penstock.sim.checks.history import ConfigChange, FinalView, History, Loss, Outcome, Write
 from penstock.sim.checks.history_rules import judge
 from penstock.sim.engine.cluster_layout import simple_layout
 from penstock.sim.plan.plan import Plan, TopicPlan
@@ -21,7 +21,7 @@ def switched(value: str | None, at: float, outcome: Outcome = Outcome.DONE) -> C
 def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
     """Returns the rules that the loss of a record acknowledged at this time breaks, after a power loss."""
     write = Write("w", 0, P, b"w:0:", at, -1, True, None, None, at + 0.1, Outcome.DONE, 0)
-    history = History(writes=[write], configs=list(configs), power_losses=[99.0])
+    history = History(writes=[write], configs=list(configs), power_losses=[99.0], losses=[Loss(99.0, P, 0)])
     found = FinalView({P: {}}, {P: {}}, {P: 0}, {P: 0}, {"t": 1})
     return sorted({violation.rule for violation in judge(plan, history, found)})
 

@@ -26,7 +26,7 @@ class QuorumRoleChanged:
     role: str
     epoch: int
     leader_id: int
-    """-1 while the node knows no leader of the epoch."""
+    """The leader of the epoch; -1 while this node knows no leader."""
 
 
 #: Every kind of event; a union as soon as there is a second kind.

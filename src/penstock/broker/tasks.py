@@ -31,7 +31,7 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
     def cancel(self) -> None:
-        """Cancels all tasks except the one that calls this."""
+        """Cancels all tasks of this owner, except the task that calls this."""
         for task in list(self._running):
             if task is not asyncio.current_task():
                 task.cancel()

@@ -57,7 +57,7 @@ Receiver = Callable[[Payload], None]
 
 @dataclass(slots=True)
 class Instance:
-    """One client process, and its last subscription."""
+    """One client process (client instance id), and its last subscription."""
 
     attributes: Mapping[str, str]
     metrics: tuple[str, ...]
@@ -256,7 +256,10 @@ def _attributes(ctx: RequestContext, client_instance_id: bytes) -> dict[str, str
 
 
 def _matches(subscription: Subscription, attributes: Mapping[str, str], work: Work) -> bool:
-    """Returns True if the client matches. A pattern that takes too many steps does not match."""
+    """Returns True if the client's attributes match the subscription.
+
+    A pattern that takes too many steps does not match.
+    """
     try:
         return all(
             name in attributes and pattern.matches(attributes[name], work)

@@ -25,7 +25,10 @@ SEEN_WITHIN_S = 5.0  # maximum wait until this node's image has a topic that the
 
 
 def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
-    """Returns the topic to create. Internal topics have settings of their own; any other topic gets the defaults."""
+    """Returns the CreateTopics entry for a missing topic.
+
+    Internal topics have settings of their own; others get the defaults.
+    """
     if name == CONSUMER_OFFSETS:
         return _topic(
             name,
@@ -91,7 +94,7 @@ class TopicCreator:
         self._lifecycle = lifecycle
 
     async def create_missing(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Creates the topics that don't exist yet and returns the errors by topic name.
+        """Creates those of the given topics that don't exist yet, and returns the errors by topic name.
 
         A topic that another request created first is no error.
         """

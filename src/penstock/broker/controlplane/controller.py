@@ -78,7 +78,10 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the controller's rules: the node's settings are the defaults for topics without such configs."""
+    """Returns the controller's rules.
+
+    The node's settings are the defaults for topics that don't set these configs themselves.
+    """
     return Rules(
         settings.int("min.insync.replicas"),
         settings.bool("unclean.leader.election.enable"),
@@ -88,7 +91,10 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Controller:
-    """Acts while this node is the active controller. Start it after the metadata log, and close it before that."""
+    """Runs the controller's timers and decisions while this node is the active controller.
+
+    Start it after the metadata log, and close it before the metadata log.
+    """
 
     def __init__(
         self, metadata: MetadataLog, settings: Settings, clock: Clock, network: Network, random: Random
@@ -352,7 +358,10 @@ class Controller:
     # --- leaders ----------------------------------------------------------------------------------------
 
     async def _elect(self, decide: Callable[[MetadataImage, Rules], Decision[bool]]) -> None:
-        """Repeats `decide`, which elects some of the leaders each time; requests are served in between."""
+        """Calls `decide` until no partition needs a new leader.
+
+        Each call elects some of the leaders; requests are served between the calls.
+        """
         more: bool | None = True
         while more and self.active:
             rules = self.rules
@@ -363,7 +372,10 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds failovers of the new image to the list. Holds unclean elections at once if a config now allows them."""
+        """Adds the fencings in the new image to the list of failovers.
+
+        Holds unclean elections at once if a config now allows them.
+        """
         self._list_failovers(new)
         if not self.active or new.configs is old.configs:
             return
@@ -374,7 +386,10 @@ class Controller:
     # --- timers and tasks -------------------------------------------------------------------------------
 
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Submits a decision. Returns its reply; None if it was not committed: then the next controller decides."""
+        """Submits a decision and returns its reply.
+
+        Returns None if the decision was not committed: then the next controller decides.
+        """
         try:
             return await self._metadata.submit(decide)
         except KafkaError as error:
@@ -402,7 +417,10 @@ class Controller:
 
 
 class _Probe(asyncio.Protocol):
-    """Closes its connection at once: a probe only tests whether the listener accepts."""
+    """The protocol of a probe's connection.
+
+    Closes the connection at once: a probe only tests whether the listener accepts.
+    """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

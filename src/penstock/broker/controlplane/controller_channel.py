@@ -34,7 +34,7 @@ RETRIABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NETWORK_EXCEPTION, Er
 
 
 class ActiveController(Protocol):
-    """Answers requests on this node while it is the active controller."""
+    """Serves this node's requests to the controller while this node is the active controller."""
 
     async def answer(self, request: Message) -> Any:
         """Returns the response to a request of this node itself. A refusal is a response with an error code."""
@@ -64,9 +64,9 @@ class ControllerChannel:
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
-        """Returns the active controller's answer; the caller checks its error codes.
+        """Returns the active controller's response; the caller checks its error codes.
 
-        Raises KafkaError(REQUEST_TIMED_OUT) if no active controller answers in time.
+        Raises KafkaError(REQUEST_TIMED_OUT) if no active controller responds in time.
         """
         return await self._until_answered(lambda left_s: self._try_once(request, lane, left_s), timeout_ms, request)
 
@@ -157,7 +157,7 @@ def _response_in(envelope: EnvelopeResponse, ctx: RequestContext) -> Any:
 
 
 def says_not_controller(answer: Any) -> bool:
-    """Returns True if the answer, or the first entry of one of its arrays, has the error code NOT_CONTROLLER."""
+    """Returns True if the response, or the first entry of one of its arrays, has the error code NOT_CONTROLLER."""
     if not isinstance(answer, Struct):
         return False
     for field in type(answer).FIELDS:

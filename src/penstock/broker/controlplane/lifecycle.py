@@ -111,7 +111,10 @@ class Lifecycle:
         self._may_shut_down = asyncio.Event()
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Wakes the tasks that wait for an image, and the heartbeat if a broker begins to shut down."""
+        """Wakes the tasks that wait for a change of the image.
+
+        If a broker begins to shut down, sends a heartbeat at once.
+        """
         self._image_changed.set()
         if new.brokers is not old.brokers and _shutting_down(new) - _shutting_down(old):
             self._wake.set()  # that broker waits until every other broker's heartbeat shows the new metadata offset
@@ -142,7 +145,10 @@ class Lifecycle:
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
 
     async def sees(self, condition: Callable[[MetadataImage], bool], limit_s: float) -> bool:
-        """Waits until the condition holds for this node's image. Returns False if it doesn't within the limit."""
+        """Waits until the condition holds for this node's image.
+
+        Returns False if it does not hold within `limit_s` seconds.
+        """
         try:
             async with asyncio.timeout(limit_s):
                 await self._until(condition)
@@ -332,7 +338,7 @@ class Lifecycle:
                 pass
 
     async def _handle_answer(self, answer: Any, interval_s: float) -> float:
-        """Acts on the answer to a heartbeat and returns the pause until the next heartbeat."""
+        """Acts on the response to a heartbeat and returns the pause until the next heartbeat."""
         self._answered_at = asyncio.get_running_loop().time()
         code = ErrorCode(answer.error_code)
         if code in NOT_REGISTERED:

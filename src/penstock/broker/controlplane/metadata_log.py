@@ -52,7 +52,7 @@ Listener = Callable[[MetadataImage, MetadataImage], None]
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """The answer to DescribeQuorum. Only a leader knows the replicas' progress. Times are wall clock."""
+    """The content of a DescribeQuorum response. Only a leader knows the replicas' progress. Times are wall clock."""
 
     leader_id: int
     leader_epoch: int
@@ -81,7 +81,10 @@ class SnapshotPolicy:
 
 
 class MetadataLog:
-    """Decides, appends and publishes metadata. Handlers cache responses in `answers` until the image changes."""
+    """Decides, appends and publishes metadata.
+
+    Handlers cache encoded responses in `answers`, which is emptied when the image changes.
+    """
 
     def __init__(
         self,
@@ -165,9 +168,9 @@ class MetadataLog:
     # --- changes ----------------------------------------------------------------------------------------
 
     async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
-        """Appends the decision's records and returns its reply once they are committed.
+        """Calls `decide`, appends the records that it returns, and returns its reply once the records are committed.
 
-        A KafkaError of `decide` is raised after the same wait.
+        A KafkaError of `decide` is raised only when all records that `decide` could read are committed.
         """
         if self._failure is not None:
             raise self._failure
@@ -243,7 +246,7 @@ class MetadataLog:
         )
 
     def _with_wall_times(self, view: ReplicaView) -> ReplicaView:
-        """Converts the view's times from the event loop's clock to wall time."""
+        """Converts the times in a QuorumView from the event loop's clock to wall time."""
         shift = self._clock.wall_ms() - int(asyncio.get_running_loop().time() * 1000)
         fetch_ms, caught_up_ms = (t + shift if t >= 0 else -1 for t in (view.last_fetch_ms, view.last_caught_up_ms))
         return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
@@ -299,7 +302,7 @@ class MetadataLog:
         self._consider_snapshot()
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """Reports the failure once and returns the error with which all later submissions are refused."""
+        """Reports a failed metadata log once. Returns the error with which all later submissions are refused."""
         if self._failure is None:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
@@ -312,10 +315,10 @@ class MetadataLog:
     # --- calls of the quorum --------------------------------------------------------------------------------
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
-        """Starts or ends this node's leadership.
+        """Starts or ends this node's leadership of the quorum.
 
-        A new leader's decisions build on its whole log: if the leader is not deposed, it commits the uncommitted
-        records.
+        A new leader decides on an image of its whole log, including records that are not committed yet: it commits them
+        itself unless it is deposed.
         """
         if self._leading:
             self._step_down()
@@ -388,7 +391,7 @@ class MetadataLog:
         self._show(self._pending)
 
     def snapshot_damaged(self) -> None:
-        """Writes a new snapshot for the peers from the image in memory."""
+        """Writes a new snapshot from the image in memory, because the snapshot that a peer wants is damaged on disk."""
         self._start_snapshot()
 
     def failed(self, error: Exception) -> None:

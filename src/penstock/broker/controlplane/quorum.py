@@ -103,7 +103,7 @@ class Quorum:
         observer: Observer = log_event,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """`credentials` are for the listener of the other controllers."""
+        """`credentials` are those with which this node authenticates at the listeners of the other controllers."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -265,7 +265,7 @@ class Quorum:
                 self._fail(error)  # the listener could not use a committed record: this node must not go on without it
 
     def _set_timer(self) -> None:
-        """Sets the timer to the deadline, unless the timer already fires at an earlier time.
+        """Sets the timer to the next deadline of `raft`, unless the timer already fires at an earlier time.
 
         Most steps only postpone the deadline: a timer that fires early is set again.
         """
@@ -336,7 +336,7 @@ class Quorum:
             self._tasks.start(self._flush_all(), "quorum")
 
     async def _flush_all(self) -> None:
-        """Flushes until the whole log is on disk; appends during a flush are covered by the next flush."""
+        """Flushes the log until all of it is on disk; appends during a flush are covered by the next flush."""
         try:
             while True:
                 await self._files.flush()
@@ -349,7 +349,7 @@ class Quorum:
             self._flushing = False
 
     def _fail(self, error: Exception) -> None:
-        """Leaves the quorum: a replica whose disk has an unknown state must not vote or lead."""
+        """Leaves the quorum after a disk failure: a replica whose disk has an unknown state must not vote or lead."""
         if self._failure is None:
             self._failure = error
             # A failed disk needs no stack trace; an unexpected error does.

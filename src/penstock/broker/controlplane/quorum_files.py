@@ -168,7 +168,7 @@ class QuorumFiles:
     # --- answers ----------------------------------------------------------------------------------------
 
     def fill(self, answer: Answer, on_damage: Callable[[], None]) -> tuple[Answer, bytes]:
-        """Reads the answer's records or snapshot bytes synchronously, before the log can change.
+        """Reads the records or the snapshot bytes for a response to a peer, synchronously, before the log can change.
 
         Calls `on_damage` if the snapshot that a peer wants is damaged on this node's disk.
         """
@@ -196,7 +196,10 @@ class QuorumFiles:
         return replace(answer, size=size, data=bytes(data))
 
     def _is_whole(self, path: str, on_damage: Callable[[], None]) -> bool:
-        """Returns False for a damaged snapshot: a peer that got it would fetch it again and again."""
+        """Checks a snapshot before it is sent.
+
+        Returns False for a damaged one: a peer that got it would fetch it again and again.
+        """
         now_ms = self._clock.wall_ms()
         if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
             return True
@@ -242,7 +245,7 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the process ended after it stored this snapshot and before it restarted the log at the snapshot's end.
+    """True if the snapshot ends after the log. The process ended between storing the snapshot and restarting the log.
 
     The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
     the snapshot's end.

@@ -58,7 +58,7 @@ class QuorumPeers:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
-        """Returns the answer, and True if it came from an address in the configuration or in the log.
+        """Returns the peer's response, and True if it came from an address in the configuration or in the log.
 
         Raises KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if it refuses the request.
         """

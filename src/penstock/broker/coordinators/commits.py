@@ -26,7 +26,7 @@ UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_R
 
 
 def set_result(token: Any, response: Any) -> None:
-    """Answers a future with a response or an error. No-op if the future is cancelled or answered."""
+    """Sets a future's result, or its error. No-op if the future is cancelled or done."""
     if not token.done():
         if isinstance(response, Exception):
             token.set_exception(response)
@@ -47,7 +47,7 @@ class Commit:
         self.expires = math.inf
 
     def fail(self, error: KafkaError) -> None:
-        """Answers all waiters for this decision with an error."""
+        """Fails this decision's future and sends its replies as an error."""
         replies, self.turn.replies = self.turn.replies, []
         for token, _ in replies:
             set_result(token, error)
@@ -91,7 +91,7 @@ class Commits:
             self._watch_overdue()
 
     def stop(self) -> list[Commit]:
-        """Stops waiting and returns the uncommitted decisions."""
+        """Stops following the high watermark and returns the decisions that are not committed yet."""
         self._stopped = True
         if self._overdue is not None:
             self._overdue.cancel()
@@ -116,7 +116,7 @@ class Commits:
             self._following = self._loop.create_task(self._follow(), name=f"commits of {self._partition}")
 
     async def _follow(self) -> None:
-        """Waits for the uncommitted decisions one by one: they are committed in the order of the log."""
+        """Waits until each decision is committed, one after the other: they are committed in the order of the log."""
         try:
             while self._waiting:
                 self._watch_overdue()

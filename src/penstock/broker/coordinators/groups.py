@@ -58,7 +58,7 @@ class Groups:
         allowance: Allowance | None = None,
         persister: SharePersister | None = None,
     ) -> None:
-        """`persister` reaches the share coordinators; None for a test without share groups."""
+        """`persister` sends requests to the share coordinators; None for a test without share groups."""
         self._allowance = allowance or Allowance()
         self._allowance.counted_by(lambda: sum(each.machine.held_bytes() for each in self._coordinators))
         self._settings = settings
@@ -116,7 +116,7 @@ class Groups:
         return self._coordinators.of(group_id)
 
     def at(self, index: int) -> GroupCoordinator:
-        """Returns the coordinator of a partition of `__consumer_offsets`."""
+        """Returns the coordinator of the partition of `__consumer_offsets` with this index."""
         return self._coordinators.at(index)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:
@@ -125,7 +125,7 @@ class Groups:
     # --- share groups
 
     def _initialize_states(self, coordinator: GroupCoordinator, wanted: InitializeStates) -> None:
-        """Performs the effect of a share group's heartbeat: creates states at the share coordinators."""
+        """Creates states of a share group's partitions at the share coordinators. An effect of committed heartbeats."""
         if self._persister is not None:
             for slot in wanted.partitions:
                 self._tasks.start(self._initialize_state(self._persister, coordinator, wanted, slot))

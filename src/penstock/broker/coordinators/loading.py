@@ -1,7 +1,8 @@
-"""Loads a coordinator: replays its log into its state machine, in one call or in slices that leave the loop free.
+"""Loads a coordinator: replays its log into its state machine.
 
-A log that can't be read completely is not loaded at all: clients would miss offsets without an error. After such a
-failure the operator repairs the log; it is loaded in the next leader epoch, or after a restart of the node.
+A small log is replayed in one call, a large one in slices between which the event loop serves requests. A log that
+can't be read completely is not loaded at all: clients would miss offsets without an error. After such a failure the
+operator repairs the log; it is loaded in the next leader epoch, or after a restart of the node.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Loading:
             raise self._failed(error) from error
 
     async def replay_in_slices(self) -> int:
-        """Replays the log like `replay_now`, with the loop free between slices.
+        """Replays the log like `replay_now`, but serves other requests between two slices of the log.
 
         Returns the offset after the last replayed record.
         """

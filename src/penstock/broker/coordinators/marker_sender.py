@@ -48,7 +48,7 @@ class PeerCalls(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ending:
-    """One decided transaction and the partitions that don't have its marker yet."""
+    """One transaction that is to be committed or aborted, and the partitions that don't have its marker yet."""
 
     markers: Markers
     coordinator: Coordinator[TransactionShard]

@@ -96,7 +96,10 @@ class Coordinator(Generic[M]):
         return int(self._loop.time() * 1000)
 
     def active(self) -> M:
-        """Returns the machine, for reads that may see uncommitted state. Raises KafkaError while it is not loaded."""
+        """Returns the state machine, for reads that may see uncommitted state.
+
+        Raises KafkaError while it is not loaded.
+        """
         if self.phase is not Phase.ACTIVE:
             self._load_or_raise()
         return self.machine
@@ -142,11 +145,14 @@ class Coordinator(Generic[M]):
         self._flush()
 
     def _has_uncommitted(self) -> bool:
-        """True if the state includes uncommitted decisions, which a new decision may have read."""
+        """True if some decisions, whose results a new decision may have read, are not committed yet."""
         return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
-        """Applies a decision's records, adds them to the batch, and replies once they are committed."""
+        """Applies a decision's records and adds them to the next batch.
+
+        Its replies are sent once the records are committed.
+        """
         encoded = [self.machine.encode(record) for record in turn.records]
         try:
             self._check_sizes(encoded)
@@ -273,7 +279,7 @@ class Coordinator(Generic[M]):
     # --- timers
 
     def arm(self) -> None:
-        """Sets the timer again, after a caller changed the machine directly and may have moved its deadline."""
+        """Sets the timer to the state machine's next deadline. Call this after changing the machine directly."""
         self._arm()
 
     def _arm(self) -> None:

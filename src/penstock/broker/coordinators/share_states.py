@@ -83,7 +83,10 @@ class ShareStates:
     # --- requests
 
     def run(self, key: ShareKey, decide: Callable[[ShareStateShard, Turn], R]) -> R | asyncio.Future[R]:
-        """Decides on a request for one share partition. Raises KafkaError(NOT_COORDINATOR) if another node has it."""
+        """Runs a decision on the state of one share partition, and returns its result or a future of it.
+
+        Raises KafkaError(NOT_COORDINATOR) if another node coordinates this share partition.
+        """
         return self.coordinators.of(key.coordinator_key).run(decide)
 
     # --- background work

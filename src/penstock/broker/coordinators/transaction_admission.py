@@ -54,9 +54,9 @@ class Admission:
         *,
         add: bool,
     ) -> Codes:
-        """Returns an error code for each partition.
+        """Asks the node whether the partitions belong to the transaction. Returns an error code for each partition.
 
-        Without an answer, every partition gets NETWORK_EXCEPTION: it is unknown whether the partitions were added.
+        Without a response, every partition gets NETWORK_EXCEPTION: it is unknown whether the partitions were added.
         """
         future: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
         question = _Question(transactional_id, producer_id, producer_epoch, partitions, add, future)

@@ -147,7 +147,10 @@ class Transactions:
         return dict.fromkeys(asked, code)
 
     def _remote_leader(self, transactional_id: str) -> int | None:
-        """Returns the node that coordinates the id; None if it is this node. Raises KafkaError without a leader."""
+        """Returns the node that coordinates the transactional id; None if it is this node.
+
+        Raises KafkaError if no node does.
+        """
         index = self.coordinators.partition_of(transactional_id)
         partition = self._metadata.image.partition(TRANSACTION_STATE, index)
         if partition is None or partition.leader < 0:
@@ -160,13 +163,14 @@ class Transactions:
     # --- markers
 
     def _send_markers(self, coordinator: TransactionCoordinator, markers: Markers) -> None:
-        """Performs the effect of a committed decision: sends the transaction's markers."""
+        """Sends the markers of a transaction, after the decision to commit or abort it is committed."""
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
-        """Records that all partitions have the marker.
+        """Writes a record that all partitions have the marker.
 
-        If this record can't be committed, it is written again later, perhaps by the id's next coordinator.
+        If this record can't be committed, it is written again later, perhaps by the next coordinator of the
+        transactional id.
         """
         if ended.coordinator.phase is not Phase.ACTIVE:
             return

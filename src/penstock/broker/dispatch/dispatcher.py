@@ -157,7 +157,10 @@ class Dispatcher:
         return self._encode(route, ctx, response)
 
     def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
-        """Calls the handler and counts its time on the event loop against the request quota; waits don't count."""
+        """Calls the handler and counts the time that it runs on the event loop against the request quota.
+
+        Time spent waiting is not counted.
+        """
         quotas = self._broker.quotas
         began = quotas.nanoseconds()
         response = route.handle(self._broker, ctx, request)
@@ -251,7 +254,7 @@ def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
-    """Returns the position after the header's tagged fields, which are ignored."""
+    """Skips the tagged fields of a request's header, and returns the position after them."""
     if position < len(frame) and frame[position] == 0:
         return position + 1
     try:

@@ -67,13 +67,16 @@ class LargeRequests:
         self._slots = asyncio.Semaphore(IN_THREADS)
 
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
-        """Runs a pure function in a thread; only this request may use its arguments."""
+        """Runs a pure function in a thread and returns its result. No other code may use the arguments meanwhile."""
         async with self._slots:
             with self._broker.slices.uncollected():
                 return await self._broker.logs.environment.disk.run(function, *args)
 
     async def answer(self, ctx: RequestContext, request: Any, handle: Handle) -> Any:
-        """Returns the response. Raises KafkaError if the request has too many elements for its API."""
+        """Returns the response to a large request.
+
+        Raises KafkaError if the request has too many elements for its API.
+        """
         code = REFUSED.get(ctx.api_key)
         largest = LARGEST_BY_API.get(ctx.api_key, LARGEST)
         if code is not None and await self.aside(_is_too_large, request, largest):

@@ -34,7 +34,7 @@ FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
 
 class FetchPolicy:
-    """Makes the `Reader` of each Fetch: a follower, a consumer, or a refused follower."""
+    """Decides who sent a Fetch, and returns a `Reader`: a follower, a consumer, or a refused follower."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class FetchPolicy:
         return replica_id not in partition.isr and self.throttle.concerns(partition) and self.throttle.excess_ms() > 0
 
     def sent(self, reads: list[PartitionRead], chunks: list[Any]) -> None:
-        """Counts the bytes of an answer to a follower against the leader's throttle."""
+        """Counts the bytes of a response to a follower against the leader's replication throttle."""
         if not self.throttle.limited:
             return
         for read, records in zip(reads, chunks):
@@ -107,14 +107,14 @@ class FetchPolicy:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
     def consumer(self, rack: str, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer in this rack; "" is no rack."""
+        """Returns the reader for a consumer in this rack; "" stands for a consumer without a rack."""
         prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
         if prefer is None and self._access is None:
             return FROM_ANY_REPLICA
         return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
 
     def leader_consumer(self, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer whose version knows no other replica than the leader."""
+        """Returns the reader for a consumer that can't be sent to another replica: Fetch before v11, or ShareFetch."""
         return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
 
     def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:

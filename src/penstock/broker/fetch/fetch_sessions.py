@@ -38,7 +38,7 @@ Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
 
 
 class Wanted:
-    """One partition that a client fetches, and the offsets that the last answer gave for this partition."""
+    """One partition that a client fetches, and the offsets that the last response contained for this partition."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -157,7 +157,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: FetchRequest, now_ms: int) -> Opened:
-        """Returns the request's session, the partitions to read, and True if the answer is incremental."""
+        """Returns the request's session, the partitions to read, and True if the response may be incremental."""
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, wanted_partitions(request), now_ms)
         session = self._found(request, now_ms)
@@ -165,7 +165,10 @@ class FetchSessions:
         return self._updated(session)
 
     async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
-        """Does the same as `open` in slices, for very many partitions; no other request uses the session meanwhile."""
+        """Does the same as `open` for very many partitions, in slices, with other requests served in between.
+
+        No other request uses the session meanwhile.
+        """
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, await disk.run(wanted_partitions, request), now_ms)
         session = self._found(request, now_ms)

@@ -32,7 +32,10 @@ class LargeFetching:
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
-        """Locates the records to answer with; parks first if there are fewer than the minimum bytes."""
+        """Locates the records for the response.
+
+        If they have fewer than the minimum bytes, parks the fetch and locates them again.
+        """
         try:
             reads, waits = await self._pass(waits=max_wait_ms > 0)
             if waits and self._missing > 0:
@@ -68,12 +71,15 @@ class LargeFetching:
             self.abandon()
 
     def abandon(self) -> None:
-        """Stops waiting; `locate` then answers with the records that are there."""
+        """Ends the wait of a parked fetch: `locate` then locates the records that are available."""
         if not self._woken.done():
             self._woken.set_result(None)
 
     async def _pass(self, *, waits: bool) -> tuple[list[PartitionRead], bool]:
-        """Makes one pass over all partitions. Returns the reads, and True if the fetch is parked at the partitions."""
+        """Locates the records of all partitions once, in slices.
+
+        Returns the reads, and True if the fetch is parked at the partitions.
+        """
         fetching = self._fetching
         fetching.quiet = []
         reads: list[PartitionRead] = []

@@ -36,7 +36,7 @@ MAX_WAIT_MS = 600_000  # upper limit of a request's max_wait_ms; the client then
 
 
 class PartitionRead:
-    """The result of one pass for one partition."""
+    """The located records of one partition of a Fetch, with its offsets or its error."""
 
     __slots__ = (
         "aborted",
@@ -79,8 +79,8 @@ class PartitionRead:
     def unknown(self) -> bool:
         """True if the partition does not exist.
 
-        Other errors are answered at once. This error waits for the other partitions, so that the client does not fetch
-        in a tight loop.
+        Any other error is sent to the client at once. This error waits as long as the fetch does, so that the client
+        does not fetch in a tight loop.
         """
         return self.partition is None and self.error in UNKNOWN
 
@@ -116,7 +116,7 @@ ANY_CONSUMER = Reader()
 
 
 class Fetching:
-    """Serves one Fetch, from its first pass to its answer."""
+    """Serves one Fetch, from the first search for records to the response."""
 
     __slots__ = (
         "_finish",
@@ -149,7 +149,7 @@ class Fetching:
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
     ) -> None:
-        """`unsent` is the budget of bytes for answers that are not sent yet; None is without limit."""
+        """`unsent` is the budget of bytes for responses that are not sent yet; None is without limit."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
@@ -168,7 +168,7 @@ class Fetching:
         self._missing = 0
 
     def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], R]) -> R | Later[R]:
-        """Returns the answer that `finish` builds, or a `Later` of it."""
+        """Returns the response that `finish` builds, or a `Later` of it."""
         self._finish = finish
         reads, total, urgent = self.pass_over(self.wanted)
         nothing_there = not self.quiet and all(read.unknown for read in reads)
@@ -190,7 +190,7 @@ class Fetching:
     def notify(self, appended_bytes: int) -> None:
         """Counts appended bytes and ends the wait when there are enough.
 
-        The answer waits for the end of the appending request, which may append to more of the fetched partitions.
+        The response is built after the appending request, which may append to more of the fetched partitions.
         """
         self._missing -= appended_bytes
         if self._missing <= 0 and not self._woken:
@@ -198,7 +198,7 @@ class Fetching:
             asyncio.get_running_loop().call_soon(self.abandon)
 
     def abandon(self) -> None:
-        """Ends the wait: makes the second pass and answers with the records that are there."""
+        """Ends the wait of a parked fetch: looks for records once more and responds with those that are available."""
         future, self._future = self._future, None  # a second call does nothing, while a thread reads the answer
         if future is None or future.done():
             return
@@ -224,10 +224,11 @@ class Fetching:
             self._timer = None
 
     def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
-        """Locates the records of some partitions.
+        """Locates the records of some of the partitions.
 
         `total` is the number of bytes located before, in other partitions. Returns the reads, the new total, and True
-        if the answer must not wait. Partitions without news for the follower are added to `quiet` and have no read.
+        if the response must be sent without waiting. A partition that has nothing new for a follower gets no read and
+        is added to `quiet`.
         """
         reads: list[PartitionRead] = []
         urgent = False

@@ -150,7 +150,10 @@ if _missing:
 
 
 def guarded(handler: Handler, api_key: int, access: AccessControl | None, role: Role = "BROKER") -> Handler:
-    """Returns the handler behind the API's rules; the handler itself if the node has no authorizer."""
+    """Returns a handler that checks the API's rules before it calls `handler`.
+
+    Returns `handler` if the node has no authorizer.
+    """
     needs = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
     needs = needs or ACCESS[api_key]
     if access is None or needs is OPEN:
@@ -196,8 +199,9 @@ class _Guard:
         return response
 
     async def _allowed(self, broker: Any, asker: Asker, request: Any, *, any_items: bool) -> Any:
-        """Returns the response about the allowed items; None if there are none. A failure is a response, too: the
-        refused items keep their own codes.
+        """Calls the handler with the allowed items and returns its response; None if no item is allowed.
+
+        An error of the handler becomes a response, too, so that the refused items can keep their own codes.
         """
         ctx = asker.ctx
         if not any_items and ctx.api_key != METADATA:

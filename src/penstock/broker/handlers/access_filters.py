@@ -19,7 +19,7 @@ from penstock.security.vocabulary import CLUSTER_NAME, Operation
 
 
 def visible_topics(asker: Asker, request: Any, response: Any) -> None:
-    """Metadata: topics that the client may not describe do not exist in an answer about all topics."""
+    """Metadata: removes topics that the client may not describe from a response about all topics."""
     response.topics = [topic for topic in response.topics if topic.error_code or asker.sees(TOPIC, topic.name)]
     if request.include_topic_authorized_operations:
         for topic in response.topics:
@@ -49,7 +49,7 @@ def group_operations(asker: Asker, request: Any, response: Any) -> None:
 
 
 def described_members(asker: Asker, request: Any, response: Any) -> None:
-    """Groups of new protocols: a group with a topic that the client may not describe shows no members."""
+    """Groups of the new protocols: hides the members of a group if the client may not describe one of its topics."""
     group_operations(asker, request, response)
     for group in response.groups:
         if not all(asker.sees(TOPIC, name) for name in _assigned_topics(group)):
@@ -69,7 +69,10 @@ def _assigned_topics(group: Any) -> set[str]:
 
 
 def visible_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """OffsetFetch: topics that were named get an error; in an answer about all topics they are left out."""
+    """OffsetFetch: handles topics that the client may not describe.
+
+    A topic that the request named gets an error; others are removed.
+    """
     if asker.ctx.api_version < BATCHED_OFFSET_FETCH:
         response.topics = _offsets(asker, response.topics, named_topics=request.topics is not None)
         return
@@ -97,7 +100,10 @@ def _offsets(asker: Asker, topics: Any, *, named_topics: bool) -> list[Any]:
 
 
 def visible_share_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """DescribeShareGroupOffsets: like OffsetFetch."""
+    """DescribeShareGroupOffsets: handles topics that the client may not describe.
+
+    A topic that the request named gets an error; others are removed.
+    """
     asked = {group.group_id: group.topics for group in request.groups}
     for group in response.groups:
         hidden = [topic for topic in group.topics if not asker.sees(TOPIC, topic.topic_name)]
@@ -122,7 +128,7 @@ def visible_transaction_topics(asker: Asker, request: Any, response: Any) -> Non
 
 
 def created_configs(asker: Asker, request: Any, response: Any) -> None:
-    """CreateTopics: configs, partitions and replicas of a created topic need DESCRIBE_CONFIGS."""
+    """CreateTopics: hides configs and counts of a created topic from a client without DESCRIBE_CONFIGS."""
     for topic in response.topics:
         if topic.error_code or asker.access.sees(asker.ctx, Operation.DESCRIBE_CONFIGS, TOPIC, topic.name):
             continue

@@ -40,7 +40,7 @@ ATTRIBUTES_AT, TRANSACTIONAL_BIT = 22, 0x10
 
 
 class Asker(NamedTuple):
-    """The client of one request, and the authorizer that decides about it."""
+    """The client that sent a request, and the authorizer that decides what the client may do."""
 
     access: AccessControl
     ctx: RequestContext
@@ -57,7 +57,7 @@ class Asker(NamedTuple):
         return self.access.allows_cluster(self.ctx, operation)
 
     def topic(self, item: Any) -> str | None:
-        """Returns the topic's name of a request's item; None for the id of a topic that does not exist."""
+        """Returns the name of the topic in an item of the request; None for the id of a topic that does not exist."""
         if isinstance(item, str):
             return item
         topic_id = getattr(item, "topic_id", ZERO_UUID)
@@ -92,7 +92,7 @@ def cluster(*operations: Operation) -> Rule:
 
 
 def named(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Requires the operation on the resource that a field names; a null field names none."""
+    """Requires the operation on the resource that a field of the request names; no check if the field is null."""
 
     def check(asker: Asker, request: Any) -> ErrorCode | None:
         name = getattr(request, field)
@@ -102,7 +102,7 @@ def named(operation: Operation, resource: AclResource, field: str) -> Rule:
 
 
 def each(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Requires the operation for each item of an array: a bare name, or a struct that names a topic."""
+    """Requires the operation for each item of an array. An item is a topic's name, or a struct that names a topic."""
 
     def check(asker: Asker, request: Any) -> Denied | None:
         items = getattr(request, field) or ()
@@ -151,7 +151,7 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
 
 
 def described_or_created(asker: Asker, request: Any) -> Denied | None:
-    """Metadata: topics must be visible; a missing topic that the request would create needs CREATE."""
+    """Metadata: requires DESCRIBE on each topic, and CREATE for a missing topic that the request would create."""
     codes: list[ErrorCode | None] = []
     for item in request.topics or ():
         name = asker.topic(item)
@@ -176,7 +176,10 @@ def created_topics(asker: Asker, request: Any) -> Denied | None:
 
 
 def deleted_topics(asker: Asker, request: Any) -> Denied | None:
-    """DeleteTopics: DELETE on the cluster, or on each topic. An id that may not be described does not exist."""
+    """DeleteTopics: requires DELETE on the cluster, or on each topic.
+
+    A topic id is answered as unknown if the client may not describe the topic.
+    """
     if asker.access.sees(asker.ctx, Operation.DELETE, CLUSTER, CLUSTER_NAME):
         return None
     field = "topics" if request.topics else "topic_names"
@@ -219,7 +222,7 @@ def epoch_ends(asker: Asker, request: Any) -> Denied | None:
 
 
 def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
-    """AddPartitionsToTxn: all or nothing, so topics beside a refused one are not attempted."""
+    """AddPartitionsToTxn: if one topic is refused, none is added: the other topics get OPERATION_NOT_ATTEMPTED."""
     if asker.ctx.api_version >= BROKERS_ADD_SINCE:
         return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
     if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):

@@ -144,9 +144,9 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields (partition, records) for each partition that this node leads. The records may be transactional.
+        """Yields (partition, records) for each partition that this node leads.
 
-        Errors of the other partitions are kept for their answers.
+        The caller verifies the transactional batches. Errors of the other partitions are kept for the response.
         """
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -168,7 +168,7 @@ class _Produce:
         )
 
     async def unpack(self, request: ProduceRequest, topics: list[TopicProduceResponse]) -> None:
-        """Appends the batches that had to be unpacked first, and replaces their placeholder answers."""
+        """Appends the batches that had to be unpacked first. Their results replace the placeholders in the response."""
         asked = [topic for topic in request.topic_data if topic.partition_data]
         for topic, told in zip(asked, topics):
             for slot, data in enumerate(topic.partition_data):
@@ -223,7 +223,10 @@ class _Produce:
             raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
-        """Returns the future that the partition's answer waits for; None if the answer need not wait."""
+        """Returns a future that is done when the batch is on enough replicas, or on disk, as acks require.
+
+        Returns None if there is nothing to wait for.
+        """
         if self.acks == ACKS_ALL:
             return partition.when_committed(offset)
         if self.acks and partition.acks_need_fsync:
@@ -300,7 +303,7 @@ class _Produce:
         return answer
 
     def _is_from_log(self, partition: Partition, error: KafkaError) -> bool:
-        """Returns True if the error is from the log, and not from the request or the transaction's coordinator."""
+        """Returns True if the error came from the log, not from the request or from the transaction's coordinator."""
         if error.code not in FROM_THE_LOG or isinstance(error, NotOneBatchError):
             return False
         return self.verified is None or not isinstance(self.verified.get(partition), ErrorCode)
@@ -360,7 +363,7 @@ def _time_out(waiting: list[Waiting]) -> None:
 
 
 def _forget(waiting: list[Waiting]) -> None:
-    """Ignores the results, because the request was cancelled."""
+    """Ignores the results of the waits for replicas and disks, because the request was cancelled."""
     for _, safe in waiting:
         if safe.done():
             if not safe.cancelled():

@@ -100,7 +100,10 @@ def _account(
     reads: list[PartitionRead],
     chunks: list[Any],
 ) -> FetchResponse | None:
-    """Counts the bytes for throttles and quotas. Returns an empty response if the client exceeds its quota."""
+    """Counts the bytes of the response for throttles and quotas.
+
+    Returns an empty response if the client exceeds its quota.
+    """
     if reader.replica_id >= 0:
         broker.fetch_policy.sent(reads, chunks)
         return None
@@ -126,7 +129,10 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
 
 
 def _free(request: FetchRequest) -> None:
-    """Frees the request in slices: freeing all of it at once would block the loop. The session has its partitions."""
+    """Frees the partitions of a large request in slices: freeing all of them at once would block the event loop.
+
+    The fetch session has its own copy of the partitions.
+    """
     for topics in (request.topics, request.forgotten_topics_data):
         while topics:
             partitions = topics.pop().partitions
@@ -272,7 +278,10 @@ def _response(topics: Topics, hints: LeaderHints | None, session: FetchSession |
 
 
 def _in_order(reads: list[PartitionRead], chunks: list[Any]) -> Iterable[Pair]:
-    """Returns the pairs in Kafka's order: existing partitions, then unknown topic ids, then unknown partitions."""
+    """Returns (read, bytes) pairs in Kafka's order.
+
+    Existing partitions come first, then unknown topic ids, then unknown partitions.
+    """
     pairs = zip(reads, chunks)
     if not any(read.error for read in reads):
         return pairs

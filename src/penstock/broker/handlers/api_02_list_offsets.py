@@ -126,11 +126,11 @@ def _answer(
 
 
 class _NotYetError(Exception):
-    """The new leader does not know yet which records the previous leader committed."""
+    """Raised while a new leader does not know yet which records the previous leader committed."""
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:
-    """Returns the end of the records that the client may read."""
+    """Returns the offset after the last record that the sender of the request may read."""
     log = partition.log
     if request.replica_id != CONSUMER_REPLICA:
         return log.log_end_offset
@@ -138,7 +138,7 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
-    """Returns True if the high watermark is at least the previous leader's.
+    """Returns True if this leader's high watermark has reached at least the previous leader's.
 
     The last stable offset does not show that: an open transaction may keep it far behind the high watermark.
     """

@@ -151,7 +151,7 @@ def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> lis
 
 
 def _place(topic: MetadataResponseTopic) -> int:
-    """Returns the sort key for Kafka's order: unknown ids, then known topics, then unknown names."""
+    """Returns the sort key that puts topics in Kafka's order: unknown ids, then known topics, then unknown names."""
     if topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
         return 0
     return 2 if topic.error_code else 1

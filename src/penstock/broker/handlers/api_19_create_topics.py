@@ -1,4 +1,8 @@
-"""CreateTopics v2-7: with counts or manual assignments, and configs; validate-only. v5+ returns the topics' configs."""
+"""CreateTopics v2-7: creates topics, or only validates the request.
+
+A topic has a number of partitions and replicas, or a manual assignment of its replicas, and may have configs. Since v5
+the response contains the topics' configs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,10 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
-    """Returns a function that describes a topic's configs. It has a cache: most topics of a request are alike."""
+    """Returns a function that returns a topic's configs for the response.
+
+    It caches them by overrides, because most topics of a request have the same.
+    """
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     def describe(overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:

@@ -104,7 +104,7 @@ async def _serve(
 
 
 def _unknown(broker: Broker, partitions: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Returns errors for all partitions if one of them does not exist; otherwise none."""
+    """Returns the errors of all partitions if one of them does not exist; an empty result if all exist."""
     image = broker.metadata.image
     missing = {partition for partition in partitions if image.partition(*partition) is None}
     if not missing:

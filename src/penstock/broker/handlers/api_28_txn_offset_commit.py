@@ -92,7 +92,7 @@ async def _verify(
 
 
 def _error_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
-    """Returns an error code that the client's version knows."""
+    """Replaces an error code that the client's request version does not know by one that it knows."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH

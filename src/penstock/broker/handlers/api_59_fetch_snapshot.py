@@ -1,6 +1,4 @@
-"""FetchSnapshot v0-1: returns a piece of a metadata snapshot, for a replica whose next offset is no longer
-in the log.
-"""
+"""FetchSnapshot v0-1: returns a chunk of a metadata snapshot, for a replica whose next offset has left the log."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def handle(
 
 
 def _visible(broker: Broker, ctx: RequestContext) -> Callable[[str], bool]:
-    """Returns a function that says whether the client may know of a topic."""
+    """Returns a function that returns True for a topic that the client may describe."""
     access = broker.access
     if access is None:
         return lambda _: True
@@ -67,7 +67,7 @@ def _visible(broker: Broker, ctx: RequestContext) -> Callable[[str], bool]:
 def _wanted(
     view: ClusterView, request: DescribeTopicPartitionsRequest, visible: Callable[[str], bool]
 ) -> tuple[list[str], int]:
-    """Returns the names to describe, and the partition at which the first one starts."""
+    """Returns the names of the topics to describe, and the first topic's partition at which to begin."""
     cursor = request.cursor
     everything = not request.topics
     names = sorted(filter(visible, view.image.topics) if everything else {topic.name for topic in request.topics})

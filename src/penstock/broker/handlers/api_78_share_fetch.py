@@ -80,7 +80,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
 
 
 def _check(request: ShareFetchRequest) -> None:
-    """Raises INVALID_REQUEST for limits that contradict each other."""
+    """Raises INVALID_REQUEST for an unknown acquire mode, and for a request that renews locks and fetches, too."""
     limits = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     reason = None
     if request.is_renew_ack and any(limit > 0 for limit in limits):

@@ -30,7 +30,7 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """An image as seen through one listener."""
+    """A metadata image as the clients of one listener see it."""
 
     image: MetadataImage
     listener: str

@@ -30,7 +30,7 @@ _INT32 = struct.Struct(">i")
 
 
 class ConfigAnswer:
-    """Collects the results of one response."""
+    """Collects the results of one DescribeConfigs response."""
 
     def __init__(self, version: int) -> None:
         self.is_full = False
@@ -43,7 +43,10 @@ class ConfigAnswer:
         self._shared: dict[int, tuple[list[DescribeConfigsResourceResult], bytes]] = {}  # by the list's id
 
     def add(self, result: DescribeConfigsResult, *, is_shared: bool = False) -> None:
-        """Adds a result. `is_shared` means that other results have the same list object of configs."""
+        """Adds the result of one resource.
+
+        `is_shared` means that other results have the same list object of configs.
+        """
         self._configs += len(result.configs) + 1
         if self._small is not None and self._configs <= SMALL_CONFIGS:
             self._small.append(result)
@@ -52,13 +55,13 @@ class ConfigAnswer:
         self._add(result, is_shared)
 
     def refuse(self, resource: DescribeConfigsResource) -> None:
-        """Adds an error for a resource, because the response would become too large with it."""
+        """Adds POLICY_VIOLATION for a resource: with its configs the response would become too large."""
         self._encode_small()
         self._parts.append(_alone(_too_large(resource.resource_type, resource.resource_name), self._version))
         self._count += 1
 
     def finish(self) -> DescribeConfigsResponse | Callable[[], Encoded]:
-        """Returns the response, or the function that assembles its bytes."""
+        """Returns the response object of a small response; for a large one, a function that assembles its bytes."""
         if self._small is not None:
             return DescribeConfigsResponse(results=self._small)
         flexible = self._version >= FIRST_FLEXIBLE_VERSION
@@ -99,13 +102,13 @@ def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the bytes of one result, cut out of a response with only this result."""
+    """Returns the encoded bytes of one resource's result: encodes a response with this result and cuts off the rest."""
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 
 
 def _without_configs(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the bytes before the array of configs, which is the last field."""
+    """Returns the encoded bytes of a result up to its configs. The array of configs is a result's last field."""
     empty = b"\1\0" if version >= FIRST_FLEXIBLE_VERSION else _INT32.pack(0)
     return _alone(result, version)[: -len(empty)]
 

@@ -35,7 +35,10 @@ def by_the_controller(handler: Handler) -> Handler:
 
 
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
-    """Sets levels of loggers and refuses invalid settings of this broker; forwards all other changes."""
+    """Forwards changes of configs.
+
+    Changes of log levels and invalid settings of this broker are handled on this node.
+    """
     is_own = [
         resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None
         for resource in request.resources

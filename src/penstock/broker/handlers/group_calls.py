@@ -20,17 +20,17 @@ S = TypeVar("S")
 
 
 def caller(ctx: RequestContext) -> Caller:
-    """Returns the caller; the host is formatted as Java prints an address."""
+    """Returns the client's id, host and request version. The host is formatted as Java prints an address."""
     return Caller(ctx.client_id or "", f"/{ctx.connection.peer_host}", ctx.api_version)
 
 
 def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[S]:
-    """Converts the result to a response, now or when it is available."""
+    """Converts a decision's result to a response with `shape`: at once, or in a `Later` if the result is a future."""
     if isinstance(result, asyncio.Future):
         return Later(result, lambda future: shape(future.result()))
     return shape(result)
 
 
 def unchanged(response: R) -> R:
-    """Returns the response unchanged, for results that need no conversion."""
+    """Returns the response unchanged. Handlers pass this function to `finish` for results that need no conversion."""
     return response

@@ -20,7 +20,10 @@ class LeaderHints:
         self.nodes: dict[int, dict[str, Any]] = {}
 
     def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
-        """Returns the leader of a topic by name or id, from the image: this node need not host the partition."""
+        """Returns a partition's leader from the image; its topic is given by name or id.
+
+        This node need not host the partition.
+        """
         image = self._image
         found = image.topics_by_id.get(topic) if isinstance(topic, bytes) else image.topics.get(topic)
         partition = found.partitions.get(index) if found is not None else None

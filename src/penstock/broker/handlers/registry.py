@@ -136,7 +136,7 @@ def load_handler(api_key: int, role: Role = "BROKER") -> Handler:
 
 
 def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = False) -> range:
-    """Returns the served versions; empty for an API without a handler on listeners of this role."""
+    """Returns the versions of an API that are served; none for an API without a handler on listeners of this role."""
     api = APIS.get(api_key)
     if api is None or api_key not in HANDLERS or role not in api.listeners:
         return range(0)
@@ -144,5 +144,5 @@ def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = Fal
 
 
 def serves_unstable(api_key: int, broker: Broker) -> bool:
-    """Returns True if an API's unstable latest version is served."""
+    """Returns True if the latest version of an API, which Kafka marks as unstable, is served."""
     return api_key in UNSTABLE and broker.settings.bool(UNSTABLE[api_key])

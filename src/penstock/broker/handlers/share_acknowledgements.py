@@ -22,21 +22,21 @@ HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EP
 
 
 def member_of(request: Any) -> tuple[str, str]:
-    """Returns the group and the member. Raises INVALID_REQUEST if one of them is missing."""
+    """Returns the group id and member id of the request. Raises INVALID_REQUEST if one of them is missing."""
     if not request.group_id or not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names no group or no member: give both.")
     return request.group_id, request.member_id
 
 
 def watch_connection(broker: Broker, ctx: RequestContext) -> None:
-    """Ends the sessions of a connection when it closes: its members have gone. Call it before a session begins."""
+    """Ends the sessions of a connection when the connection closes. Call this before a session begins."""
     shares, connection = broker.share_partitions, ctx.connection
     if not shares.sessions.has_owner(connection):
         connection.on_close(lambda: shares.connection_closed(connection))
 
 
 class Acknowledgements:
-    """The acknowledgements of one request: started at once, answered when they are written."""
+    """Applies the acknowledgements of one request, and collects their errors once they are written."""
 
     def __init__(self, broker: Broker, ctx: RequestContext, group: str, member: str, *, renews: bool) -> None:
         self._broker = broker
@@ -50,7 +50,7 @@ class Acknowledgements:
         self.slots: dict[Slot, None] = {}
 
     def start(self, slot: Slot, batches: Iterable[Any]) -> None:
-        """Applies the acknowledgements of one partition."""
+        """Applies the acknowledgements of one partition and starts to write them to the share coordinator."""
         self.slots[slot] = None
         try:
             ranges = self._ranges(batches)
@@ -78,7 +78,10 @@ class Acknowledgements:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL for it.")
 
     def _ranges(self, batches: Iterable[Any]) -> list[AcknowledgedRange]:
-        """Reads the acknowledgement batches. Raises INVALID_REQUEST unless they are in order and well formed."""
+        """Returns the acknowledged ranges of a partition.
+
+        Raises INVALID_REQUEST unless they are in order and well formed.
+        """
         most = Acknowledge.RENEW if self._version >= RENEW_SINCE and self._renews else Acknowledge.REJECT
         limits = self._broker.share_partitions.settings_of(self._group).limits
         ranges: list[AcknowledgedRange] = []
@@ -103,7 +106,10 @@ class Acknowledgements:
         return ranges
 
     async def written(self) -> None:
-        """Returns when all acknowledgements are written, or have failed."""
+        """Waits until the share coordinators have stored all acknowledgements.
+
+        Keeps the errors of those that failed.
+        """
         for slot, future in self._waiting.items():
             try:
                 await future

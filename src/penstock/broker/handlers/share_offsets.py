@@ -1,4 +1,4 @@
-"""Shared by the handlers of share groups: the feature, end offsets of partitions, and deletion of states."""
+"""Shared by the handlers of share groups: checks that they are enabled, finds end offsets, and deletes share states."""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ async def decide_each(
 def _started(
     broker: Broker, group_id: str, topic: Any, partition: Any, decision: Callable[[ShareKey, Any], Decide[R]]
 ) -> Coroutine[Any, Any, Outcome[R]]:
-    """Makes one decision at once, so that all decisions of a request are committed together. Returns its outcome."""
+    """Makes the decision for one partition at once, so that all decisions of a request are committed together.
+
+    Returns a coroutine that waits for the outcome.
+    """
     key = ShareKey(group_id, topic.topic_id, partition.partition)
     try:
         if not group_id:
@@ -61,7 +64,7 @@ async def _refused(error: KafkaError) -> KafkaError:
 
 
 def error_fields(outcome: Any) -> dict[str, Any]:
-    """Returns the error fields of a partition's result."""
+    """Returns the error code and message of a partition's outcome, as fields of its result."""
     if isinstance(outcome, KafkaError):
         return {"error_code": outcome.code, "error_message": outcome.message}
     return {}

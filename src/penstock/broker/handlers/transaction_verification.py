@@ -49,7 +49,10 @@ class PendingVerification(NamedTuple):
 def start(
     partition: Partition, producer_id: int, producer_epoch: int, sequence: int, *, implicit: bool
 ) -> PendingVerification | None:
-    """Starts a verification; returns None if the transaction is already open in the partition."""
+    """Starts to verify that the partition belongs to the transaction.
+
+    Returns None if the transaction is already open there.
+    """
     verification = partition.leader_log().producers.start_verification(
         producer_id, producer_epoch, sequence, supports_epoch_bump=implicit
     )
@@ -61,7 +64,7 @@ def start(
 
 
 def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[PendingVerification]:
-    """Starts a verification for each batch whose transaction is not open in its partition; most requests have none."""
+    """Starts to verify each batch whose transaction is not open in its partition; most requests have no such batch."""
     found = []
     for partition, records in produced:
         if len(memoryview(records)) < HEADER_SIZE:
@@ -79,7 +82,11 @@ def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: in
 async def ask(
     broker: Broker, transactional_id: str, pending: list[PendingVerification]
 ) -> dict[Partition, Verification | ErrorCode | None]:
-    """Returns for each partition the verification to append with, or an error, or None if no verification is needed."""
+    """Asks the transaction's coordinator to verify the partitions.
+
+    Returns for each partition the verification with which to append the batch, an error, or None if no verification is
+    needed.
+    """
     settings = broker.settings
     if not settings.bool("transaction.partition.verification.enable"):
         return {each.partition: each.verification for each in pending}

@@ -42,7 +42,7 @@ Tag = tuple[str, str]
 
 
 class Quotas:
-    """All kinds of quotas. `apply_image` is called when the image's quotas change."""
+    """All client quotas of a node. `apply_image` is called when the quotas in the metadata image change."""
 
     def __init__(self, settings: Settings, nanoseconds: Callable[[], int] = lambda: 0) -> None:
         """Creates the quotas. `nanoseconds` is the clock for handler time; without it handler time is not counted."""
@@ -92,7 +92,7 @@ class Quotas:
         return throttle_ms
 
     def max_fetch_bytes(self, ctx: RequestContext) -> int:
-        """Returns the quota of a whole window in bytes: a larger fetch would always be throttled."""
+        """Returns the bytes that the quota allows in a whole window: a larger fetch would always be throttled."""
         if not self.fetch.limits:
             return NO_LIMIT
         rate = self.fetch.meter(ctx.principal, ctx.client_id)
@@ -146,7 +146,7 @@ class Quotas:
 
 
 class ClientQuota(Generic[Meter]):
-    """One kind of quota on users and client ids."""
+    """The quotas of one kind, such as produced bytes, for users and client ids, with a rate for each."""
 
     __slots__ = ("_key", "_make", "_meters", "_resolved", "_window", "limits")
 

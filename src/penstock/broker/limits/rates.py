@@ -34,12 +34,12 @@ class Rate:
     _samples: deque[list[float]] = field(default_factory=deque)  # [started at, amount]
 
     def record(self, amount: float, now_ms: int) -> int:
-        """Counts the amount; returns the throttle time in milliseconds until the rate is back at its limit."""
+        """Adds an amount to the rate; returns the throttle time in milliseconds until the rate is back at its limit."""
         now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)
 
     def forget(self, amount: float, now_ms: int) -> None:
-        """Subtracts the amount that was just counted."""
+        """Subtracts an amount that `record` has just added."""
         self._count(-amount, now_ms)
 
     def excess_ms(self, now_ms: int) -> int:
@@ -62,10 +62,11 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window; returns the time at which to count.
+        """Drops samples that have left the window. Returns the time under which to count a new amount.
 
-        A parked request has the time of its arrival, a little before the newest sample, and is counted in that sample.
-        A time long before the newest sample means that the clock has jumped back: all samples are dropped.
+        The amount of a parked request has the time at which the request arrived, a little before the newest sample; it
+        is counted in the newest sample. A time long before the newest sample means that the clock has jumped back: all
+        samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:

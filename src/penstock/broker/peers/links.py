@@ -54,7 +54,10 @@ class Links:
         return found[1]
 
     async def request(self, key: Key, address: Address, message: Message, timeout_s: float | None = None) -> Any:
-        """Returns the response. Raises KafkaError: NETWORK_EXCEPTION if the connection cannot be opened or is lost."""
+        """Sends a request on a lane's connection and returns the response.
+
+        Raises KafkaError: NETWORK_EXCEPTION if the connection cannot be opened or is lost.
+        """
         connection = self.ready(key, address) or await self._in_turn(key, lambda: address)
         return await connection.request(message, timeout_s=timeout_s)
 

@@ -46,7 +46,10 @@ class Call:
         return answer
 
     def leave(self) -> asyncio.Future[Any]:
-        """Abandons the request. The returned future is done when the response arrives or fails."""
+        """Abandons the request: `future` is done with None.
+
+        Returns another future, which is done when the response to the abandoned request arrives or fails.
+        """
         left: asyncio.Future[Any] = self.future
         if self._task is not None:
             left = self._task
@@ -99,7 +102,7 @@ class Peers:
         self.suspects = SuspectedNodes()
 
     async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any:
-        """Returns the response without checking its error codes.
+        """Sends a request to a broker and returns the response without checking its error codes.
 
         Raises KafkaError(NETWORK_EXCEPTION) as soon as the connection is lost.
         """

@@ -39,7 +39,7 @@ class SuspectedNodes:
             self._lost.pop(node_id, None)
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Takes over a new image, and lets waiting requests check it."""
+        """Takes over a new image, and wakes the requests that wait in `next_decision`."""
         if new.brokers is not old.brokers:
             for node_id, broker in new.brokers.items():
                 before = old.brokers.get(node_id)
@@ -53,14 +53,14 @@ class SuspectedNodes:
     # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Returns True if one of these nodes was lost just now, and the controller has yet to decide on it."""
+        """Returns True if one of these nodes was lost just now, so that the controller may be about to fence it."""
         if not self._lost:
             return False
         earliest = _now() - HOLD_S
         return any(self._lost.get(node_id, earliest) > earliest for node_id in node_ids)
 
     async def next_decision(self) -> None:
-        """Waits until the image changes, or until the time for a decision is over."""
+        """Waits until the image changes, at most as long as a response may wait for the controller."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -70,7 +70,7 @@ class SuspectedNodes:
             pass
 
     def lingering(self) -> list[int]:
-        """Returns the nodes that were fenced recently."""
+        """Returns the ids of nodes that were fenced recently and are still listed as brokers in responses."""
         if not self._fenced:
             return []
         earliest = _now() - LINGER_S

@@ -44,12 +44,15 @@ class DirectoryAssignments:
         self._reports = RepeatedRequest("directory assignments", lambda: bool(self._waiting), self._send)
 
     def placed(self, partition: Partition, directory_id: bytes) -> None:
-        """Reports the directory that has the replica's log; no-op if the metadata has it already."""
+        """Reports the directory that holds the replica's log; no-op if the metadata already has this directory."""
         if partition.image.directory(self._node_id) != directory_id:
             self.report(partition, directory_id)
 
     def report(self, partition: Partition, directory_id: bytes) -> None:
-        """Reports the directory whatever the metadata has, in the place of one that waits to be reported."""
+        """Reports the directory even if the metadata already has it.
+
+        A report of the same replica that still waits is replaced.
+        """
         if self._reports.closed:
             return
         before = self._waiting.get(partition)
@@ -59,7 +62,10 @@ class DirectoryAssignments:
         self._reports.start()
 
     async def assigned(self, partition: Partition, directory_id: bytes) -> None:
-        """Reports the directory and returns when the controller has accepted it. Raises KafkaError if it refuses."""
+        """Reports the directory and returns when the controller has accepted it.
+
+        Raises KafkaError if the controller refuses.
+        """
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers.setdefault((partition, directory_id), []).append(answer)
         self.report(partition, directory_id)
@@ -72,7 +78,7 @@ class DirectoryAssignments:
         return await self._ask(list(self._waiting.items())[:MAX_REPLICAS])
 
     async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
-        """Sends one request. Returns False if it has to be repeated.
+        """Sends one AssignReplicasToDirs request. Returns False if it has to be repeated.
 
         A replica with an error of its own is not reported again: its topic is deleted, or the replica was moved.
         """

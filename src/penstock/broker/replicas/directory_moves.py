@@ -71,10 +71,10 @@ class DirectoryMoves:
     def request(
         self, topic: str, index: int, target: LogDir | None, partition: Partition | None, *, exists: bool = True
     ) -> ErrorCode:
-        """Takes a request to move a replica to `target`. Returns the error code of the answer.
+        """Starts to move a replica to the directory `target`. Returns the error code for the response.
 
-        `target` is None if no directory has the path, `partition` if this node has no replica. `exists` is False if
-        the metadata has no such partition.
+        `target` is None if no directory has the path, `partition` is None if this node has no replica. `exists` is
+        False if the metadata has no such partition.
         """
         replica = self._describe(partition)
         decision = decide(
@@ -135,7 +135,10 @@ class DirectoryMoves:
             del self._remembered[next(iter(self._remembered))]
 
     def remembered(self, topic: str, index: int) -> LogDir | None:
-        """Returns the directory that a request named before the replica existed, once; None if there was none."""
+        """Returns the directory that an AlterReplicaLogDirs request chose before the replica existed.
+
+        Forgets it afterwards. Returns None if there was no such request.
+        """
         target = self._remembered.pop((topic, index), None)
         return None if target is None or target.offline else target
 
@@ -171,7 +174,7 @@ class DirectoryMoves:
             logger.error("the move of %s to %s could not be resumed: %s", log.path, target.path, error)
 
     def removed(self, topic: str, index: int) -> None:
-        """Called before a replica is removed from this node: cancels its move."""
+        """Cancels the move of a replica that is about to be removed from this node."""
         self._remembered.pop((topic, index), None)
         self._cancel((topic, index), "the replica was removed from this node")
 
@@ -214,7 +217,10 @@ class DirectoryMoves:
             await asyncio.wait([task for _, task in self._running.values()])
 
     async def close(self) -> None:
-        """Stops all copies, and waits for swaps. The copies stay: the next start resumes them."""
+        """Stops all copies, and waits for swaps that have begun.
+
+        The copied files stay: the next start resumes the moves.
+        """
         running = list(self._running.values())
         self._running.clear()
         for move, task in running:

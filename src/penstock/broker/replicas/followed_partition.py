@@ -59,12 +59,12 @@ class FollowedPartition:
 
     @property
     def has_unsynced_tail(self) -> bool:
-        """True if acknowledgements promise fsync and the end of the log is not synced."""
+        """True if the topic's acknowledgements promise fsync and the last records of the log are not synced."""
         log = self.partition.log
         return log.countable_offset < log.log_end_offset and not log.offline
 
     def position(self, max_bytes: int) -> FetchPartition:
-        """Returns the partition's entry for the next Fetch, from the end of the log."""
+        """Returns the partition's entry for the next Fetch request, which starts at the end of this log."""
         log = self.partition.log
         log.health.check_writable()
         latest = log.epochs.latest_epoch
@@ -79,7 +79,7 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """Returns the next step after an answer without an error: append, truncate, or neither."""
+        """Returns the step after a Fetch response without an error: append records, truncate the log, or neither."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 

@@ -59,7 +59,7 @@ class IsrChanges:
         return not sent or await self._ask(sent)
 
     async def _ask(self, sent: dict[Partition, tuple[Leading, Proposal]]) -> bool:
-        """Sends one request. Returns False if some proposals have to be sent again."""
+        """Sends one AlterPartition request. Returns False if some proposals have to be sent again."""
         request = self._request(sent)
         try:
             response: AlterPartitionResponse = await self._channel.ask(request, timeout_ms=ASK_TIMEOUT_MS)
@@ -130,7 +130,8 @@ class IsrChanges:
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
         """Counts a shrink or an expansion of an in-sync set, as seen in two images of a partition.
 
-        The answers are not counted, because on the active controller's node the image changes before the answer.
+        AlterPartition responses are not used for the count: on the active controller's node the image changes before
+        the response arrives.
         """
         if before.leader == after.leader == self._node_id and before.isr is not after.isr:
             self.shrinks += not set(before.isr) <= set(after.isr)
@@ -138,5 +139,5 @@ class IsrChanges:
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """True if this node still leads the partition in the same leader epoch, with the same proposal."""
+    """True if this node still leads the partition in the same leader epoch and still has the same proposal for it."""
     return partition.leading is leading and leading.proposal is proposal

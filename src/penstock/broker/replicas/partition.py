@@ -276,7 +276,7 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def log_moved(self) -> None:
-        """Called when the log has moved to another directory: the swap may have synced records that did not count."""
+        """Advances the high watermark after the log moved to another directory: the swap may have synced records."""
         if self._log is not None:
             self._advance(self._log)
 
@@ -333,7 +333,7 @@ class Partition:
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
         """Notes that the follower, registered with `broker_epoch`, has all records below `offset`.
 
-        Call this before the records are read: the answer then has the new high watermark.
+        Call this before the records are read: the response then has the new high watermark.
         """
         leading, log, host = self.leading, self.log, self._host
         follower = leading.followers.get(replica_id) if leading is not None else None
@@ -356,10 +356,11 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
-        """Returns True if an in-sync follower has all records and offsets, and counts it as caught up at `now_ms`.
+        """Returns True if there is nothing new for an in-sync follower, and counts it as caught up at `now_ms`.
 
-        If `now_ms` is None, nothing is counted. This check makes a fetch session of thousands of partitions cheap: in
-        most fetches most partitions have no news.
+        Nothing is new if the follower has all records, the high watermark and the log start. If `now_ms` is None, the
+        follower is not counted as caught up. This check makes a fetch session of thousands of partitions cheap: in most
+        fetches most partitions have nothing new.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:
@@ -433,5 +434,5 @@ class Partition:
 
 
 def _estimated_bytes(log: Log, records: int) -> int:
-    """Estimates the bytes of so many records from the log's average: parked fetches wait for a number of bytes."""
+    """Estimates the size of `records` records from the log's average: parked fetches wait for a number of bytes."""
     return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

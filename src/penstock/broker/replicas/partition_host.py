@@ -26,7 +26,7 @@ def now_ms() -> int:
 
 
 def _report_nothing(*_: Any) -> None:
-    """Does nothing: the default for partitions without a controller."""
+    """Ignores a report to the controller: the default for partitions without a controller."""
 
 
 @dataclass(slots=True)

@@ -25,11 +25,14 @@ _offset_of = itemgetter(0)
 
 class ParkedFetch(Protocol):
     def notify(self, appended_bytes: int) -> None:
-        """Reports that about this many more bytes can be read."""
+        """Tells the parked fetch that about this many more bytes can be read."""
         ...
 
     def abandon(self) -> None:
-        """Answers at once with the records that are there: the partition has left this node, or its state changed."""
+        """Ends the wait: the fetch responds at once with the records that are available.
+
+        Called when the partition leaves this node, or when its state changes.
+        """
         ...
 
 
@@ -62,17 +65,17 @@ class PartitionWaiters:
             self.followers.pop(fetch, None)
 
     def on_append(self, appended_bytes: int) -> None:
-        """Notifies parked fetches of followers."""
+        """Notifies the parked fetches of followers that records were appended."""
         for fetch in tuple(self.followers or ()):
             fetch.notify(appended_bytes)
 
     def answer_followers(self) -> None:
-        """Answers parked fetches of followers at once, to send a change that is no record, such as a new log start."""
+        """Ends the wait of followers' parked fetches, to send a change that is no record, such as a new log start."""
         for fetch in tuple(self.followers or ()):
             fetch.abandon()
 
     def answer_parked(self) -> None:
-        """Answers all parked fetches at once, with the records that are there."""
+        """Ends the wait of all parked fetches: they respond at once with the records that are available."""
         for fetch in (*(self.consumers or ()), *(self.followers or ())):
             fetch.abandon()
 

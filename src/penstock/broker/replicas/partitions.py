@@ -125,7 +125,7 @@ class Partitions:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
-        """Applies the changed partitions of a topic.
+        """Applies the changes of a topic's partitions on this node.
 
         `started` is False for the image at the node's registration. Partitions that later images add are new on this
         node.

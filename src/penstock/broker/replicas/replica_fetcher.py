@@ -151,9 +151,10 @@ class ReplicaFetcher:
             await self._sleep(None if wake_at is None else wake_at - loop.time())
 
     async def _sync_tails(self) -> None:
-        """Syncs logs whose acknowledgements promise fsync: the leader counts records below a fetch offset as synced.
+        """Fsyncs unsynced records of topics whose acknowledgements promise fsync, before the next Fetch.
 
-        The unsynced records may also be older than this fetcher, from a time when this node led the partition.
+        The leader counts all records below a fetch offset as synced. The unsynced records may also be older than this
+        fetcher, from a time when this node led the partition.
         """
         while tails := self._unsynced_tails():
             for entry in tails:
@@ -175,9 +176,10 @@ class ReplicaFetcher:
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Ends pauses that are over, as far as the logs can be opened in a short time.
+        """Fetches paused partitions again whose pause is over.
 
-        Returns the end of the next pause; None without a paused partition.
+        Opens their logs only for a short time; the others stay paused. Returns the end of the next pause; None if no
+        partition is paused.
         """
         self._hold_back_throttled(now)
         if not self._paused:
@@ -258,7 +260,7 @@ class ReplicaFetcher:
         self._drop(entry)
 
     async def _ask(self, request: FetchRequest) -> FetchResponse | None:
-        """Sends a Fetch and returns the answer; None after an error, or if the fetch was abandoned."""
+        """Sends a Fetch and returns the response; None after an error, or if the fetch was abandoned."""
         self._counts.requests += 1
         timeout_ms = self._settings.int("replica.socket.timeout.ms")
         lane = f"replica-{self.number}-{self._lane}"
@@ -283,7 +285,7 @@ class ReplicaFetcher:
         return answer
 
     def _abandon_parked(self, _: object = None) -> None:
-        """Abandons the fetch in flight if partitions were added: they should not wait for its answer.
+        """Abandons the fetch in flight if partitions were added: they should not wait for its response.
 
         Only one fetch is abandoned at a time, so that abandoned fetches don't pile up at the leader.
         """

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def figures_of(partition: Partition) -> Figures:
-    """Returns a partition's figures, with its followers if this node leads. Raises KafkaError if the log is offline."""
+    """Returns the figures of a partition, and of its followers if this node leads.
+
+    Raises KafkaError if the log is offline.
+    """
     log, leading, image = partition.log, partition.leading, partition.image
     followers = leading.followers if leading is not None else {}
     end, isr, now = log.log_end_offset, partition.isr, now_ms() if followers else 0

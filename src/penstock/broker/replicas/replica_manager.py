@@ -46,7 +46,7 @@ class ReplicaManager:
         assignments: DirectoryAssignments,
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`isr_changes` and `assignments` get the reports of `partitions`; `close` closes them, too."""
+        """`isr_changes` and `assignments` send the reports of `partitions` to the controller; `close` closes both."""
         self._node_id = node_id
         self._partitions = partitions
         self._peers = peers

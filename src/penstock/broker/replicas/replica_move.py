@@ -47,7 +47,7 @@ MAX_SLEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MoveParts:
-    """What all moves of a node share."""
+    """The objects that all moves of a node share."""
 
     logs: LogManager
     #: Bounds the number of moves that copy at the same time.
@@ -201,7 +201,10 @@ class ReplicaMove:
     # Ending early.
 
     def give_up(self, event: MoveEvent, reason: str) -> None:
-        """Ends the move as failed or cancelled; the current log goes on, unless its directory has failed."""
+        """Ends the move as failed or cancelled.
+
+        The replica keeps its current log, unless the log's directory has failed.
+        """
         self._take(event)
         self.reason = reason
         level = logging.INFO if event is MoveEvent.CANCELLED else logging.ERROR
@@ -210,13 +213,17 @@ class ReplicaMove:
             self._parts.revert(self.partition, self.source.directory_id)
 
     def detach_copy(self) -> None:
-        """Lets the current log forget its copy, so that another move can begin. The copy's files stay."""
+        """Detaches the future log from the current log, so that another move can begin.
+
+        The files of the future log stay.
+        """
         self._parts.logs.futures.detach(self._future)
 
     def discard_copy(self) -> None:
-        """Removes the files of the copy, unless the directory of the current log has failed.
+        """Removes the files of the future log, unless the directory of the current log has failed.
 
-        Then the next start makes the copy the replica's log, if the controller has the copy's directory.
+        In that case the next start makes the future log the replica's log, if the controller has the future log's
+        directory.
         """
         futures = self._parts.logs.futures
         futures.detach(self._future)

@@ -27,7 +27,7 @@ class ByteRate:
     __slots__ = ("_limit", "_rate", "_sample_seconds", "_samples", "_settings")
 
     def __init__(self, rate: str, settings: Settings, *, samples: str, sample_seconds: str) -> None:
-        """All parameters except `settings` are names of properties."""
+        """`rate`, `samples` and `sample_seconds` are names of properties, whose values are read from `settings`."""
         self._limit = rate
         self._settings = settings
         self._samples = samples
@@ -40,7 +40,7 @@ class ByteRate:
 
     @property
     def limit(self) -> int:
-        """Bytes per second."""
+        """The allowed bytes per second."""
         return self._settings.int(self._limit)
 
     def record(self, size: int) -> None:

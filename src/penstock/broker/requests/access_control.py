@@ -36,7 +36,7 @@ class AccessControl:
             )
 
     def allows(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
-        """Returns True if the client may do the operation; logs a denial."""
+        """Returns True if the client may do the operation on the resource; logs a denial."""
         if self.sees(ctx, operation, resource, name):
             return True
         api = APIS[ctx.api_key].name
@@ -51,7 +51,10 @@ class AccessControl:
         return self.allows(ctx, operation, AclResource.CLUSTER, CLUSTER_NAME)
 
     def sees(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
-        """Returns True if the client may do the operation. A denial, which only hides a resource, is not logged."""
+        """Returns True if the client may do the operation on the resource.
+
+        A denial, which only hides the resource, is not logged.
+        """
         return self._authorizer.allows(ctx.principal, ctx.connection.peer_host, operation, resource, name)
 
     def sees_any(self, ctx: RequestContext, operation: Operation, resource: AclResource) -> bool:

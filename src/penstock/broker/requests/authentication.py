@@ -36,7 +36,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class SaslRules:
-    """How a listener authenticates its clients."""
+    """The settings with which a listener authenticates its clients."""
 
     #: Makes a new exchange for each mechanism that the listener offers.
     mechanisms: Mapping[str, Callable[[], Exchange]]
@@ -66,7 +66,10 @@ class SaslSession:
         connection.on_close(self._forget_deadline)
 
     def token(self, message: bytes) -> bytes:
-        """Takes a token; once the client is authenticated, its connection has a principal. Raises SaslError."""
+        """Handles one SASL token of the client. After the last token, the connection has a principal.
+
+        Raises SaslError.
+        """
         answer = self.server.token(message)
         if self.server.state is SaslState.DONE:
             self._forget_deadline()
@@ -83,7 +86,7 @@ class SaslSession:
         return self.ends_at is not NEVER and asyncio.get_running_loop().time() > self.ends_at
 
     def refuse(self, reason: str, answer: R) -> Later[R]:
-        """Returns the answer to a failed authentication: it goes out after a delay, then the connection closes."""
+        """Returns the response to a failed authentication: it is sent after a delay, then the connection closes."""
 
         def answered(_: object) -> R:
             close = partial(self._connection.close, f"its authentication failed: {reason}", "authentication")

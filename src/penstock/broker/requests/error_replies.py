@@ -47,7 +47,7 @@ Matches = Callable[[Target], bool]
 def error_response(
     api_key: int, version: int, request: Any, code: ErrorCode, message: str | None = None
 ) -> Struct | Close:
-    """Returns the response with `code` for every item of the request; CLOSE if the response has no error code.
+    """Returns a response with the error `code` for every item of the request; CLOSE if the response has no error code.
 
     Returns CLOSE also for a Produce with acks=0, which gets no response: the closed connection is the only signal.
     """
@@ -126,7 +126,7 @@ def _struct_arrays(struct_type: type[Struct], version: int) -> Iterator[Field]:
 
 
 def _reports(struct_type: Any, version: int) -> bool:
-    """True if an item of this type, or an item nested in it, has an error code."""
+    """True if a response item of this type, or an item nested in it, has an error code."""
     return _error_field(struct_type, version) is not None or any(
         _reports(field.item, version) for field in _struct_arrays(struct_type, version)
     )

@@ -1,7 +1,7 @@
-"""Splits a request with very many elements into pieces that are handled one by one, and joins their responses.
+"""Splits a request with very many elements into smaller requests (pieces), and joins their responses.
 
-Like `error_replies`, this module pairs the arrays of request and response: a piece has some of the topics, and a topic
-that is split has some of its partitions in each piece.
+The pieces are handled one by one. Like `error_replies`, this module pairs the arrays of request and response: a piece
+has some of the topics, and a topic that is split has some of its partitions in each piece.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from penstock.protocol.schema import Field, Struct
 
 
 def cut(request: Any, version: int, size: int) -> Iterator[Any]:
-    """Yields the pieces of the request, each with at most `size` elements in its deepest arrays."""
+    """Splits a request. Yields smaller requests, each with at most `size` elements in its deepest arrays."""
     for piece, _ in _cut(request, version, size):
         yield piece
 
 
 def join(response: Any, piece: Any, api_key: int, request_type: type[Struct], version: int) -> Any:
-    """Adds the next piece's response to `response` and returns it."""
+    """Adds the results in `piece`, the response to the next part of a split request, to `response` and returns it."""
     _join(response, piece, request_type, response_class(api_key), version)
     return response
 
 
 def size(request: Any) -> tuple[int, int]:
-    """Returns the length of the longest top-level array, and the number of elements of all arrays."""
+    """Returns the length of the request's longest top-level array, and the number of elements of all its arrays."""
     arrays = [getattr(request, field.name) or () for field in type(request).FIELDS if field.kind == "array"]
     return max(map(len, arrays), default=0), _elements(request)
 
@@ -48,7 +48,7 @@ def _array(struct_type: type[Struct], version: int) -> Field | None:
 
 
 def _cut(struct: Any, version: int, size: int) -> Iterator[tuple[Any, int]]:
-    """Yields the pieces of a struct, each with its number of elements."""
+    """Splits a struct. Yields (smaller struct, its number of elements)."""
     field = _array(type(struct), version)
     items = None if field is None else getattr(struct, field.name)
     if field is None or not items:

@@ -65,7 +65,7 @@ class Slices:
 
     @contextmanager
     def uncollected(self) -> Iterator[None]:
-        """Disables the garbage collector for cycles inside the `with` block."""
+        """Disables Python's garbage collector inside the `with` block."""
         self._begin()
         try:
             yield
@@ -88,5 +88,5 @@ class Slices:
 
 
 def starts(count: int) -> range:
-    """Returns the index of the first partition of each slice, for `count` partitions."""
+    """Splits `count` partitions into slices. Returns the index of the first partition of each slice."""
     return range(0, count, SLICE_PARTITIONS)

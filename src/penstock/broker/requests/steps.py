@@ -21,7 +21,11 @@ STEPS_PER_PASS = 200
 
 
 def run_steps(steps: Steps[R]) -> R | Later[R]:
-    """Returns the result, or a `Later` of it if there are too many steps for one pass or a step has to wait."""
+    """Runs a generator handler and returns its result.
+
+    Returns a `Later` of the result if there are too many steps for one pass of the event loop, or if a step has to
+    wait.
+    """
     try:
         for _ in range(STEPS_PER_PASS):
             awaited = next(steps)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FetchedBatches:
-    """Iterates over the batches, reading one header after the other, and cuts out those that were acquired."""
+    """Iterates over the record batches in bytes from a log, by their headers. Then cuts out the acquired batches."""
 
     __slots__ = ("_aborted", "_data", "_places")
 

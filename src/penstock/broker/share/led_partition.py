@@ -53,7 +53,7 @@ FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH}
 
 @dataclass(slots=True)
 class ShareFigures:
-    """Counts of a node since its start, for metrics."""
+    """Counters of a node's share partitions since its start, for metrics."""
 
     deliveries: int = 0
     expired: int = 0
@@ -62,7 +62,7 @@ class ShareFigures:
 
 class Waiter(Protocol):
     def wake(self) -> None:
-        """Looks again for records, because some may have become available."""
+        """Makes the waiting ShareFetch look for records again, because some may have become available."""
         ...
 
 
@@ -149,16 +149,16 @@ class LedSharePartition:
         self.wake()
 
     def retire(self) -> None:
-        """Drops the state once nothing is left to be written: no session of the group is left on this node.
+        """Drops the state once all changes are written, because no session of the group is left on this node.
 
-        Members that come later load it again, and see offsets that were altered meanwhile.
+        A member that comes later loads the state again, and so sees offsets that were altered meanwhile.
         """
         self._retiring = True
         if not self._writing and not self._queue and not self._unsaved:
             self.close(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group left this node: fetch again."))
 
     def keep(self) -> None:
-        """Takes back `retire`: the group has a session again."""
+        """Cancels an earlier `retire`, because the group has a session on this node again."""
         self._retiring = False
 
     def wake(self) -> None:
@@ -176,7 +176,7 @@ class LedSharePartition:
         return int(self._loop.time() * 1000)
 
     def ready(self) -> SharePartition | None:
-        """Returns the state; None while it loads. Raises KafkaError if it can't be used."""
+        """Returns the acquisition state; None while it loads. Raises KafkaError if it can't be used."""
         if self.failure is not None:
             raise KafkaError(self.failure.code, self.failure.message)
         if self.state is not None:
@@ -191,9 +191,10 @@ class LedSharePartition:
         return acquired
 
     def acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> asyncio.Future[None] | None:
-        """Applies a member's answers. Returns a future that is done once they are written; None if nothing is to be.
+        """Applies a member's acknowledgements.
 
-        Raises KafkaError if the answers are refused.
+        Returns a future that is done once they are written; None if there is nothing to write. Raises KafkaError if the
+        acknowledgements are refused.
         """
         state = self.ready()
         if state is None:
@@ -203,7 +204,7 @@ class LedSharePartition:
         return None if transition is None else self._submit(transition)
 
     def release(self, member: str) -> asyncio.Future[None] | None:
-        """Releases everything that a member holds, as `acknowledge` does for single records."""
+        """Releases all records that a member has acquired. Returns a future like `acknowledge`."""
         if self.state is None:
             return None
         transition = self.state.release(member, self.limits)
@@ -233,7 +234,10 @@ class LedSharePartition:
             self.retire()
 
     async def _write_once(self) -> bool:
-        """Writes what is waiting. Returns False if the write failed and there is nothing but unsaved changes left."""
+        """Writes all waiting changes to the share coordinator in one request.
+
+        Returns False if the write failed and no acknowledgement waits for another write.
+        """
         state = self.state
         assert state is not None
         queue, self._queue = self._queue, []
@@ -302,7 +306,7 @@ def _fail(future: asyncio.Future[None], error: KafkaError) -> None:
 
 
 async def _start_offset(log: Log, reset: Reset, wall_ms: int) -> int:
-    """Returns where a group without an offset starts."""
+    """Returns the offset at which a group without a stored start offset begins, as its reset strategy says."""
     match reset.kind:
         case "earliest":
             return log.log_start_offset

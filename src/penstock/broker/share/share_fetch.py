@@ -31,7 +31,7 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class ShareWish:
-    """The limits of a ShareFetch."""
+    """The member and the limits that a ShareFetch names, such as its maximum wait, bytes and records."""
 
     member: str
     max_wait_ms: int
@@ -73,7 +73,7 @@ class ShareFetching:
         self._ended = False
 
     async def run(self) -> list[Delivery]:
-        """Returns what the member gets, as soon as there is enough or its time is over."""
+        """Returns the acquired records of each partition, as soon as there are enough or the maximum wait is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._wish.max_wait_ms, MAX_WAIT_MS) / 1000
         self._park()
@@ -97,7 +97,7 @@ class ShareFetching:
             led.partition.waiters.unpark(self)
 
     async def _wait(self, deadline: float) -> None:
-        """Waits until something has changed since the last attempt, or the time is over."""
+        """Waits until `wake` is called, unless it was called since the last attempt, or until the deadline."""
         if self._woken:
             self._woken = False
             await asyncio.sleep(0)
@@ -118,18 +118,21 @@ class ShareFetching:
             self._future.set_result(None)
 
     def notify(self, appended_bytes: int) -> None:
-        """A high watermark has moved."""
+        """Wakes the parked fetch, because the high watermark of one of its partitions has moved."""
         self.wake()
 
     def abandon(self) -> None:
-        """The partition has left this node, or the node stops: the fetch is answered with what is there."""
+        """Ends the wait: the fetch responds with the records that it can acquire now.
+
+        Called when a partition leaves this node, or when the node stops.
+        """
         self._ended = True
         self.wake()
 
     # --- acquiring
 
     async def _attempt(self, *, last: bool) -> bool:
-        """Tries to acquire records. Returns True if the fetch is to be answered."""
+        """Tries to acquire records. Returns True if the fetch should respond now."""
         for _ in range(MAX_ROUNDS):
             self._woken = False
             located = self._locate()
@@ -145,7 +148,7 @@ class ShareFetching:
         return last
 
     def _locate(self) -> list[_Located]:
-        """Finds records that can be acquired, without reading them."""
+        """Finds, for each partition, where the records are that can be acquired. Does not read them."""
         open_ones = []
         for led in self._partitions:
             try:
@@ -196,7 +199,10 @@ class ShareFetching:
                 left -= sum(last - first + 1 for first, last, _ in acquired)
 
     async def _read_cold(self, located: _Located) -> Any:
-        """Reads from the disk; meanwhile no other fetch reads the same records."""
+        """Reads located records from the disk.
+
+        Meanwhile no other ShareFetch of the group acquires records of this partition.
+        """
         located.led.busy = True
         try:
             return await located.piece.read()

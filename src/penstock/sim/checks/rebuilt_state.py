@@ -163,6 +163,11 @@ def _forget_expired(rebuilt: Rebuilt, log: Log) -> None:
         rebuilt.producers.remove_expired(now_ms, limit_ms)
 
 
+def _is_old(entry: ProducerEntry, log: Log) -> bool:
+    environment = log.environment
+    return environment.clock.wall_ms() - entry.last_timestamp >= environment.producer_expiration_ms
+
+
 def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
     # The node need not remember what was before its log start, and compaction may have removed batches and markers.
     floor, start = max(log.log_start_offset, log.cleaned_offset), max(rebuilt.start, log.log_start_offset)
@@ -177,6 +182,7 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
         if (
             entry.last_offset >= max(rebuilt.start, log.log_start_offset)
             and rebuilt.producers.get(entry.producer_id) is None
+            and not _is_old(entry, log)  # the node has not looked for expired producers yet
         ):
             yield "producer state", f"the replica has {entry}, and its log has no batch of this producer"
             break

@@ -28,7 +28,6 @@ QUICK = frozenset(
         "ack-before-watermark",
         "ack-one-offset-early",
         "any-generation-commits",
-        "configs-wait-for-a-restart",
         "dead-replica-in-sync",
         "duplicates-written",
         "epochs-not-moved",

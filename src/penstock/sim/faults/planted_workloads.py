@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.coordinators.marker_sender import MarkerSender
-from penstock.broker.replicas.partitions import Partitions
 from penstock.groups import offset_requests
 from penstock.log import shorten
 from penstock.log.epochs import LeaderEpochCache
@@ -135,12 +134,6 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((MarkerSender, "_route", _deleted_partitions_retried),),
         1,
     ),
-    "configs-wait-for-a-restart": (
-        "changed configs of a topic have no effect on logs that are open",
-        "configs",
-        ((Partitions, "_apply_configs", _nothing),),
-        1,
-    ),
     "unknown-epoch-taken-for-known": (
         "a leader gives the end of an older epoch for an epoch that it never had: a follower keeps other records",
         "unclean",
@@ -181,7 +174,6 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "open-transactions-expire": (2, 25),
     "stable-offset-below-start": (5, 25),
     "markers-wait-for-deleted-topics": (5, 25),
-    "configs-wait-for-a-restart": (9, 25),
     "unknown-epoch-taken-for-known": (11, 30),
     "any-generation-commits": (7, 25),
     "epochs-never-used-up": (1, 20),

@@ -17,6 +17,7 @@ import pytest
 
 from penstock.cli.exit import Exit
 from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.connection import ConnectionSettings
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client
 from penstock.protocol.errors import KafkaError
@@ -75,6 +76,9 @@ class Process:
         assert ready is not None, self.process.communicate()[1]
         self.bootstrap = ready[1]
 
+    def client(self) -> Client:
+        return Client(self.bootstrap, settings=ConnectionSettings(request_timeout_s=5.0))
+
     def end(self) -> tuple[int, str]:
         """Waits for the end of the process. Returns its exit code and what it wrote to stderr."""
         _, said = self.process.communicate(timeout=60)
@@ -123,7 +127,7 @@ def read(client: Client, topic: str) -> list[int]:
 def test_a_disk_that_fills_up_refuses_records_and_loses_none(tmp_path: Path, small_disk: Path) -> None:
     limit = 8 * MIB
     with running(tmp_path, str(small_disk / "logs"), limit) as node:
-        with Client(node.bootstrap) as client:
+        with node.client() as client:
             client.create_topic("t", 1)
             acknowledged, refusal = fill(client, "t")
             assert refusal is not None
@@ -144,7 +148,7 @@ def test_a_disk_that_fills_up_refuses_records_and_loses_none(tmp_path: Path, sma
         _, said = node.end()
         assert f"Log directory {small_disk}/logs is nearly full" in said
         assert "is offline" not in said
-    with running(tmp_path, str(small_disk / "logs"), limit) as node, Client(node.bootstrap) as client:
+    with running(tmp_path, str(small_disk / "logs"), limit) as node, node.client() as client:
         assert [each for each in read(client, "t") if each >= kept] == [*acknowledged[kept:], *again]
 
 
@@ -152,7 +156,7 @@ def test_a_node_whose_only_disk_is_full_stops_and_has_all_records_after_the_repa
     tmp_path: Path, small_disk: Path
 ) -> None:
     with running(tmp_path, str(small_disk / "logs")) as node:
-        with Client(node.bootstrap) as client:
+        with node.client() as client:
             client.create_topic("t", 1)
             acknowledged, refusal = fill(client, "t")
             assert refusal is not None
@@ -161,7 +165,7 @@ def test_a_node_whose_only_disk_is_full_stops_and_has_all_records_after_the_repa
         assert "This node can't go on without all its log directories" in said
         assert "No space left on device" in said
     enlarge(small_disk)
-    with running(tmp_path, str(small_disk / "logs")) as node, Client(node.bootstrap) as client:
+    with running(tmp_path, str(small_disk / "logs")) as node, node.client() as client:
         assert read(client, "t")[: len(acknowledged)] == acknowledged
         more, refusal = fill(client, "t", first=len(acknowledged) + 1, most=5)
         assert refusal is None
@@ -171,7 +175,7 @@ def test_a_node_whose_only_disk_is_full_stops_and_has_all_records_after_the_repa
 def test_a_disk_that_fails_takes_only_its_own_replicas_offline(tmp_path: Path, small_disk: Path) -> None:
     small, large = str(small_disk / "logs"), str(tmp_path / "large")
     with running(tmp_path, f"{large},{small}") as node:
-        with Client(node.bootstrap) as client:
+        with node.client() as client:
             client.create_topic("a", 1)
             client.create_topic("b", 1)
             held = client.run(ClusterAdmin(client.asynchronous).holdings(1)).replicas
@@ -185,6 +189,6 @@ def test_a_disk_that_fails_takes_only_its_own_replicas_offline(tmp_path: Path, s
         node.process.send_signal(signal.SIGTERM)
         node.end()
     enlarge(small_disk)
-    with running(tmp_path, f"{large},{small}") as node, Client(node.bootstrap) as client:
+    with running(tmp_path, f"{large},{small}") as node, node.client() as client:
         assert read(client, on_small)[: len(acknowledged)] == acknowledged
         assert read(client, on_large) == others

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.protocol.vocabulary import TopicPartition
 
 DEFAULT_AT_ONCE = 2
+DEFAULT_KEPT_FREE = 64 << 20
 Held = dict[int, "Holdings"]
 
 
@@ -86,6 +87,13 @@ def _planned(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_AT_ONCE,
         metavar="REPLICAS",
         help="replicas of a node to move at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--keep-free",
+        type=size,
+        default=DEFAULT_KEPT_FREE,
+        metavar="BYTES",
+        help="free space that the plan leaves in every directory (default: 64M)",
     )
     _throttled(parser)
 

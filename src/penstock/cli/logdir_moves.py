@@ -146,7 +146,7 @@ def run_balance(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
 
     def plan(holdings: Holdings) -> list[DirectoryMove]:
-        return balance(*_starting_point(holdings))
+        return balance(*_starting_point(holdings), args.keep_free)
 
     with connect(args) as broker:
         held = read_holdings(broker, args.node)
@@ -163,7 +163,7 @@ def run_evacuate(args: argparse.Namespace) -> int:
         cordoned = sorted(each.path for each in held[node].directories if each.cordoned)
 
         def plan(holdings: Holdings) -> list[DirectoryMove]:
-            return evacuate(path, *_starting_point(holdings))
+            return evacuate(path, *_starting_point(holdings), args.keep_free)
 
         def cordon() -> None:
             set_cordoned(

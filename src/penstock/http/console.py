@@ -6,8 +6,8 @@ page also works without the script. All text from outside passes `escape`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,8 @@ class PageContext:
     node_id: int
     version: str
     failovers: Sequence[Failover] = ()
-    failed_directories: Sequence[str] = ()
+    failed_directories: Mapping[str, str] = field(default_factory=dict)
+    """Offline directories of this node, with the error of the disk."""
     damaged: Sequence[Row] = ()
     """Replicas of this node with a damaged batch: topic, partition and reason."""
     short_of_space: Sequence[str] = ()
@@ -279,8 +280,9 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
             yield f"{name} is fenced: it was stopped, or has not caught up since it started."
         elif row["state"] == "silent":
             yield f"{name} does not answer node {context.node_id}."
-    for directory in context.failed_directories:
-        yield f"Directory {directory} of node {context.node_id} has failed: replace the disk and restart the node."
+    for directory, error in context.failed_directories.items():
+        where = f"Directory {directory} of node {context.node_id}"
+        yield f"{where} has failed ({error}): replace the disk and restart the node."
     for reason in context.short_of_space:
         yield f"{reason}: records of clients are refused until space is freed."
     for row in context.damaged[:ATTENTION_SHOWN]:

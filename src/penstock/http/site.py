@@ -106,7 +106,7 @@ class Site:
     async def _render_page(self) -> bytes:
         look, pipelines = await self._state.get(), await self._pipelines.get()
         broker = self._view.broker
-        failed = [each.path for each in broker.logs.dirs if each.offline]
+        failed = {each.path: str(each.failure.strerror or each.failure) for each in broker.logs.dirs if each.failure}
         context = PageContext(
             broker.node_id,
             version(),

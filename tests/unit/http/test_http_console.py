@@ -146,9 +146,9 @@ def test_stopped_and_silent_nodes_are_named_as_causes() -> None:
 
 def test_a_damaged_replica_is_shown_with_its_reason() -> None:
     damage = {"topic": EVIL, "partition": 3, "reason": "the checksum does not match"}
-    html = page(PageContext(1, "1", (), ["/data/2"], [damage]), seen(facts()), [])
+    html = page(PageContext(1, "1", (), {"/data/2": "Input/output error"}, [damage]), seen(facts()), [])
     assert "script&gt;-3 on node 1 is damaged (the checksum does not match)" in html
-    assert "Directory /data/2 of node 1 has failed" in html
+    assert "Directory /data/2 of node 1 has failed (Input/output error): replace the disk" in html
     assert "a directory has failed, 1 damaged</p>" in html
 
 

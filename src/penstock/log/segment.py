@@ -157,6 +157,9 @@ class Segment:
         size, self.size = self.size, 0
         try:
             for position, header in scan_headers(self.file, 0, size):
+                if header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:  # the checksum does not cover offsets
+                    reason = f"the batch's offset {header.base_offset} is too large for the segment"
+                    raise CorruptBatchError(self.file.path, position, reason)
                 self.account(header, position)
         finally:
             self.size = size

@@ -8,12 +8,15 @@ from bisect import bisect_right
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from log_harness import batch, manager, new_log, produce
 
 from penstock.disk.memory import MemoryDisk
 from penstock.log import offset_index, time_index
 from penstock.log.offset_index import OffsetIndex
+from penstock.log.scan import CorruptBatchError
 from penstock.log.time_index import TimeIndex
 from penstock.log.txn_index import AbortedTransaction, parse_txn_index
+from penstock.metadata.configs.topic import LogConfig
 
 BASE = 1000
 
@@ -181,3 +184,14 @@ def test_an_entry_of_the_transaction_index_has_34_bytes() -> None:
     assert parse_txn_index(BASE, data) == aborted
     assert parse_txn_index(BASE, data[:-1]) is None
     assert parse_txn_index(2000, data) is None
+
+
+def test_a_damaged_offset_beyond_the_segment_is_reported_when_indexes_are_rebuilt() -> None:
+    disk = MemoryDisk()
+    log = new_log(LogConfig(index_interval_bytes=1), manager(disk))
+    for _ in range(4):
+        produce(log)
+    segment = log.segments.active
+    disk.inode(segment.file.path).data[len(batch()) * 2 + 2] ^= 0x40  # a bit of a batch's base offset
+    with pytest.raises(CorruptBatchError, match="too large for the segment"):
+        segment.rebuild_indexes()

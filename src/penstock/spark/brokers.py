@@ -77,7 +77,8 @@ def _credentials(options: SourceOptions) -> Credentials:
     try:
         return credentials_of(named)
     except ClientSecurityError as problem:
-        raise SourceError(f"The kafka.* options can't be used: {problem}") from None
+        text = str(problem)
+        raise SourceError(f"Option kafka.{text}" if text.startswith(security) else text) from None
 
 
 def _number(options: SourceOptions, name: str, default: int) -> int:

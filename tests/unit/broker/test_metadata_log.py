@@ -122,12 +122,13 @@ def test_a_fresh_log_starts_with_the_features_it_was_formatted_with() -> None:
             "kraft.version": 1,
             "eligible.leader.replicas.version": 1,
             "group.version": 1,
+            "share.version": 1,
             "transaction.version": 2,
         }
         assert metadata.image.config(ResourceType.BROKER, "") == {"min.insync.replicas": "1"}
         view = metadata.quorum()
         assert (view.leader_id, view.leader_epoch) == (1, 1)
-        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 10
+        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 11
         assert view.voters[0].endpoints == ENDPOINTS
 
     run(scenario())
@@ -214,8 +215,9 @@ def test_a_failing_listener_does_not_affect_the_others(caplog: pytest.LogCapture
 
         metadata.subscribe(broken)
         metadata.subscribe(lambda old, new: seen.append(new.offset))
+        before = metadata.image.offset
         await with_broker(metadata)
-        assert seen == [10, 11]
+        assert seen == [before + 1, before + 2]
 
     run(scenario())
 

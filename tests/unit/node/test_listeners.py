@@ -46,7 +46,7 @@ def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
     [
         ({"listeners": "nonsense"}, "is not NAME://host:port"),
         ({"listeners": "A://:1,A://:2"}, "used twice"),
-        ({"listeners": "SSL://:9092"}, "SSL is not supported"),
+        ({"listeners": "INSIDE://:9092"}, "listener INSIDE: protocol INSIDE is unknown; map it"),
         ({"listeners": "PLAINTEXT://:9092", "advertised.listeners": "OTHER://x:1"}, "is not in listeners"),
         (
             {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://0.0.0.0:1"},
@@ -58,9 +58,9 @@ def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
                 "process.roles": "broker",
                 "listeners": "PLAINTEXT://:9092",
                 "controller.listener.names": "CONTROLLER",
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:TLS",
             },
-            "listener CONTROLLER: protocol SSL is not supported",
+            "listener CONTROLLER: protocol TLS is unknown",
         ),
     ],
 )

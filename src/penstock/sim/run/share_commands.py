@@ -32,7 +32,7 @@ PATIENCE_S = 20.0
 
 
 class ShareCommands:
-    """Runs the commands `share`, `take`, `accept`, `release`, `reject`, `hang-up` and `share-offset`."""
+    """Runs the commands `share`, `take`, `accept`, `give-back`, `reject`, `renew`, `hang-up` and `share-offset`."""
 
     def __init__(self, act_as: As) -> None:
         self._as = act_as
@@ -43,7 +43,10 @@ class ShareCommands:
             "take": self.take,
             "hang-up": self.hang_up,
             "share-offset": self.share_offset,
-            **{kind.name.lower(): self._answer(kind) for kind in Acknowledge if kind is not Acknowledge.GAP},
+            "accept": self._answer(Acknowledge.ACCEPT),
+            "give-back": self._answer(Acknowledge.RELEASE),  # `release` is a command for held requests
+            "reject": self._answer(Acknowledge.REJECT),
+            "renew": self._answer(Acknowledge.RENEW),
         }
 
     async def share(self, name: str, group: str, topic: str, most: str = "500") -> str:

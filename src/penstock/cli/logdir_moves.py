@@ -278,6 +278,7 @@ def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
     for node, move in moves:
         waiting.setdefault(node, deque()).append(move)
     going: dict[int, dict[TopicPartition, DirectoryMove]] = {node: {} for node in waiting}
+    suspected: dict[int, set[TopicPartition]] = {node: set() for node in waiting}
     failed = False
     with output.Progress("moved", total=sum(map(len, waiting.values())), unit="replicas") as progress:
         while any(waiting.values()) or any(going.values()):
@@ -287,7 +288,8 @@ def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
             time.sleep(LOOK_EVERY_S)
             for node, under_way in going.items():
                 if under_way:
-                    ended, bad = _ended(node, under_way, broker.run(broker.cluster.holdings(node)))
+                    holdings = broker.run(broker.cluster.holdings(node))
+                    ended, bad = _ended(node, under_way, holdings, suspected[node])
                     progress.add(ended)
                     failed |= bad
     return failed
@@ -307,17 +309,30 @@ def _begin(
     return bool(failures)
 
 
-def _ended(node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings) -> tuple[int, bool]:
-    """Removes ended moves from `going`. Returns their number, and whether one of them left its replica behind."""
-    ended = [move for partition, move in going.items() if partition not in holdings.futures]
-    failed = False
-    for move in ended:
-        del going[move.partition]
-        replica = holdings.replicas.get(move.partition)
-        if replica is not None and replica.directory != move.target:
+def _ended(
+    node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings, suspected: set[TopicPartition]
+) -> tuple[int, bool]:
+    """Removes ended moves from `going`. Returns their number, and whether one of them left its replica behind.
+
+    Kafka lists a replica during its swap neither as a copy nor in its new directory. So a move has failed only if two
+    looks in a row find it so; `suspected` has the moves of the first look.
+    """
+    ended, failed = 0, False
+    for partition, move in list(going.items()):
+        replica = holdings.replicas.get(partition)
+        if partition in holdings.futures:
+            suspected.discard(partition)
+            continue
+        behind = replica is not None and replica.directory != move.target
+        if behind and partition not in suspected:
+            suspected.add(partition)
+            continue
+        del going[partition]
+        ended += 1
+        if behind:
             _note_failure(node, move, "the move failed or was cancelled, see the node's log")
             failed = True
-    return len(ended), failed
+    return ended, failed
 
 
 def _note_failure(node: int, move: DirectoryMove, reason: str) -> None:

@@ -12,6 +12,9 @@ import pytest
 from penstock.cli import logdir_moves
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.client.cluster_admin import ClusterAdmin, FutureReplica, HeldReplica, Holdings
+from penstock.metadata.directory_balance import DirectoryMove
+from penstock.protocol.vocabulary import TopicPartition
 from penstock.testing import Broker
 
 A, B, C = "/data/a", "/data/b", "/data/c"
@@ -52,8 +55,6 @@ def filled(node: Broker, partitions: int = 1, records: int = 10) -> str:
 
 def directory_of(node: Broker, name: str, partition: int = 0) -> str:
     with node.client() as client:
-        from penstock.client.cluster_admin import ClusterAdmin
-
         return client.run(ClusterAdmin(client.asynchronous).holdings(1)).replicas[name, partition].directory
 
 
@@ -128,6 +129,21 @@ def test_balance_evens_out_directories_and_asks_first(node: Broker, capsys: pyte
     assert asked(capsys, node, "balance", "--dry-run") == []
     sizes = [row["bytes"] for row in asked(capsys, node, "list")]
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)
+
+
+def test_a_move_has_failed_only_if_two_looks_find_its_replica_behind() -> None:
+    """Kafka lists a replica in the middle of its swap only in the old directory."""
+    move = DirectoryMove(("t", 0), A, B, 10)
+    at = {path: Holdings([], {("t", 0): HeldReplica(path, 10)}) for path in (A, B)}
+    copying = Holdings([], {("t", 0): HeldReplica(A, 10)}, {("t", 0): FutureReplica(B, 5, 1)})
+    for looks, expected in (
+        ((copying, at[A], at[B]), [(0, False), (0, False), (1, False)]),
+        ((at[A], copying, at[A], at[A]), [(0, False), (0, False), (0, False), (1, True)]),
+        ((Holdings([], {}),), [(1, False)]),  # the topic was deleted
+    ):
+        going, suspected = {move.partition: move}, set[TopicPartition]()
+        assert [logdir_moves._ended(1, going, look, suspected) for look in looks] == expected
+        assert going == {}
 
 
 def test_an_interrupted_balance_is_resumed_by_the_same_command(

@@ -38,7 +38,7 @@ class AppendInfo(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch that was accepted, with its final offsets."""
+    """A batch that passed validation, with its final offsets, ready to be appended."""
 
     header: BatchHeader
     data: tuple[Buffer, ...]
@@ -46,7 +46,8 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the answer to a duplicate of `batch`. As in Kafka, it has the timestamp of `batch` as append time."""
+    """Returns the append result for a batch that repeats the earlier batch `batch`: the offsets of `batch`. As in
+    Kafka, the append time of the result is the timestamp of `batch`."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -129,7 +130,8 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Lets an empty log start at the first batch's offset: the start of the copied log may lie inside that batch."""
+    """Sets the start of an empty log to the base offset of the first batch to append. This may be below the start of
+    the log it is copied from, because that start may lie inside the batch."""
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
         log.truncate_fully_and_start_at(first.base_offset)
@@ -173,7 +175,8 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
 
 
 def account_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
-    """Moves the log end past batches that were written to the segment, and updates epochs and producers."""
+    """Accounts for batches that were just written to the segment: moves the log end offset past them, and updates
+    leader epochs and producer state."""
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:
             log.assign_epoch(header.partition_leader_epoch, header.base_offset)

@@ -1,4 +1,4 @@
-"""Kafka's small text files: offset checkpoints, meta.properties, partition.metadata, the mark of a clean stop.
+"""Kafka's small text files: offset checkpoints, meta.properties, partition.metadata, the clean-shutdown marker.
 
 A checkpoint has a version, a count of lines, and that many lines. A file with fewer lines than its count is torn.
 """
@@ -24,7 +24,7 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 
 
 class CheckpointError(Exception):
-    """The file is torn or not a checkpoint."""
+    """Raised if a checkpoint file is torn or is not a checkpoint."""
 
 
 def render_lines(lines: Iterable[str]) -> bytes:
@@ -85,7 +85,7 @@ def render_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def parse_partition_metadata(data: bytes) -> bytes | None:
-    """Returns the topic id; None if the file is torn."""
+    """Parses partition.metadata. Returns the topic id; None if the file is torn."""
     values: dict[str, str] = {}
     for line in data.decode(errors="replace").splitlines():
         key, _, value = line.partition(": ")
@@ -101,7 +101,7 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """The record that a broker's process keeps about itself in a log directory."""
+    """What a running broker process records about itself in each log directory, for the process after it."""
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.
@@ -129,7 +129,7 @@ def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
 
 
 def parse_clean_shutdown(data: bytes) -> int:
-    """Returns the epoch that the broker had when it stopped; -1 if the file has no epoch."""
+    """Parses the clean-shutdown marker. Returns the broker epoch at the clean stop; -1 if the file has no epoch."""
     try:
         return int(json.loads(data)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):

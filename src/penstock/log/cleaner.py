@@ -1,10 +1,10 @@
-"""The light half of compaction: finds the log that is due, and swaps the compacted segments in.
+"""The part of compaction that runs in the broker: finds the log that is due, and puts the compacted segments in place.
 
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
 (`max.compaction.lag.ms`). As in Kafka, these are never compacted: the active segment, the segment that holds the last
 stable offset and those after it, and segments with records younger than `min.compaction.lag.ms`. So every transaction
 with records in a rewritten segment has ended, and the transaction index says whether it was aborted.
-The rewriting itself runs in a helper process if that process can open the same files.
+The segments are rewritten in a helper process if that process can open the same files.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class Cleaner:
         return self._logs.get(log.topic, log.partition) is log
 
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
-        """True if, since `due` was made, the log was truncated or deleted, or retention deleted one of `sources`."""
+        """True if the compaction in `due` is out of date: since `due` was made, the log was truncated or deleted, or
+        retention deleted one of the segments in `sources`."""
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
@@ -230,7 +231,8 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Stops compacting the log until the node restarts, or until the next run if descriptors or memory ran out."""
+        """Stops compacting the log after an error: until the node restarts, or only until the next run if the cause was
+        a lack of file descriptors or memory."""
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return

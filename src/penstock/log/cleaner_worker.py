@@ -1,6 +1,6 @@
-"""The helper process of compaction: reads a job from stdin and writes its result to stdout.
+"""The helper process of compaction: reads a compaction job from stdin and writes its result to stdout.
 
-It ends when the broker that started it ends, because the next broker may write the same files.
+The process ends when its broker ends, because the next broker process may write the same files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The heavy half of compaction: rewrites old segments as compacted `.cleaned` segments, in a helper process.
+"""The part of compaction that rewrites old segments as compacted `.cleaned` segments, usually in a helper process.
 
-The process only reads and writes files, so it may die at any moment: the next start removes its unfinished files.
+The helper process only reads and writes files, so it may die at any moment: the next start of the broker removes its
+unfinished files.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ class CompactionResult:
 
 
 class AbandonedError(Exception):
-    """The broker no longer waits for the result."""
+    """Raised in a compaction whose result the broker no longer waits for."""
 
 
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
-    """Writes the compacted segments. Raises CorruptBatchError if a segment is damaged: then no segment may be replaced.
+    """Writes the compacted segments of `job`. Raises CorruptBatchError if a segment is damaged; then no segment may be
+    replaced.
 
     Calls `wanted` regularly, and raises AbandonedError once `wanted` returns False.
     """
@@ -150,7 +152,8 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Segment]]:
-    """Returns groups of adjacent segments. Each group fits into one new segment, even if no record is dropped."""
+    """Groups adjacent segments, and returns the groups. Each group fits into one new segment, even if no record is
+    dropped."""
     groups: list[list[Segment]] = []
     room = index_room = 0
     for segment in segments:

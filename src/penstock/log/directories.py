@@ -24,8 +24,8 @@ MAX_PATH_CHARACTERS = 4096
 
 
 class LogDirectories(Sequence[LogDir]):
-    """A sequence of the directories for partitions. The directory `metadata` of the metadata log is often one of
-    them."""
+    """A sequence of the log directories that hold partitions. `metadata` is the directory of the metadata log; it is
+    often one of these directories."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._disk = disk
@@ -62,14 +62,16 @@ class LogDirectories(Sequence[LogDir]):
         return self._by_path[log.log_dir]
 
     def find(self, path: str) -> LogDir | None:
-        """Returns the directory for partitions that a path names, perhaps by a link or with `..`; None if none."""
+        """Returns the log directory at `path`, which may be a symbolic link or contain `..`; None if no directory for
+        partitions is there."""
         if not path or "\0" in path or len(path) > MAX_PATH_CHARACTERS:
             return None
         wanted = self._disk.real_path(path)
         return next((each for each in self if self._disk.real_path(each.path) == wanted), None)
 
     def cordon(self, paths: frozenset[str]) -> None:
-        """Cordons exactly these directories: they get a new log only if no other directory can have it."""
+        """Cordons exactly these directories: a new log is created in a cordoned directory only if no other directory
+        can hold it."""
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
@@ -90,8 +92,8 @@ class LogDirectories(Sequence[LogDir]):
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch. Then `asking` is the incarnation id of its registration, and
-        `broker_epoch` is the epoch of the process before it. Once any directory has failed, the records are removed
+        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its registration,
+        and `broker_epoch` is the epoch of the process before it. Once any directory has failed, the records are removed
         from all directories instead, because unsynced writes to the failed directory may be lost.
         """
         incarnation = Incarnation(broker_epoch, asking)

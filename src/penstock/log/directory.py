@@ -133,7 +133,11 @@ class LogDir:
             self.disk.write_atomic(path, render_properties(known))
 
     def take_clean_mark(self) -> None:
-        """Sets `clean` and `last_incarnation` as the last process left them, and removes the mark of a clean stop."""
+        """Reads the clean-shutdown marker, and sets `clean` and `last_incarnation` from it.
+
+        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker, `last_incarnation`
+        comes from the record that the last process kept about itself.
+        """
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
         if self.clean:
@@ -145,7 +149,8 @@ class LogDir:
             self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
-        """Records this process and the boot id, so that the next process can tell whether the machine rebooted.
+        """Records the incarnation of this process and the machine's boot id, so that the next process can tell whether
+        the machine rebooted.
 
         A reboot may have lost the page cache. The file is not synced, because a process of a later boot ignores it.
         """
@@ -181,10 +186,10 @@ class LogDir:
                 self._written[name] = offsets
 
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
-        """Writes the changed checkpoint files without blocking the loop, one save at a time.
+        """Writes the changed checkpoint files without blocking the event loop, one save at a time.
 
-        A truncation during the save writes the files at once. Then the save is out of date and is dropped, because it
-        may promise records that have been truncated since.
+        If the log is truncated during a save, the truncation writes the files itself. Then the save is dropped, because
+        its contents may include records that have been truncated since.
         """
         async with self._saving:
             self._writes += 1
@@ -210,7 +215,8 @@ class LogDir:
         await self.disk.run(self.disk.sync_dir, self.path)
 
     def remembers(self, key: TopicPartition) -> bool:
-        """True if a checkpoint file has a line for this partition, or is about to get one."""
+        """True if a checkpoint file of this directory has a line for the partition `key`, or will get one with the next
+        write."""
         return any(key in offsets for files in (self._written, self._on_their_way) for offsets in files.values())
 
     def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:
@@ -223,7 +229,7 @@ class LogDir:
         return [name for name in names if self.disk.is_dir(self.file(name))]
 
     def remove_leftovers(self) -> None:
-        """Removes deleted logs and half-written checkpoints that a crash left behind."""
+        """Removes directories of deleted logs and half-written checkpoint files that a crash left behind."""
         for name in self.disk.listdir(self.path):
             if name.endswith(DELETE_SUFFIX):
                 self.disk.remove_tree(self.file(name))

@@ -43,7 +43,8 @@ async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
 
 
 async def _end_flushes(goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
-    """Ends the flushes. Returns how many failed."""
+    """Completes flushes that were begun, one after the other. Returns how many failed. `synced` is True if the whole
+    volume was synced since they began."""
     failures = 0
     for log, goal in goals:
         try:

@@ -59,7 +59,8 @@ class EntryFile:
         self.stored += len(data) // self.entry_size
 
     def truncate(self, count: int) -> None:
-        """Cuts the file to `count` entries and syncs it, so that a crash does not bring removed entries back."""
+        """Truncates the file to its first `count` entries and syncs it, so that a crash does not bring the removed
+        entries back."""
         if count < self.stored:
             file = self._opened()
             file.truncate(count * self.entry_size)

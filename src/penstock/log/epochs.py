@@ -31,7 +31,8 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records the start of `epoch` and removes contradicting entries. Returns False if `epoch` is the latest."""
+        """Records that `epoch` starts at `start_offset`, and removes entries that contradict this. Returns False,
+        without a change, if `epoch` is already the latest."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
@@ -88,7 +89,7 @@ class LeaderEpochCache:
         self.changed = True
 
     def copy_from(self, other: LeaderEpochCache) -> None:
-        """Takes over the other's epochs."""
+        """Replaces these epochs by a copy of the epochs of `other`."""
         if (self.epochs, self.starts) != (other.epochs, other.starts):
             self.epochs, self.starts = list(other.epochs), list(other.starts)
             self._changed()
@@ -98,7 +99,7 @@ class LeaderEpochCache:
 
     @staticmethod
     def from_bytes(data: bytes) -> LeaderEpochCache:
-        """Parses the file. Raises CheckpointError if it is torn."""
+        """Parses a `leader-epoch-checkpoint` file. Raises CheckpointError if it is torn."""
         cache = LeaderEpochCache()
         for line in parse_lines(data):
             try:
@@ -114,9 +115,9 @@ class LeaderEpochCache:
 
 
 def common_end(ours: LeaderEpochCache, our_end: int, theirs: LeaderEpochCache, their_end: int, start: int) -> int:
-    """Returns the offset up to which both logs have the same leader epochs, from `start` on.
+    """Compares the leader epochs of two logs from `start` on. Returns the offset up to which they are the same.
 
-    A record is known by its offset and leader epoch, so both logs have the same records below this offset.
+    Offset and leader epoch identify a record, so both logs have the same records below the returned offset.
     """
     end = min(our_end, their_end)
     offset = min(start, end)

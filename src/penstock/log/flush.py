@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """The offset, the sizes of segments and the side files that a flush makes durable."""
+    """What a flush makes durable: the records below an offset, segment files up to a size, and the files beside the
+    segments (leader epochs, producer snapshots)."""
 
     offset: int
     generation: int
@@ -34,7 +35,7 @@ class FlushGoal(NamedTuple):
 
 
 class TruncatedError(KafkaError):
-    """The records that a waiter waits for were truncated, so they never reach the disk."""
+    """Raised to a request that waits for an fsync: its records were truncated, so they never reach the disk."""
 
     def __init__(self, offset: int) -> None:
         message = f"Records below offset {offset} were truncated before they were synced: ask the present leader."
@@ -48,7 +49,8 @@ async def sync_to_end(log: Log) -> None:
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records count (see `synced_mark`): syncs them if fsync is promised, else removes the mark."""
+    """Waits until all records of the log count (`synced_mark` defines this): syncs them if the config promises fsync,
+    else removes the synced mark."""
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
@@ -95,14 +97,16 @@ class Durability:
     # State.
 
     def note_unsynced(self, path: str) -> None:
-        """Makes the next flush sync this side file."""
+        """Makes the next flush sync the file at `path`, one of the files beside the segments, such as a producer
+        snapshot."""
         if self._unsynced_files is None:
             self._unsynced_files = set()
         self._unsynced_files.add(path)
 
     @property
     def is_behind(self) -> bool:
-        """True if the recovery point can move up or side files are not synced."""
+        """True if a flush has something to do: records above the recovery point, or changed leader epochs or producer
+        snapshots that are not synced."""
         log = self._log
         return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
 
@@ -148,7 +152,8 @@ class Durability:
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Writes or removes the synced mark so that it is as the other log's; blocks. The records are synced."""
+        """Writes or removes this log's synced mark so that it matches the mark of `other`. Blocks the event loop. The
+        caller has synced the records."""
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
             synced_mark.write_file(disk, path)
@@ -158,7 +163,8 @@ class Durability:
             self.mark = Mark.ABSENT
 
     def take_over(self, other: Durability, unsynced_files: Iterable[str]) -> None:
-        """Continues with the state of `other`, whose files this log has now. The next sync syncs the directories."""
+        """Takes over the sync state of `other`, whose files now belong to this log. The next sync also syncs the
+        directories."""
         self.recovery_point = other.recovery_point
         self.flushed_offset = other.flushed_offset
         self.flushed_bytes = self._log.appended_bytes
@@ -204,7 +210,8 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """Lowers the flushed offset to `end_offset`, where the log is cut. Waiters for later records get an error.
+        """Lowers the flushed offset to `end_offset`, to which the log is truncated. Requests that wait for later
+        records get an error.
 
         Segments from there on are forgotten, because a new segment at the same offset is a new file to be synced.
         """
@@ -218,7 +225,7 @@ class Durability:
                 future.set_exception(TruncatedError(offset))
 
     async def settle(self) -> None:
-        """Waits for a group commit that is under way."""
+        """Waits until the group commit that is under way, if any, has ended."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -229,8 +236,8 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """Writes or removes the synced mark as the config demands, then syncs the records. Returns the flushed
-        offset."""
+        """Runs one group commit: writes or removes the synced mark as the config demands, then syncs the records.
+        Returns the flushed offset."""
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -242,7 +249,7 @@ class Durability:
         return self.flushed_offset
 
     async def _write_mark(self) -> None:
-        """Syncs all records, then writes the mark. From then on only synced records count."""
+        """Syncs all records, then writes the synced mark. From then on only synced records count."""
         disk = self._log.environment.disk
         self.mark = Mark.CHANGING
         await self._sync_records()
@@ -276,7 +283,8 @@ class Durability:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Writes what is only in memory to files. Returns what has to be synced before the recovery point may move."""
+        """Begins a flush: writes everything that is only in memory to files. Returns what has to be synced before the
+        recovery point may move."""
         log = self._log
         log.health.check_writable()
         try:
@@ -310,8 +318,8 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Makes the next flush sync the goal's files again. That flush comes if the log stays online despite the
-        error."""
+        """Called when the sync of `goal` failed: makes the next flush sync these files again, if the log stays online
+        despite the error."""
         for path in goal.paths:
             self.note_unsynced(path)
 
@@ -327,7 +335,8 @@ class Durability:
         self.last_flush_ms = log.environment.clock.wall_ms()
 
     async def end(self, goal: FlushGoal, *, synced: bool) -> None:
-        """Ends a flush that `begin` began. Syncs its files, unless the whole volume was `synced` since then."""
+        """Completes the flush that `begin` began: syncs the files of `goal`, unless the whole volume was `synced` since
+        then, and moves the recovery point."""
         if synced:
             self.finish(goal)
         else:
@@ -362,7 +371,8 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until the mark is removed and all records count. Stops waiting if the config promises fsync again."""
+        """Waits until the synced mark is removed and all records count. Stops waiting if the config promises fsync
+        again."""
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 

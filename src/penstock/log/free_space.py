@@ -1,8 +1,8 @@
 """Refuses records of clients before a log directory is full.
 
-A timer looks at the free space of every directory. Between two looks, the bytes that clients write are subtracted, so
-that a burst can't fill the disk before the next look. Other writes are not refused: followers, the node's own topics,
-and everything that frees space go on.
+A timer reads the free space of every directory. Between two readings, the bytes that clients write are subtracted, so
+that a burst can't fill the disk before the next reading. Other writes are not refused: followers, the node's own
+topics, and everything that frees space go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Watched:
 
 
 class FreeSpace:
-    """The free bytes of the directories that were looked at, by path; no directory if there is no limit."""
+    """The free bytes of each log directory, by path, as last read from the disk. Empty if no limit is set."""
 
     __slots__ = ("_disk", "watched")
 
@@ -41,7 +41,8 @@ class FreeSpace:
         self.watched: dict[str, _Watched] = {}
 
     async def look(self, directories: Iterable[LogDir], min_free: int) -> None:
-        """Asks the disk for the free space of each directory, in threads: a failing disk may not answer for long."""
+        """Reads the free space of each directory from the disk, in threads, because a failing disk may not answer for
+        long."""
         for directory in directories:
             if directory.offline:
                 self.watched.pop(directory.path, None)
@@ -53,7 +54,7 @@ class FreeSpace:
                 self.note(directory.path, usable, min_free)
 
     def note(self, path: str, usable: int, min_free: int) -> None:
-        """Notes the free bytes of a directory."""
+        """Stores the free bytes of a directory, and whether clients may write to it."""
         before = self.watched.get(path)
         refused = before is not None and before.resume_at is not None
         needed = min_free
@@ -66,7 +67,8 @@ class FreeSpace:
             logger.warning("log directory %s takes records of clients again: it has %d bytes left", path, usable)
 
     def take(self, path: str, size: int) -> None:
-        """Counts bytes that a client writes. Raises KafkaError if fewer than the limit would be left."""
+        """Subtracts the bytes that a client is about to write. Raises KafkaError if less free space than the limit
+        would be left."""
         watched = self.watched.get(path)
         if watched is None:
             return
@@ -86,7 +88,7 @@ class FreeSpace:
             logger.error("%s: records of clients are refused until space is freed", _reason(path, watched))
 
     def short(self) -> dict[str, str]:
-        """Returns why clients can't write to a directory, by path."""
+        """Returns a dict from the path of each directory that is too full for clients to the reason."""
         return {path: _reason(path, each) for path, each in self.watched.items() if each.resume_at is not None}
 
 

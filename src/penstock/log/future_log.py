@@ -1,8 +1,8 @@
 """The future log of a move: a copy of the current log in another directory, until it replaces the current log.
 
-The copy takes whole batches at their offsets, in the segments of the current log. Leader epochs, producer state and the
-transaction index follow from the batches; what does not follow from them is handed over at the swap. Only the move
-appends to a future log, and no client reads it. `penstock.replication.directory_move` decides the steps.
+The copy gets whole batches at their offsets, in the same segments as the current log. Leader epochs, producer state and
+the transaction index follow from the batches; state that does not follow from them is handed over at the swap. Only the
+move appends to a future log, and no client reads it. `penstock.replication.directory_move` decides the steps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FutureLog:
 
     @property
     def bytes_left(self) -> int:
-        """Bytes of the current log that are not copied yet; an estimate before the first chunk."""
+        """Returns the bytes of the current log that are not copied yet; an estimate before the first chunk."""
         if not self.records_left:
             return 0
         segments = self.current.segments
@@ -65,18 +65,20 @@ class FutureLog:
     # Following the current log.
 
     def note_truncation(self, offset: int) -> None:
-        """Called before the current log is truncated to `offset`."""
+        """Notes that the current log is about to be truncated to `offset`, so that the copy is truncated too before it
+        goes on."""
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records that the current log no longer has; whole batches, so perhaps a few records more."""
+        """Removes records from the copy that the current log no longer has. Whole batches are removed, so perhaps a few
+        records more, which are copied again."""
         self.log.truncate_to(offset)
         self._copied_to = None
         if self.cut_at is not None and self.cut_at >= self.log.log_end_offset:
             self.cut_at = None
 
     def start_over(self, offset: int) -> None:
-        """Removes all records; the copy continues at `offset`, where the current log starts."""
+        """Removes all records of the copy. Copying continues at `offset`, where the current log starts."""
         self.log.truncate_fully_and_start_at(offset)
         self._copied_to = self.cut_at = None
 
@@ -100,9 +102,10 @@ class FutureLog:
     # Copying.
 
     async def copy(self, max_bytes: int) -> int:
-        """Copies the next batches, about `max_bytes`. Returns their size.
+        """Copies the next batches, about `max_bytes`. Returns the copied bytes.
 
-        Raises KafkaError if a disk fails, or if the current log is truncated meanwhile: then the caller cuts first.
+        Raises KafkaError if a disk fails, or if the current log is truncated meanwhile: then the caller truncates the
+        copy first.
         """
         found = self._next(max_bytes)
         if found is None:
@@ -124,9 +127,9 @@ class FutureLog:
         appending.account_run(self.log, segment, run)
 
     def copy_tail(self, max_bytes: int) -> bool:
-        """Copies everything that is left, without giving up the event loop. Returns False if more is left.
+        """Copies all batches that are left in one step of the event loop. Returns False if more is left.
 
-        Copies nothing if the tail is longer than `max_bytes`, or if the future log has to be cut first.
+        Copies nothing if more than `max_bytes` are left, or if the future log has to be truncated first.
         """
         if self.cut_at is not None or self.bytes_left > max_bytes:
             return False
@@ -147,7 +150,8 @@ class FutureLog:
         return True
 
     def _next(self, max_bytes: int) -> LogSlice | None:
-        """Returns the next slice of the current log; None if there are only offsets without records, now skipped."""
+        """Returns the next slice of the current log to copy; None if only offsets without records follow, which are
+        then skipped."""
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
         if found.segment is None and log.log_end_offset < current.log_end_offset:
@@ -162,7 +166,8 @@ class FutureLog:
         log.roll()
 
     def _runs(self, found: LogSlice, data: Buffer) -> Iterator[tuple[list[Prepared], memoryview]]:
-        """Yields the batches of a chunk in short runs, each with its bytes."""
+        """Yields the batches of a chunk in lists of at most RUN_BATCHES, each with its bytes, so that one append does
+        not take long."""
         if self.log.log_start_offset == self.log.log_end_offset:
             appending.start_with_first_batch(self.log, data)
         whole = memoryview(data)
@@ -187,7 +192,8 @@ class FutureLog:
             yield run, whole[start:end]
 
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
-        """Returns the segment for these batches: a new one where the current log begins a new one."""
+        """Returns the segment of the copy to which `run` is appended. Rolls a new segment where the current log begins
+        one."""
         log = self.log
         log.health.check_writable()
         segment = log.segments.active
@@ -203,7 +209,7 @@ class FutureLog:
     # Ending the move.
 
     async def make_durable(self) -> None:
-        """Brings the copy to disk, with a synced mark if the current log has one."""
+        """Syncs the copy to disk, and gives it a synced mark if the current log has one."""
         current, log = self.current, self.log
         if log.config is not current.config:
             log.update_config(current.config)
@@ -228,7 +234,7 @@ class FutureLog:
     def is_prepared(self) -> bool:
         """True if the copy may replace the current log: all that the current log has on disk is on the target's disk.
 
-        Logs that promise fsync are synced during the swap, so that only their mark has to be the same.
+        A log that promises fsync is synced during the swap, so for such a log only the synced mark has to be the same.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -239,9 +245,10 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Gives the future log the state that can't be rebuilt from its batches. Both logs end at the same offset.
+        """Copies state that can't be rebuilt from the batches from the current log to the future log. Both logs end at
+        the same offset.
 
-        Producers whose records were deleted are still remembered, and checks of open transactions may be under way.
+        This state is: producers whose records were deleted, and checks of open transactions that are under way.
         """
         current, log = self.current, self.log
         log.epochs.copy_from(current.epochs)
@@ -257,7 +264,8 @@ class FutureLog:
 
 
 async def _finished(work: Coroutine[None, None, None]) -> None:
-    """Waits for a write, also if the caller is cancelled: a clean stop must not leave a half-written batch."""
+    """Waits until the write `work` has ended, even if the caller is cancelled: a clean stop must not leave a
+    half-written batch."""
     writing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(writing)

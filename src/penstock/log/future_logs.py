@@ -67,7 +67,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The old log of a move whose new log has taken over."""
+    """The old log of a move, after the new log has replaced it."""
 
     log: Log
     directory: LogDir
@@ -76,7 +76,7 @@ class Retired:
 
 
 class Logs(Protocol):
-    """The log manager as this module needs it."""
+    """The methods of the log manager that this module uses."""
 
     disk: Disk
     dirs: LogDirectories
@@ -174,7 +174,8 @@ class FutureLogs:
         self.discard(future)
 
     def detach(self, future: FutureLog) -> None:
-        """Lets the current log forget its future log; no-op if it has another one. The files stay."""
+        """Ends the link from the current log to `future`; no-op if the current log has another future log. The files
+        stay."""
         current = future.current
         key = (current.topic, current.partition)
         if self._by_key.get(key) is future:
@@ -191,7 +192,7 @@ class FutureLogs:
                 self.remove(self._logs.dirs.of(log), log.path)
 
     def remove(self, directory: LogDir, path: str) -> None:
-        """Renames a future log for removal."""
+        """Renames the directory of a future log, so that it is removed later."""
         if directory.offline:
             return
         name = path.rpartition("/")[2]
@@ -206,7 +207,7 @@ class FutureLogs:
     # Ending a move.
 
     async def prepare(self, future: FutureLog) -> None:
-        """Brings the copy, its checkpoint and its moved mark to disk. Raises KafkaError if that fails."""
+        """Syncs the copy, its checkpoint and its moved mark to disk. Raises KafkaError if that fails."""
         logs, log = self._logs, future.log
         start = log.log_start_offset
         await future.make_durable()
@@ -348,8 +349,8 @@ class FutureLogs:
     def adopt_orphan(self, leftover: Leftover) -> str:
         """Makes a future log without a current log the current one. Returns its new name.
 
-        The controller has its directory: the old directory was lost after the copy had caught up. The mark of synced
-        records goes, because the last records may be missing.
+        Called if the controller has assigned the replica to the future log's directory: the old directory was lost
+        after the copy had caught up. The synced mark is removed, because the last records may be missing.
         """
         del self.orphans[leftover.topic, leftover.partition]
         name = f"{leftover.topic}-{leftover.partition}"

@@ -50,7 +50,7 @@ class LogHealth:
             raise self.failed(self.failure)
 
     def unwritable(self) -> KafkaError:
-        """Returns the error for a write to a log that is offline or closed."""
+        """Returns the error that a writer gets from a log that is offline or closed."""
         return self.failed(self.failure or OSError(errno.EBADF, "the log is closed"))
 
     def failed(self, error: OSError) -> KafkaError:
@@ -87,7 +87,7 @@ class LogHealth:
         return refusal
 
     def moved_to(self, log_dir: str) -> None:
-        """Follows a log that was moved to another log directory."""
+        """Sets the log directory of this log after a move."""
         self._log_dir = log_dir
 
     def take_offline(self, error: OSError) -> None:
@@ -96,6 +96,6 @@ class LogHealth:
             self.failure = error
 
     def corrupt(self, error: CorruptBatchError) -> KafkaError:
-        """Reports a damaged batch. Returns the error to raise."""
+        """Reports a damaged batch to the manager. Returns the error to raise."""
         self.report_corruption(str(error))
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, "The stored batch is damaged and is not served.")

@@ -47,7 +47,7 @@ MAX_EPOCH_FILE_BYTES = 1 << 26
 
 @dataclass(slots=True)
 class LogPlace:
-    """Where a log is, and which partition it belongs to."""
+    """The directory of a log, and the partition that it belongs to."""
 
     log_dir: str
     path: str
@@ -206,7 +206,7 @@ def _assemble(
 
 
 def _survey(environment: LogEnvironment, path: str) -> Found:
-    """Lists the directory, and removes files that only a crash leaves behind."""
+    """Lists the files of the log's directory, and removes files that only a crash leaves behind."""
     disk = environment.disk
     names = finish_swaps(disk, path, set(disk.listdir(path)))
     for name in sorted(name for name in names if name.endswith((DELETED_SUFFIX, ".tmp"))):
@@ -274,7 +274,7 @@ def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, reco
 
 
 def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
-    """Removes the segments from `slot` on and syncs the directory, so that a crash does not bring them back."""
+    """Removes the segments from index `slot` on and syncs the directory, so that a crash does not bring them back."""
     doomed = segments[slot:]
     for segment in reversed(doomed):
         logger.warning("removing %s: the segment before it is damaged or missing", segment.file.path)
@@ -285,9 +285,9 @@ def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
 
 
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
-    """Verifies a segment from the recovery point on and cuts it at the first damaged batch.
+    """Verifies a segment from the recovery point on, and truncates it at the first damaged batch.
 
-    Returns the offset after the segment's last batch, and False if the segment was cut.
+    Returns the offset after the segment's last batch, and False if the segment was truncated.
     """
     position, expected = _trusted_part(segment, recovery_point)
     size = segment.size
@@ -308,7 +308,7 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
             expected = batch.header.next_offset
     except CorruptBatchError as error:
         logger.warning(
-            "cutting the last %d bytes of a segment, from its first incomplete or damaged batch on: %s",
+            "truncating a segment by %d bytes, to the start of its first incomplete or damaged batch: %s",
             size - segment.size,
             error,
         )
@@ -320,7 +320,8 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
 
 
 def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """Returns the position and offset from which the segment must be verified; cuts the indexes there."""
+    """Returns the position and the offset from which the segment must be verified. Removes the index entries after that
+    position."""
     if recovery_point > segment.base_offset and segment.size:
         try:
             segment.reset_indexes(recovery_point)
@@ -355,7 +356,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Rebuilds leader epochs from the batches from `start` on and from the batches before the first known epoch."""
+    """Rebuilds leader epochs from the batches from `start` on, and from the batches before the first known epoch."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

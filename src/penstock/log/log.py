@@ -1,9 +1,9 @@
-"""A partition's log: an ordered run of segments, appended at the end, read anywhere, shortened at both ends.
+"""A partition's log: an ordered list of segments, appended at the end, read anywhere, shortened at both ends.
 
-    log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
+log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
 
-An append is either complete in the file and accounted for, or raises and leaves nothing behind. After the first disk
-error the log takes no more writes: the state of the disk is unknown until recovery at the next start.
+An append either is complete in the file and accounted for, or raises an error and leaves nothing behind. After the
+first disk error the log takes no more writes: the state of the disk is unknown until recovery at the next start.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """Changes with every truncation and move, so that a flush or compaction under way notices one."""
+        """A number that changes with every truncation and move. A flush or compaction compares it to notice one
+        meanwhile."""
         return self.truncations + self.relocations
 
     @property
@@ -385,7 +386,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """The offset below which records count for this replica: `synced_mark` explains what counting means."""
+        """The offset below which records count for this replica; `synced_mark` explains what counting means."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -393,11 +394,12 @@ class Log:
 
     @property
     def is_dirty(self) -> bool:
-        """True if a flush has something to do."""
+        """True if the log has records or other state that is not flushed yet."""
         return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Writes out, without a sync, what is only in memory: indexes from the recovery point on, leader epochs."""
+        """Writes state that is only in memory to files, without a sync: index entries from the recovery point on, and
+        leader epochs."""
         for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
@@ -409,7 +411,8 @@ class Log:
     # Shortening: the steps are in `shorten.py`.
 
     def drop_segments(self, doomed: list[Segment]) -> None:
-        """Takes out the `doomed` segments and queues their files for removal. If none is left, the caller adds one."""
+        """Removes the `doomed` segments from the log and queues their files for deletion. If no segment is left, the
+        caller adds one."""
         self.segments.remove(doomed)
         try:
             for segment in doomed:
@@ -444,7 +447,8 @@ class Log:
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints before the files are cut, so that no checkpoint promises records that are gone.
+        """Lowers the checkpoints to `offset` before the files are truncated, so that no checkpoint covers records that
+        are gone.
 
         The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """
@@ -463,7 +467,8 @@ class Log:
                 raise self.health.failed(error) from error
 
     def end_at(self, offset: int) -> None:
-        """Lowers the log end offset to `offset`, where the files were cut, and every other offset that is above it."""
+        """Lowers the log end offset to `offset`, to which the files were truncated, and every other offset of the log
+        that is above it."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         if self.log_start_offset > offset:

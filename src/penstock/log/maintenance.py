@@ -1,4 +1,5 @@
-"""Background work on logs: retention, checkpoints, flushes, removal and compaction, in slices that block no request."""
+"""Background work on logs (retention, checkpoints, flushes, file removal, compaction), in short steps that block no
+request."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Maintenance:
         cleaner: Cleaner | None = None,
         min_free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`min_free_bytes` returns the limit of the check of free space; there is no check if it is 0 at the start."""
+        """`min_free_bytes` returns the free space that each log directory must keep; if it returns 0 at the start, free
+        space is not checked."""
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()
         #: None if logs are not compacted.

@@ -114,7 +114,7 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def synced_partitions(self) -> dict[bytes, list[int]]:
-        """Returns the partitions whose logs have a synced mark (see `synced_mark`), by topic id."""
+        """Returns the partitions whose logs have a synced mark (`synced_mark` explains it), grouped by topic id."""
         found: dict[bytes, list[int]] = {}
         for log in self._logs.values():
             if log.durability.mark is Mark.PRESENT:
@@ -266,7 +266,8 @@ class LogManager:
         self.corruptions.pop((log.topic, log.partition), None)
 
     def relocated(self, log: Log, source: LogDir) -> None:
-        """Called when a move has ended: the log left `source` for its present directory."""
+        """Called when a move of `log` out of `source` has ended: updates the log counts of both directories and queues
+        the log for a flush."""
         self._log_counts[source.path] -= 1
         self._log_counts[log.log_dir] += 1
         self.flush_soon(log)
@@ -450,7 +451,7 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs, with the future logs of moves."""
+        """Returns all logs, the future logs of moves included."""
         return [*self._logs.values(), *(future.log for future in self.futures)]
 
     def _logs_in(self, directory: LogDir) -> list[Log]:

@@ -29,7 +29,8 @@ MAX_BYTES = 1 << 16
 
 
 def write(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
-    """Writes the mark of the log in `path`, synced; removes the mark if there are no sources."""
+    """Writes the moved mark of the log in `path` with the directory ids `sources`, and syncs it. Removes the mark if
+    `sources` is empty."""
     lines = [uuid_to_str(source) for source in sorted(sources)]
     if lines:
         disk.write_atomic(f"{path}/{MOVED_MARK_FILE}", "".join(f"{line}\n" for line in lines).encode())
@@ -51,7 +52,8 @@ def read(disk: Disk, path: str) -> frozenset[bytes]:
 
 
 def forget(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
-    """Removes these directories from the mark of the log in `path`: they have no old log of it any more."""
+    """Removes the directory ids `sources` from the moved mark of the log in `path`, because these directories no longer
+    hold an old copy of the log."""
     named = read(disk, path)
     if named:
         write(disk, path, named.difference(sources))

@@ -124,7 +124,8 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Returns None for a producer's next batch, the earlier batch for a duplicate; else raises KafkaError."""
+        """Checks a batch's sequence number. Returns None for the producer's next batch; for a duplicate, returns the
+        earlier batch; else raises KafkaError."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -179,7 +180,8 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence of an unknown or expired producer, unless a pending verification saw a lower one."""
+        """Accepts any sequence number from an unknown or expired producer, unless a pending verification started with a
+        lower sequence number."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -255,7 +257,8 @@ class ProducerStateManager:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
-        """Returns the last stable offset after the end of `completed`, for its entry in the transaction index."""
+        """Returns what the last stable offset is once the transaction `completed` has ended, for the entry of
+        `completed` in the transaction index."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -294,7 +297,7 @@ class ProducerStateManager:
         return known
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
-        """Forgets a failed check, so that requests with unknown producer ids leave nothing in memory."""
+        """Removes a failed verification, so that requests with unknown producer ids leave nothing in memory."""
         if self._verifications and self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 

@@ -1,4 +1,4 @@
-"""Files of deleted segments and logs: renamed at once, removed after file.delete.delay.ms."""
+"""Deletes the files of removed segments and logs: renames them at once, and removes them after file.delete.delay.ms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Removal:
         self._directories.append((self._clock.wall_ms() + delay_ms, path, segments or []))
 
     async def run(self, *, all_of_them: bool = False) -> None:
-        """Removes the files whose delay is over; with `all_of_them`, all files."""
+        """Removes the files whose delay is over; with `all_of_them`, removes all queued files."""
         now_ms = self._clock.wall_ms()
         segments: list[Segment] = []
         paths: list[str] = []

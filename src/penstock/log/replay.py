@@ -37,7 +37,8 @@ MAX_KEPT = 100_000
 
 @dataclass(slots=True)
 class Recovered:
-    """Facts that recovery finds in the batches at the end of a log. They are kept, so that each batch is read once."""
+    """Facts about the batches at the end of a log that recovery collects while it reads them, so that each batch is
+    read once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class RollPolicy:
-    """The limits of one segment. Each segment gets a policy of its own, because the jitter is drawn anew."""
+    """The limits at which one segment is full. Each segment gets its own policy, because the jitter of
+    segment.jitter.ms is drawn again."""
 
     __slots__ = ("_index_bytes", "_roll_ms", "_segment_bytes")
 
@@ -24,7 +25,8 @@ class RollPolicy:
         self._roll_ms = limit - (random.randrange(jitter) if jitter > 0 else 0)
 
     def is_due(self, segment: Segment, size: int, timestamp: int, last_offset: int, now_ms: int) -> bool:
-        """True if a batch of `size` bytes may not be appended to `segment`. May read the segment's first batch."""
+        """True if a batch of `size` bytes must go into a new segment, not into `segment`. May read the segment's first
+        batch."""
         occupied = segment.size
         if not occupied:
             return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET

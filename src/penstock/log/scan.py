@@ -22,7 +22,7 @@ VERIFY_CHUNK = 1 << 18
 
 
 class CorruptBatchError(Exception):
-    """The bytes at `position` are not a whole, valid batch."""
+    """Raised if the bytes at `position` are not a complete, valid batch."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(f"{path} at byte {position}: {reason}")
@@ -38,7 +38,8 @@ class ScannedBatch(NamedTuple):
 
 
 def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: int) -> BatchHeader:
-    """Returns the header. Raises CorruptBatchError for an impossible offset or length, which the CRC does not cover."""
+    """Returns `header`. Raises CorruptBatchError if its offset or length is impossible, because the CRC does not cover
+    these fields."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
         raise CorruptBatchError(
             path, position, f"these bytes are not a batch: magic {header.magic}, length {header.batch_length}"

@@ -263,7 +263,8 @@ class Segment:
     # Looking up.
 
     def locate(self, offset: int) -> tuple[int, int] | None:
-        """Returns (position, size) of the first batch that ends at or after `offset`; None if there is none here."""
+        """Returns (position, size) of the first batch that ends at or after `offset`; None if the segment has no such
+        batch."""
         ends = self._tail_ends
         if ends and offset >= self._tail_floor:
             slot = bisect_right(ends, offset)
@@ -308,10 +309,10 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def last_timestamp_fits(self) -> bool:
-        """True if the batch that the last entry of the time index names has the timestamp of this entry.
+        """True if the batch named by the last entry of the time index has the timestamp of this entry.
 
         A power loss may tear the first entry that was not synced. With zeros in the last bytes of its offset, the entry
-        names an older batch, maybe one below the recovery point. Other entries are not compared: that saves a read.
+        names an older batch, perhaps one below the recovery point. Other entries are not compared, which saves a read.
         """
         timestamp, offset = self.time_index.last
         if timestamp < 0 or (offset - self.base_offset) & 0xFF:
@@ -323,7 +324,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch; None in an empty segment. Rolling by time starts from it."""
+        """The largest timestamp of the first batch; None in an empty segment. segment.ms counts from this time."""
         if self._first_timestamp is None and self.size:
             for _, header in scan_headers(self.file, 0, self.size):
                 self._first_timestamp = header.max_timestamp
@@ -346,8 +347,8 @@ class Segment:
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        """Writes index entries that are only in memory to the files, and adds one for the largest timestamp so far. So
-        sealing adds nothing to files that a flush has made durable."""
+        """Writes index entries that are only in memory to the files, and adds an entry for the largest timestamp so
+        far. With this entry, sealing the segment later adds nothing to files that a flush has made durable."""
         if self._index is None or self._time_index is None:
             return
         if self.size:
@@ -386,7 +387,8 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """True if some of these bytes were on disk before this process started and have not been verified since."""
+        """True if some of the bytes from `position` to `end` were on disk before this process started and have not been
+        verified since."""
         if position >= self.trusted_from:
             return False
         return position < self.checked_from or min(end, self.trusted_from) > self.checked_to
@@ -411,7 +413,7 @@ class Segment:
         self._follow_path()
 
     def moved_to(self, directory: str) -> None:
-        """Follows a rename of the log's directory; open handles stay valid."""
+        """Updates the paths of the segment's files after the log's directory was renamed; open handles stay valid."""
         self.directory = directory
         self._follow_path()
 
@@ -427,7 +429,7 @@ class Segment:
         return self._index is not None
 
     def sync_files(self) -> None:
-        """Syncs all files of a segment that takes no more appends."""
+        """Syncs all files of a segment to which no more batches are appended."""
         for each in SUFFIXES:
             if self.disk.exists(self.path(each)):
                 self.disk.sync_file(self.path(each))

@@ -100,7 +100,7 @@ class SegmentList(Sequence["Segment"]):
         self._changed()
 
     def replace(self, old: list[Segment], new: Segment) -> None:
-        """Puts `new` in the place of a run of sealed segments."""
+        """Replaces the consecutive sealed segments `old` by the segments `new`."""
         slot = self._segments.index(old[0])
         self._segments[slot : slot + len(old)] = [new]
         self._changed()

@@ -1,7 +1,8 @@
 """Removes records of a log: at the end (truncation) and at the start (retention, DeleteRecords).
 
-A crash may come between two steps, so their order matters. Truncation first lowers the checkpoints, then cuts and syncs
-the files, then removes side files: the disk always holds a valid earlier state of the log.
+A crash may come between two steps, so their order matters. Truncation first lowers the checkpoints, then truncates and
+syncs the segment files, then removes producer snapshots and other files above the new end: the disk always holds a
+valid earlier state of the log.
 """
 
 from __future__ import annotations
@@ -102,9 +103,10 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
-    """Returns the segments to delete: from the first on, while each one is expired, in excess or below the log start.
+    """Returns the segments that retention deletes: from the first segment on, as long as each one is too old, in excess
+    of the size limit or below the log start.
 
-    Segments that reach the high watermark stay.
+    Segments that reach the high watermark are not deleted.
     """
     config = log.config
     excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1

@@ -92,7 +92,8 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Verifies bytes that were on disk before this process started. Returns them up to the first damaged batch."""
+        """Verifies bytes that were on disk before this process started. Returns the bytes before the first damaged
+        batch."""
         self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than at the time of the fetch")
@@ -105,7 +106,8 @@ class LogSlice:
         return data if good == len(data) else memoryview(data)[:good]
 
     def _check_not_truncated(self) -> None:
-        """Raises KafkaError if the log was truncated since the slice was made: its bytes may be other batches now."""
+        """Raises KafkaError if the log was truncated after the slice was made, because the slice's bytes may belong to
+        other batches now."""
         if self._log.truncations != self._truncations:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

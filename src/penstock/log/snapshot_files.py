@@ -30,7 +30,8 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the state. Returns the file to sync; None if this offset already has a snapshot."""
+        """Writes a snapshot of the producer state at its offset. Returns the file to sync; None if this offset already
+        has a snapshot."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None
@@ -40,13 +41,13 @@ class SnapshotFiles:
         return path
 
     def retake(self, producers: ProducerStateManager) -> str | None:
-        """Does the same as `take`, and replaces a snapshot that this offset already has."""
+        """Writes a snapshot as `take` does, but replaces a snapshot that this offset already has."""
         if self.offsets and self.offsets[-1] == producers.map_end_offset:
             self.offsets.pop()
         return self.take_last(producers)
 
     def moved_to(self, directory: str) -> None:
-        """Follows a rename of the log's directory."""
+        """Updates the paths of the snapshots after the log's directory was renamed."""
         self._directory = directory
 
     def take_last(self, producers: ProducerStateManager) -> str | None:

@@ -15,7 +15,8 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class SnapshotError(Exception):
-    """The file is torn or not a snapshot. An older snapshot or the log itself has the state."""
+    """Raised if the file is torn or is not a snapshot. The caller then uses an older snapshot, or rebuilds the state
+    from the log."""
 
 
 class SnapshotEntry(NamedTuple):

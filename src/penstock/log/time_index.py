@@ -61,7 +61,8 @@ class TimeIndex:
         return timestamp, self._base + relative
 
     def lookup(self, timestamp: int) -> int:
-        """Returns an offset: records at or after `timestamp` are only in batches that end at or after this offset."""
+        """Returns an offset from which to search: no batch that ends before this offset has a record at or after
+        `timestamp`."""
         if self._timestamps and timestamp >= self._timestamps[0]:
             return self._base + self._offsets[bisect_right(self._timestamps, timestamp) - 1]
         low, high = 0, self._file.stored

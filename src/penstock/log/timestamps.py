@@ -25,7 +25,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that may hold the record in question."""
+    """A batch that may hold the record that the search looks for."""
 
     header: BatchHeader
     batch: bytes

@@ -4,7 +4,7 @@ A megabyte from a client or from a log may unpack to gigabytes and to millions o
 
 - a batch that unpacks to more than `MAX_UNPACKED_BYTES` is refused: MESSAGE_TOO_LARGE (a producer then splits it);
 - unpacking and packing run in a thread of `Disk`: the codecs release the interpreter's lock;
-- the records are examined on the loop in slices, between which other tasks run;
+- the records are examined on the event loop in short steps, between which other tasks run;
 - at most `SMALL_BATCHES` batches of up to `SMALL_BYTES` and one larger batch are unpacked at the same time, to bound
   the memory. Small batches do not wait for a large one.
 """
@@ -55,7 +55,8 @@ class Unpacking:
         return await self._unpacked(header, batch, use)
 
     async def prepare(self, first: UnpackFirstError) -> Prepared:
-        """Examines a batch and returns the result for its append. Raises KafkaError if the batch is refused."""
+        """Unpacks and examines a client's batch, and returns the result with which it can be appended. Raises
+        KafkaError if the batch is refused."""
         header, rules = first.header, first.rules
 
         async def use(data: bytes) -> Prepared:

@@ -1,4 +1,4 @@
-"""The broker settings that apply to groups, read once."""
+"""The broker settings that apply to groups, read from the properties once."""
 
 from __future__ import annotations
 

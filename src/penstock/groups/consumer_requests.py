@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: finds or creates the group, and passes the request on."""
+"""Finds or creates the group of a ConsumerGroupHeartbeat or ConsumerGroupDescribe request, and
+passes the request on."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 def consumer_heartbeat(
     shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handles a heartbeat. A request that is refused writes no record."""
+    """Handles a ConsumerGroupHeartbeat request. A request that is refused writes no record."""
     try:
         check_request(turn, request, caller.api_version)
         room.check_heartbeat(shard, turn, request, caller)

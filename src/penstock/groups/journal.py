@@ -72,7 +72,8 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def _offset_version(value: OffsetCommitValue) -> int:
-    """Returns the version to write. A commit with its own retention needs the expiry time of version 1."""
+    """Returns the version in which to write an offset commit. Version 1 has an expiry time, for a commit with its own
+    retention."""
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 
@@ -83,7 +84,8 @@ def decode_offset_key(key: bytes) -> OffsetKey:
 
 @lru_cache(maxsize=1024)
 def _group_and_topic(names: bytes) -> tuple[str, str]:
-    """Decodes the group and the topic. They are cached, because a group commits many partitions of a topic in a row."""
+    """Decodes the group and the topic of a key. The result is cached, because a group commits many partitions of a
+    topic in a row."""
     group_end = 2 + int.from_bytes(names[:2], "big")
     topic_end = group_end + 2 + int.from_bytes(names[group_end : group_end + 2], "big")
     if len(names) != topic_end:

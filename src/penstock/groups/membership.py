@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: finds the group, and passes the request on to its protocol."""
+"""Finds the group of a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request, and passes the request on to the group's
+protocol (classic or consumer)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Offsets:
     # --- reading
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, Committed]:
-        """Returns all offsets of the group, decoded."""
+        """Returns all committed offsets of the group, decoded."""
         offsets = self.committed.get(group_id, {})
         for partition, committed in offsets.items():
             if isinstance(committed, Stored):

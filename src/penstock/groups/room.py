@@ -39,9 +39,8 @@ def _new_group(group_id: str) -> int:
 
 
 def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: JoinGroupRequest, caller: Caller) -> bool:
-    """Returns True if there is memory for the member. Only added memory counts: a known member without changes is
-    always admitted.
-    """
+    """Returns True if there is memory for the member that joins. Only added memory counts: a known member without
+    changes is always admitted."""
     instance_id = request.group_instance_id
     names = sizes.texts(request.member_id or instance_id or caller.client_id, instance_id, *caller[:2])
     size = sizes.MEMBER_BYTES + names
@@ -59,7 +58,8 @@ def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: Joi
 
 
 def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> bool:
-    """Returns True if there is memory for the assignments. Only the leader's assignments for members count."""
+    """Returns True if there is memory for the assignments in a SyncGroup request. Only the leader's request has
+    assignments."""
     if group.state is not State.COMPLETING_REBALANCE or request.member_id != group.leader:
         return True
     size = 0
@@ -111,7 +111,8 @@ def _known_consumer(group: Group | None, request: ConsumerGroupHeartbeatRequest)
 
 
 def admits_offset(shard: GroupShard, turn: Turn, group_id: str, partition: TopicPartition, metadata: str) -> bool:
-    """Returns True if there is memory for the offset. If it replaces another offset, only longer metadata counts."""
+    """Returns True if there is memory for the offset. If it replaces a committed offset, only longer metadata needs
+    memory."""
     known = shard.offsets.committed.get(group_id, {}).get(partition)
     size = OFFSET_BYTES + len(metadata) - (size_of(known) if known is not None else 0)
     if group_id not in shard.groups:

@@ -135,7 +135,7 @@ class GroupShard:
         }
 
     def held_bytes(self) -> int:
-        """Returns the approximate size of groups, members and offsets."""
+        """Returns the approximate memory of the shard's groups, members and offsets."""
         return self.offsets.bytes + sum(map(room.held_by, self.groups.values()))
 
     # --- load and unload
@@ -212,7 +212,8 @@ class GroupShard:
                 pass  # a timer from before the group changed its protocol
 
     def see(self, image: MetadataImage, changes: TopicChanges | None = None) -> None:
-        """Takes over a new image. Groups whose topics changed get a new assignment at their next heartbeat."""
+        """Takes over a new metadata image. A group whose topics changed gets a new assignment at the next heartbeat of
+        a member."""
         if changes is None:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def share_heartbeat(
     shard: GroupShard, turn: Turn, request: ShareGroupHeartbeatRequest, caller: Caller
 ) -> ShareGroupHeartbeatResponse:
-    """Handles a heartbeat. A request that is refused writes no record."""
+    """Handles a ShareGroupHeartbeat request. A request that is refused writes no record."""
     try:
         check_request(request)
         room.check_share_heartbeat(shard, turn, request, caller)
@@ -115,7 +115,8 @@ def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
 
 
 def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iterable[tuple[bytes, int]]) -> None:
-    """Lists partitions as initialized, if the group still exists."""
+    """Lists partitions as initialized, once the share coordinator has their states; no-op if the group no longer
+    exists."""
     group = shard.groups.get(group_id)
     if isinstance(group, ShareGroup):
         initialized(turn, shard.image, group, slots)
@@ -161,7 +162,7 @@ def begin_delete(shard: GroupShard, turn: Turn, group_id: str, topic_ids: Iterab
 
 
 def finish_delete(shard: GroupShard, turn: Turn, group_id: str, topic_ids: Iterable[bytes]) -> None:
-    """Forgets topics whose states are deleted."""
+    """Removes topics from the group, because the share coordinator has deleted their states."""
     group = shard.groups.get(group_id)
     if isinstance(group, ShareGroup):
         forget(turn, group, topic_ids)

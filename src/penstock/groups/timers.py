@@ -1,4 +1,4 @@
-"""Deadlines without a periodic sweep: a heap of timers in which extending a deadline costs one store.
+"""Timers without a periodic sweep: a heap in which extending a deadline costs one store.
 
 A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the earlier time; when that time comes, the
 timer is queued again at its new deadline. A member therefore costs one heap operation per session timeout, however
@@ -62,11 +62,12 @@ class Timers:
             heapq.heappush(self._heap, (deadline_ms, self._serial, timer))
 
     def next_deadline(self) -> int | None:
-        """Returns when to check for due timers: possibly early (a timer moved or was cancelled), never late."""
+        """Returns the time of the next check for due timers. It is never too late, but may be too early if a timer was
+        extended or cancelled."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Timer]:
-        """Returns the due timers in the order of their deadlines, and disarms them."""
+        """Removes the due timers from the heap, and returns them in the order of their deadlines."""
         heap = self._heap
         fired: list[Timer] = []
         while heap and heap[0][0] <= now_ms:

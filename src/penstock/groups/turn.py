@@ -1,4 +1,5 @@
-"""One event under decision: its time, its resources, and the effects that it collects."""
+"""A `Turn`: one event (a request or a timer) while it is decided, with its time, its resources and the effects that it
+collects."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class Turn:
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[Token, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
-    """Called in a later turn, when the records are committed or have failed."""
+    """Called in a later turn, when the records are committed or could not be committed."""
     effects: list[Any] = field(default_factory=list)
     """Performed once the records are committed; dropped if they cannot be written."""
     producer: tuple[int, int] | None = None
@@ -53,7 +54,7 @@ class Turn:
 
 
 class Caller(NamedTuple):
-    """The sender of a request, as far as groups need it."""
+    """The client that sent a request: the facts about it that groups need."""
 
     client_id: str
     client_host: str

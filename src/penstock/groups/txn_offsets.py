@@ -22,9 +22,8 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> Codes:
-    """Commits offsets in a transaction. The caller has checked that the topics exist and that the producer owns the
-    transaction.
-    """
+    """Commits offsets as part of a transaction. The caller has checked that the topics exist and that the producer owns
+    the transaction."""
     try:
         _check(shard, turn, request)
     except KafkaError as error:

@@ -21,9 +21,8 @@ def check_commit(
     generation: int,
     transactional: bool = False,
 ) -> None:
-    """Raises if the caller may not commit. A member's commit counts as a heartbeat; any other client (a simple
-    consumer, an administrator) needs an empty group.
-    """
+    """Raises KafkaError if the client may not commit. A member's commit counts as a heartbeat; any other client (a
+    simple consumer, an administrator) may commit only if the group is empty."""
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: find its coordinator again.")
     if generation < 0 and group.state is State.EMPTY:

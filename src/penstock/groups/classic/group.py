@@ -146,7 +146,8 @@ class ClassicGroup:
     # --- members
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Returns the member; raises if it is unknown or if another member took over its instance id."""
+        """Returns the member. Raises KafkaError if it is unknown, or if another member has taken
+        over its instance id."""
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -193,7 +194,7 @@ class ClassicGroup:
         return member
 
     def count(self, member: Member) -> None:
-        """Updates the group's size in memory after a change of this member's size."""
+        """Updates the group's total size in memory after the size of `member` changed."""
         size = member.held_bytes
         self.members_bytes += size - member.counted_bytes
         member.counted_bytes = size

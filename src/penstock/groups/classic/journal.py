@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def record_group(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """Records the whole generation: its members and their assignments."""
+    """Writes a record of the whole generation to the log: its members and their assignments."""
     protocol = group.protocol
     members = [
         MemberMetadata(
@@ -62,7 +62,7 @@ def record_deletion(turn: Turn, group: ClassicGroup) -> None:
 
 
 def restore(turn: Turn, group: ClassicGroup) -> None:
-    """Restores a loaded group: every member gets a full session timeout."""
+    """Restores a group that was loaded from the log: every member gets a full session timeout."""
     value = group.stored
     if value is None:
         return

@@ -36,7 +36,10 @@ def _sync(turn: Turn, group: ClassicGroup, request: SyncGroupRequest, token: Tok
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The group is in generation {group.generation}: rejoin.")
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol: rejoin.")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The sync names another protocol type or assignor than the join selected: rejoin.",
+        )
     match group.state:
         case State.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group is rebalancing: rejoin.")
@@ -77,7 +80,8 @@ def _store(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> No
 
 
 def heartbeat(group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-    """Handles a heartbeat. This is a hot path: one lookup and one store."""
+    """Handles a Heartbeat request. It is kept cheap, because members send it often: one dictionary lookup and one
+    store."""
     member = group.members.get(member_id)
     if member is None or instance_id is not None:
         try:

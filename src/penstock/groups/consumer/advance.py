@@ -1,4 +1,4 @@
-"""Turns a change of the group into a new group epoch and a new target assignment."""
+"""Increments the group epoch after a change of the group, and computes a new target assignment."""
 
 from __future__ import annotations
 

@@ -93,9 +93,8 @@ def join(
 def _check_protocols(
     group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """Raises unless all classic members share a protocol with this one, because the group may become a classic group
-    again.
-    """
+    """Raises KafkaError unless all classic members of the group have a protocol in common with this member, because the
+    group may become a classic group again."""
     names = {name for name, _ in protocols}
     for other in group.members.values():
         if other.classic is not None and other.member_id != member_id:
@@ -130,7 +129,10 @@ def sync(shard: GroupShard, turn: Turn, group: ConsumerGroup, request: SyncGroup
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The member is in generation {member.epoch}: rejoin.")
     name, metadata = membership.protocols[0]
     if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, name):
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The group uses another protocol: rejoin.")
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The sync names another protocol type or assignor than the join selected: rejoin.",
+        )
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         await_rejoin(turn, group, member)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group has a newer assignment: rejoin.")

@@ -44,7 +44,7 @@ def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int
 
 
 def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Raises for a stale member epoch. Producers know only generations, so the error is ILLEGAL_GENERATION."""
+    """Raises ILLEGAL_GENERATION for a stale member epoch, because producers know only generations."""
     if (epoch >= 0 or group.members) and group.member(member_id).epoch != epoch:
         raise KafkaError(
             ErrorCode.ILLEGAL_GENERATION, "The member has another epoch now: get the group metadata again."

@@ -133,9 +133,8 @@ class ConsumerGroup:
         return member
 
     def put(self, member: ConsumerMember) -> None:
-        """Adds the member, or replaces it without a change of the members' order, because assignors depend on that
-        order.
-        """
+        """Adds the member, or replaces it at its place in the order of members, because assignors
+        depend on this order."""
         known = self.members.get(member.member_id)
         self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self.members[member.member_id] = member

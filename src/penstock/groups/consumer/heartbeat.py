@@ -129,7 +129,10 @@ def heartbeat(
 
 
 def _nothing_new(group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Returns True if the member has its target and reports no change. In this usual case there are only lookups."""
+    """Returns True if the member already owns its target assignment and its heartbeat reports no change.
+
+    Most heartbeats are of this kind, so the test only compares fields: it computes no assignment and builds no object.
+    """
     return (
         request.member_epoch == member.epoch
         and request.subscribed_topic_names is None

@@ -41,9 +41,8 @@ def find_member(
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """Raises for a wrong epoch. The previous epoch is accepted from a member that missed a response, if the member
-    reports only partitions that are assigned to it.
-    """
+    """Raises KafkaError for a wrong member epoch. The previous epoch is accepted from a member that missed a response,
+    if the member reports only partitions that are assigned to it."""
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     missed = epoch == member.previous_epoch and epoch < member.epoch and _within(owned, member.assigned)
@@ -97,7 +96,7 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
 
 
 def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Gives the old member's place in the group and its target to the new member id."""
+    """Gives the place of member `old` in the group, and its target assignment, to the new member id."""
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))
     return replace(old, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=-1, pending_revocation={})

@@ -24,7 +24,7 @@ def reconcile(
     owned: Owned,
     is_held: Callable[[bytes, int], bool],
 ) -> ConsumerMember:
-    """Returns the member after its next step; the same member if no step is due."""
+    """Returns the member after its next step towards its target assignment; the same member if no step is due."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch == target_epoch:

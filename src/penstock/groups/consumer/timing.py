@@ -63,7 +63,7 @@ def synced(group: ConsumerGroup, member_id: str) -> None:
 
 
 def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
-    """Gives every member a full session after a load."""
+    """Starts the session timeout of every member anew, after the group was loaded from the log."""
     for member in group.members.values():
         timeout_ms = limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         arm_session(turn, group, member.member_id, timeout_ms)
@@ -72,5 +72,6 @@ def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
 
 
 def is_due(member: ConsumerMember, kind: TimerKind) -> bool:
-    """Returns True if the reason for the timer still exists."""
+    """Returns True if a timer that fired still has to act. A revocation timer acts only while the member has partitions
+    to revoke."""
     return kind is not TimerKind.REVOCATION or member.state is MemberState.UNREVOKED_PARTITIONS

@@ -60,7 +60,8 @@ def heartbeat(
     request: ShareGroupHeartbeatRequest,
     caller: Caller,
 ) -> ShareGroupHeartbeatResponse:
-    """Handles a heartbeat. The group may be new and without a record; then the record of its first epoch creates it."""
+    """Handles a ShareGroupHeartbeat request. The group may be new and without a record; then the record of its first
+    epoch creates it."""
     if request.member_epoch == LEAVE_EPOCH:
         remove(turn, image, group, [group.member(request.member_id)])
         return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
@@ -209,6 +210,6 @@ def arm_session(turn: Turn, group: ShareGroup, member_id: str, timeout_ms: int) 
 
 
 def start_timers(turn: Turn, group: ShareGroup, limits: Limits) -> None:
-    """Gives every member a full session after a load."""
+    """Starts the session timeout of every member anew, after the group was loaded from the log."""
     for member_id in group.members:
         arm_session(turn, group, member_id, limits.session_timeout_ms)

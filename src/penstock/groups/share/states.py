@@ -29,7 +29,8 @@ class InitializeStates(NamedTuple):
 
 
 def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topics: Iterable[str], epoch: int) -> None:
-    """Lists partitions without a state as initializing, and asks for all that wait for too long."""
+    """Lists partitions without a state as initializing. Asks the share coordinator to create these states, and again
+    those that it has not created for too long."""
     states = group.states
     missing: dict[bytes, frozenset[int]] = {}
     names = dict(states.names)
@@ -68,7 +69,7 @@ def initialized(turn: Turn, image: MetadataImage, group: ShareGroup, slots: Slot
 
 
 def forget(turn: Turn, group: ShareGroup, topic_ids: Iterable[bytes]) -> None:
-    """Drops topics from the lists: their states are deleted."""
+    """Removes topics from the lists of partitions, because the share coordinator has deleted their states."""
     states = group.states
     gone = frozenset(topic_ids) & (states.initializing.keys() | states.initialized.keys() | states.deleting)
     if not gone:

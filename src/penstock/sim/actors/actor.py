@@ -66,7 +66,7 @@ class Actor:
 
 class Role(Protocol):
     async def run(self) -> None:
-        """Acts until the run signals its end."""
+        """Runs the actor's workload until the run signals its end."""
 
 
 #: Kind of an actor → its role and the options of that role.

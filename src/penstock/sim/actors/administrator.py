@@ -86,7 +86,8 @@ class Administrator:
         )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
-        """Writes to a topic that was just created, because all guarantees hold for a topic as soon as it exists."""
+        """Writes records to a topic that was just created, because all guarantees hold for a topic as soon as it
+        exists."""
         self._writer.options = WriterOptions([(name, index) for index in range(self._own[name])])
         producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:

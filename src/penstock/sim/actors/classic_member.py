@@ -103,7 +103,7 @@ class ClassicMember(Reader):
             self._check(client, code)
 
     def _check(self, client: AsyncClient, code: ErrorCode) -> None:
-        """Raises KafkaError unless joining again may help."""
+        """Raises KafkaError for an error code after which joining the group again can't help."""
         self.session._notice(client, self.options.group, [code])
         if code in _REJOIN:
             return

@@ -42,10 +42,11 @@ class ReaderOptions:
     instance: str = ""
     """The group instance id of a static member; empty: a dynamic member."""
     lives_s: float = float("inf")
-    """Time after which a member leaves its group, and joins again as a new one."""
+    """Seconds after which a member leaves its group, and joins it again as a new member."""
     rack: str = ""
     slow: float = 0.0
-    """Share of polls whose records a member works on for longer than its session, before it commits."""
+    """Share of polls after which a member works on the records for longer than its session timeout,
+    before it commits."""
 
 
 def record_reads(session: Session, fetched: Sequence[Fetched], *, committed_only: bool, since: float) -> int:
@@ -101,7 +102,7 @@ class Reader:
             await session.think(options.pause_s)
 
     async def work(self) -> None:
-        """Sometimes works on records for longer than the session of a member."""
+        """Simulates work on the polled records, which sometimes takes longer than the member's session timeout."""
         if self.options.slow and self.session.random.random() < self.options.slow:
             await asyncio.sleep(SLOW_WORK_S)
 
@@ -156,7 +157,7 @@ class Member(Reader):
             session.note(f"is no longer a member: {error.code.name}")
 
     async def _leave(self, client: AsyncClient) -> None:
-        """Leaves the group; a static member will come back."""
+        """Leaves the group. A static member leaves temporarily, because it will join again."""
         options = self.options
         epoch = LEAVES_FOR_A_WHILE if options.instance else LEAVES
         request = ConsumerGroupHeartbeatRequest(

@@ -1,4 +1,4 @@
-"""The deleter: asks where partitions start, and deletes records, also those of open transactions."""
+"""The deleter: lists the start offsets of partitions, and deletes records, also those of open transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeleterOptions:
     partitions: Sequence[TopicPartition]
     pause_s: float = 1.0
     deletes: float = 0.5
-    """Share of its turns in which the actor deletes records."""
+    """Share of its rounds in which the actor deletes records."""
 
 
 class Deleter:

@@ -1,6 +1,7 @@
 """The directory mover: moves replicas between the log directories of their machines, and throttles these moves.
 
-A move to the directory that a replica is in cancels the replica's move, and a move to a third one replaces it.
+A request to move a replica to the directory that it is in cancels a move under way; a request for a third directory
+replaces it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class DirectoryMover:
         self.session.note(f"moves {topic}-{index} on node {node} to {path}: {code.name}")
 
     async def _describe(self, client: AsyncClient, node: int) -> None:
-        """Notes a contradiction if a node lists more than one current log or future log of a partition."""
+        """Asks a node for its logs (DescribeLogDirs). Reports a contradiction if it lists two current logs or two
+        future logs of a partition."""
         answer: DescribeLogDirsResponse = await client.request(DescribeLogDirsRequest(topics=None), node=node)
         seen: set[tuple[str, int, bool]] = set()
         for directory in answer.results:

@@ -90,7 +90,8 @@ class _PartitionReader:
     partition: TopicPartition
     damaged: bool
     forgotten: bool
-    """True if a power loss may have taken the coordinator's state of a transaction and left that of the partition."""
+    """True if a power loss may have erased the coordinator's state of a transaction that is still open in the
+    partition."""
     deadline: float
     shrinks: bool
     """True if compaction or retention may remove records during the reading."""
@@ -130,7 +131,7 @@ class _PartitionReader:
         self.view.log_end[self.partition] = await self._offset(LATEST)
 
     async def _stable(self) -> bool:
-        """Waits until all transactions have been ended, by their producers or by timeouts.
+        """Waits until all transactions of the partition have ended, by their producers or by timeouts.
 
         Returns False if a transaction is still open at the deadline.
         """

@@ -1,4 +1,4 @@
-"""Asks all brokers, after all faults, for transactions that have not ended."""
+"""Asks all brokers, after all faults have ended, for transactions that are still open."""
 
 from __future__ import annotations
 

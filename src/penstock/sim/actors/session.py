@@ -95,7 +95,7 @@ class Session:
         self.clients.environment.trace.note(self.name, what)
 
     async def think(self, mean_s: float) -> None:
-        """Pauses for a random time."""
+        """Waits for a random time with the mean `mean_s`."""
         await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_PAUSE_S))
 
     # Offsets of groups.
@@ -133,7 +133,8 @@ class Session:
     async def committed(
         self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        """Returns the group's committed offsets (-1: none) and adds them to the history. Raises KafkaError."""
+        """Fetches the group's committed offsets (-1: none), adds them to the history and returns them. Raises
+        KafkaError."""
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
             topics.setdefault(name, []).append(index)

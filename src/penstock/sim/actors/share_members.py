@@ -1,4 +1,5 @@
-"""Members of share groups: they accept, release, reject or keep records, and the history gets all of it."""
+"""Members of share groups: they accept, release or reject records, or keep them without an answer. All of it is added
+to the history."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ class ShareMemberOptions:
     max_records: int = 500
     strict: bool = False
     piggyback: bool = True
-    """True if acknowledgements go with the next fetch, False if each has a request of its own."""
+    """True if acknowledgements are sent with the next fetch, False if each is sent in a request of its own."""
     keeps: float = 0.0
-    """Share of records that the member never answers for."""
+    """Share of records that the member never acknowledges."""
     releases: float = 0.1
     rejects: float = 0.0
 
@@ -103,7 +104,8 @@ class ShareMember:
         consumer.acknowledge(delivered, kind)
 
     def _settle(self, consumer: ShareConsumer) -> None:
-        """Notes the outcomes of acknowledgements. An error may leave the outcome open."""
+        """Records the answers to acknowledgements in the history. After an error the outcome of an acknowledgement
+        stays unknown."""
         outcomes, consumer.outcomes = consumer.outcomes, []
         for partition, sent, error in outcomes:
             for offset in sent:
@@ -134,7 +136,8 @@ async def start_at_earliest(client: AsyncClient, group: str) -> None:
 
 
 async def drain_shares(session: Session, client: AsyncClient, history: History) -> None:
-    """Reads what is left for every share group, after all faults: each record that is not done must come."""
+    """Reads the records that are left for every share group, after all faults: each record that is not yet accepted,
+    rejected or archived must be delivered."""
     groups = dict.fromkeys(each.group for each in history.share_deliveries)
     topics = dict.fromkeys(each.partition[0] for each in history.share_deliveries)
     for group in groups:

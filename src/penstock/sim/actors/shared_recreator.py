@@ -1,7 +1,7 @@
 """The shared recreator: deletes topics that other actors use, and creates them again under the same names.
 
-It commits offsets for each topic in a range of its own, so the final reader can tell for which topic of a name an
-offset was committed.
+It commits offsets for each topic in a range of its own. By the range, the final reader can tell for which of several
+topics with the same name an offset was committed.
 """
 
 from __future__ import annotations

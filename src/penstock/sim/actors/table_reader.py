@@ -23,10 +23,10 @@ class TableReaderOptions:
     committed_only: bool = True
     pause_s: float = 0.5
     step_s: float = 0.0
-    """Mean pause between two polls of a pass."""
+    """Mean pause between two polls while a partition is read from start to end."""
     max_bytes: int = 4_096
     seconds: float = 2.0
-    """A pass that takes longer may miss tombstones, and is given up."""
+    """Seconds after which a reading from start to end is given up, because a longer one may miss tombstones."""
 
 
 class TableReader:

@@ -1,8 +1,8 @@
 """The topic recreator: deletes a topic and creates another topic of the same name; a group commits offsets in each.
 
-The topics of one name get different offsets, so the final reader can tell for which topic an offset was committed. Once
-a deletion was requested, records and commits of that topic are no longer judged. After a failure the state of the topic
-is unknown, and the actor goes on with another name.
+Each of the topics with one name gets its own range of committed offsets, so the final reader can tell for which of them
+an offset was committed. Once a deletion was requested, records and commits of that topic are no longer judged. After a
+failure the state of the topic is unknown, and the actor goes on with another name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rules for configs that change while a cluster runs: a promise holds from the time when all nodes must know it.
 
-An acknowledgement promises fsync if penstock.acks.fsync or flush.messages said so before the record was sent, and until
-the answer came. In a cluster the promise must last to the end of the run, because the controller asks for it when a
-machine has lost power.
+An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded it from before the record was sent
+until the answer came. In a cluster the promise must last to the end of the run, because the controller uses the current
+config when a machine has lost power.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
 
-The age that a machine may have measured is the virtual time that has passed, plus the clock jumps since then, plus all
-jumps of single machines: a machine whose clock is ahead takes every record for older than it is.
+Each machine measures ages with its own clock. The rules use an upper bound of the age that any machine can have
+measured: the virtual time since the record or state was written, plus the jumps of all clocks together since then, plus
+all jumps of single clocks at any time, because a machine whose clock is ahead takes every record for older than it is.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ def commit_may_have_expired(plan: Plan, history: History, commit: OffsetCommit, 
 
 
 def expired_below(plan: Plan, view: FinalView) -> dict[TopicPartition, int]:
-    """Returns the start of each partition of which retention may have deleted records."""
+    """Returns the final start offset of each partition whose topic has retention, so that earlier records may have been
+    deleted."""
     retained = {topic.name for topic in plan.topics if topic.retained}
     return {partition: start for partition, start in view.log_start.items() if partition[0] in retained}
 
 
 def _gone_at(history: History, view: FinalView, write: Write) -> float | None:
-    """Returns the first time at which the log was known to start after the record; None if there is none."""
+    """Returns the first time at which a client saw that the log starts after the record of `write`; None if no client
+    saw that."""
     times = [
         each.time for each in history.log_starts if each.partition == write.partition and each.offset > write.offset
     ]
@@ -70,7 +73,7 @@ def only_old_records_expire(plan: Plan, history: History, view: FinalView) -> It
 
 
 def old_records_are_deleted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition with a record that all machines must have found too old long ago."""
+    """Yields each partition that still has a record which every machine must have found expired long ago."""
     if any(not jump.everywhere for jump in history.clock_jumps):
         return
     changed = {change.topic for change in history.configs}

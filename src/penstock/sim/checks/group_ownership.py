@@ -39,7 +39,8 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """When and by which coordinator a member was first told a partition that it has held ever since."""
+    """The time at which a member was first told that it owns a partition which it has held ever since, and the
+    coordinator that told it."""
 
     began: float
     ended: float
@@ -48,13 +49,13 @@ class _Given(NamedTuple):
 
 @dataclass(slots=True)
 class _Holdings:
-    """What the members of one group hold, as they were told."""
+    """The partitions that the members of one group hold, according to the answers that they got."""
 
     epoch: int = 0
     """The epoch or generation that a member was told last."""
     by_epoch: dict[tuple[int, Owned], str] = field(default_factory=dict)
     held: dict[str, dict[Owned, _Given]] = field(default_factory=dict)
-    """Member → partition → when it was told."""
+    """Member → partition → when the member was told that it owns the partition."""
 
 
 class GroupOwnership:
@@ -66,7 +67,7 @@ class GroupOwnership:
         *,
         excused: Callable[[], bool],
     ) -> None:
-        """`excused` returns True if a power loss may have taken the state of coordinators."""
+        """`excused` returns True if a power loss may have erased the state of coordinators."""
         self._machines = machines
         self._now = now
         self._violated = violated
@@ -78,7 +79,7 @@ class GroupOwnership:
         return [Tap(BrokerConnection, "request", self._asked, answer=True)]
 
     def _broken(self, rule: str, group: str, what: str) -> None:
-        """Reports the first violation of a rule for each group."""
+        """Reports a violation of `rule`, only the first one for each group."""
         if (rule, group) not in self._reported and not self._excused():
             self._reported.add((rule, group))
             self._violated(rule, what)
@@ -148,7 +149,8 @@ class GroupOwnership:
     def _still_held(
         self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
     ) -> None:
-        """Checks that the partition was given to nobody else before `who`, still a member, asked for this answer."""
+        """Checks that no other member was given the partition while `who` held it: until `who`
+        asked for this answer."""
         for other, held in group.held.items():
             given = held.get(partition)
             if other == who or given is None or given.coordinator != answer.coordinator:
@@ -192,7 +194,8 @@ def _held_by_state(group: ConsumerGroup | ClassicGroup | Any) -> Iterator[tuple[
 
 
 def classic_assignment(data: bytes) -> list[Owned]:
-    """Returns the partitions in the assignment of a classic member; an empty list if it is not a consumer's."""
+    """Returns the partitions in the assignment of a classic member; an empty list if the assignment is not a
+    consumer's."""
     try:
         version = int.from_bytes(data[:2], "big", signed=True)
         found, _ = decode_prefix(ConsumerProtocolAssignment, min(version, NEWEST_ASSIGNMENT), data, 2)

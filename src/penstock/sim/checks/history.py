@@ -33,7 +33,7 @@ def is_copy(value: bytes) -> bool:
 
 class Outcome(Enum):
     UNKNOWN = "unknown"
-    """No answer, or an answer that leaves open whether the request was carried out."""
+    """The outcome is unknown: no answer came, or the answer leaves open whether the request was carried out."""
     DONE = "done"
     REFUSED = "refused"
 
@@ -69,7 +69,7 @@ class Transaction:
     """If DONE: True for a commit, False for an abort."""
     writes: list[Write] = field(default_factory=list)
     decided: float = float("inf")
-    """When the producer first asked for the commit or abort."""
+    """When the producer first requested the commit or abort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Read:
     value: bytes
     committed_only: bool
     began: float
-    """When the reader started or last sought: the record may have been fetched at any time since."""
+    """When the reader started or last sought: the record may have been fetched at any time since then."""
     ended: float
 
 
@@ -110,7 +110,7 @@ class OffsetCommit:
     outcome: Outcome = Outcome.UNKNOWN
     transaction: Transaction | None = None
     member: str = ""
-    """The id of the member that committed; empty outside of a membership."""
+    """The id of the member that committed; empty for a commit by a client that is not a member."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,13 +148,13 @@ class ShareDelivery:
     value: bytes
     deliveries: int
     began: float
-    """When the member asked for records: the record was acquired later."""
+    """When the member sent its request for records: the record was acquired later."""
     ended: float
 
 
 @dataclass(slots=True, eq=False)
 class ShareAnswer:
-    """A member's acknowledgement of one record. `kind` is a number of ShareAcknowledge."""
+    """A member's acknowledgement of one record. `kind` is the acknowledge type, numbered as in ShareAcknowledge."""
 
     group: str
     member: str
@@ -191,7 +191,7 @@ class ClockJump:
     time: float
     ms: int
     everywhere: bool
-    """True for the clocks of all machines and clients, False for the clock of one machine."""
+    """True if the clocks of all machines and clients jumped, False if the clock of one machine did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -228,7 +228,7 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that a machine has lost with its power, and that no promise covers: all from an offset on."""
+    """Records that a machine lost in a power loss and that no promise covers: all records from an offset on."""
 
     time: float
     partition: TopicPartition
@@ -259,17 +259,17 @@ class History:
     share_deliveries: list[ShareDelivery] = field(default_factory=list)
     share_answers: list[ShareAnswer] = field(default_factory=list)
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
-    """Group and partition → offsets committed for a topic of this name that was deleted afterwards."""
+    """Group and partition → offsets that were committed for a topic of this name which was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)
     """Times of power losses that may have taken acknowledged records that were not synced."""
     losses: list[Loss] = field(default_factory=list)
-    """What these power losses have taken from each partition."""
+    """The records that these power losses erased, by partition."""
     covered_losses: int = 0
     """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
     """Partitions whose files a fault has damaged."""
     one_leader_since: dict[TopicPartition, float] = field(default_factory=dict)
-    """Partition → the time from which on all nodes knew one leader, in one leader epoch, until all faults had ended."""
+    """Partition → the time since which all nodes knew the same leader and leader epoch, until all faults had ended."""
     commit_time: Callable[[TopicPartition, int], float] = lambda partition, offset: 0.0
     """Partition, offset → the time when a leader's high watermark first passed it; infinity if none did."""
     log_starts: list[LogStart] = field(default_factory=list)
@@ -293,7 +293,7 @@ class History:
         return self.ranges
 
     def lost_with_power(self, partition: TopicPartition, offset: int, since: float) -> bool:
-        """True if a machine has lost the record at this offset (-1: any record) with its power since then."""
+        """True if a power loss since `since` has erased the record at this offset (-1: any record of the partition)."""
         return any(
             loss.time >= since and loss.partition == partition and (offset < 0 or offset >= loss.offset)
             for loss in self.losses

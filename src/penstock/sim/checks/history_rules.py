@@ -114,7 +114,8 @@ def _survives(write: Write, view: FinalView) -> bool:
 
 
 def _superseded(write: Write, view: FinalView) -> bool:
-    """True if compaction may remove the written record: a tombstone, or a later committed record has the same key."""
+    """True if compaction may remove the record of `write`: it is a tombstone, or a later committed record has the same
+    key."""
     if write.key is None:
         return False
     if write.tombstone or view.deleted_keys.get((write.partition, write.key), -1) > write.offset:
@@ -139,7 +140,8 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
 
 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each hole in a partition: a power loss must take all records from some offset on."""
+    """Yields each partition with a hole: a power loss must erase all records from some offset on, and no earlier
+    record."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
         copied = is_copy(write.value)  # a retry may write the same value at the same offset

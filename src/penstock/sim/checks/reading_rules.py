@@ -79,7 +79,8 @@ def readers_go_forward(plan: Plan, history: History, view: FinalView) -> Iterato
 
 
 def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list[Read]]]:
-    """Yields the reads of each reader between two seeks, in the order in which the reader got them."""
+    """Yields, for each reader, the lists of records that it got between two seeks, in the order in
+    which it got them."""
     remade = {change.topic for change in history.topics if not change.partitions}
     shrinking = {topic.name for topic in plan.topics if topic.shrinks}
     passes: dict[tuple[str, TopicPartition, float, bool], list[Read]] = defaultdict(list)
@@ -92,7 +93,8 @@ def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list
 
 
 def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bool], list[Write]]:
-    """Returns the acknowledged records that readers of all records (False) or of committed ones (True) must get."""
+    """Returns the acknowledged records that readers must get, by isolation level: read_uncommitted (False) and
+    read_committed (True)."""
     found: dict[tuple[TopicPartition, bool], list[Write]] = defaultdict(list)
     for write in history.writes:
         if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
@@ -107,7 +109,7 @@ def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bo
 
 
 def _excused(plan: Plan, history: History, before: Read, after: Read) -> bool:
-    """True if a power loss may have taken records that one of the two reads got, or the outcome of a transaction."""
+    """True if a power loss may have erased records that one of the two reads got, or the outcome of a transaction."""
     if not history.power_lost_within(before.began, after.ended):
         return False
     return not (plan.fsync_everywhere if before.committed_only else plan.fsync(before.partition[0]))

@@ -91,7 +91,7 @@ class RebuiltStates:
         ]
 
     def expired(self, producers: ProducerStateManager, now_ms: int, expiration_ms: int) -> None:
-        """Removes expired producers from the rebuilt state too, just before the node does."""
+        """Called just before the node removes expired producers: removes them from the rebuilt state too."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.producers is producers:
                 rebuilt.read_on(machine)
@@ -147,7 +147,7 @@ class RebuiltStates:
             self._broken(rule, (partition.topic_id, partition.index), f"{name[0]}-{name[1]} on {machine.name}: {what}")
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of a rule for each partition."""
+        """Reports a violation of `rule`, only the first one for each partition."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -196,7 +196,8 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 
 
 def _essence(entry: ProducerEntry, start: int) -> tuple[object, ...]:
-    """Returns what a log from `start` on tells about a producer; an open transaction may begin before."""
+    """Returns the fields of a producer's state that a log from `start` on determines. An open transaction that began
+    before `start` is shown as beginning there."""
     opened = entry.txn_first_offset
     return (
         entry.producer_epoch,
@@ -230,7 +231,8 @@ def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 
 
 def _clipped(aborted: tuple[int, int] | None, start: int) -> tuple[int, int] | None:
-    """Returns the producer and the first offset of an aborted transaction, as a log from `start` on shows it."""
+    """Returns the producer id and the first offset of an aborted transaction; at least `start`, because the rebuilt log
+    begins there."""
     return None if aborted is None else (aborted[0], max(aborted[1], start))
 
 

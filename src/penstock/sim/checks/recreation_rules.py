@@ -1,8 +1,8 @@
 """Rules for topics that are deleted and created again under their names while clients use them.
 
-Records and commits for such a topic are set aside before the other rules judge: an acknowledged record may belong to
-a topic that was deleted since. On a single node the records since the last creation are judged as all others are. In a
-cluster they are not: a node with old metadata may accept records for the deleted topic.
+Records and commits for such a topic are set aside before the other rules judge, because an acknowledged record may
+belong to a topic that was deleted since. On a single node the records since the last creation are judged as all others
+are. In a cluster they are not: a node with old metadata may accept records for the deleted topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def set_aside(plan: Plan, history: History) -> None:
-    """Moves writes, reads and commits for topics that are created again out of sight of the other rules."""
+    """Moves writes, reads and commits for topics that are created again out of the history that the
+    other rules judge."""
     names = {topic.name for topic in plan.topics if topic.recreated}
     if not names:
         return
@@ -42,7 +43,8 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time since which the topic certainly exists; infinity if it is unknown."""
+    """Returns the time since which the topic certainly exists; infinity if the outcome of a request
+    makes it unknown."""
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0

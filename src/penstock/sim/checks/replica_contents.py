@@ -48,7 +48,8 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Known:
-    """A committed batch: its checksums, one per form that compaction has given it, and its bytes if they may change."""
+    """A committed batch: its checksums (one for each form that compaction has given it), and its bytes if compaction
+    may change them."""
 
     next_offset: int
     digests: set[int]
@@ -67,13 +68,14 @@ class Committed:
     cleaned: int = 0
     """The offset below which some replica has compacted its log."""
     times: list[tuple[int, float]] = field(default_factory=list)
-    """(end, time) of each advance."""
+    """(end offset, time) of each advance of the committed end."""
     lost: dict[Machine, int] = field(default_factory=dict)
     """Machine → the first offset that it lost with its power, without a promise that covers the loss."""
     records_excused: int = 0
     unclean_epochs: set[int] = field(default_factory=set)
     unclean_from: float = float("inf")
-    """The lowest offset that an unclean election has taken: a replica that comes back has other records from there."""
+    """The lowest offset from which an unclean election has discarded records: a replica that comes back may have other
+    records from there on."""
 
     def end_before(self, epoch: int) -> int:
         return max((end for each, end in self.ends.items() if each < epoch), default=0)
@@ -110,9 +112,8 @@ class ReplicaContents:
         promised: Callable[[str], bool],
         compacted: AbstractSet[str] = frozenset(),
     ) -> None:
-        """`lost` are machines that lost data and are not back in sync; `promised` says if a topic promises fsync;
-        `compacted` are topics that may be compacted at some time.
-        """
+        """`lost` returns the machines that lost data and are not back in sync; `promised` returns True if a topic
+        promises fsync; `compacted` has the topics that may be compacted at some time."""
         self._compacted = compacted
         self._machines = machines
         self._now = now
@@ -134,7 +135,7 @@ class ReplicaContents:
         ]
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of a rule for each partition."""
+        """Reports a violation of `rule`, only the first one for each partition."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -181,7 +182,8 @@ class ReplicaContents:
             self._missing(machine, key, log.log_end_offset, f"leads it in epoch {epoch}", "leader completeness", True)
 
     def _elected_unclean(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Excuses a leader that was elected uncleanly from the first committed batch on that it lacks."""
+        """Handles an unclean election: the committed batches that the new leader lacks, and all later ones, are
+        excused."""
         known, image = self.partitions[key], partition.image
         if image.leader_recovery_state != RECOVERING or image.leader_epoch in known.unclean_epochs:
             return
@@ -193,13 +195,15 @@ class ReplicaContents:
             self.on_unclean(key, known.name, first)
 
     def compacted(self, cleaner: Cleaner, log: Log, job: object, result: CompactionResult) -> None:
-        """Notes how far a replica compacts its log. From now on a crash may leave old segments or new ones."""
+        """Notes how far a replica compacts its log. From now on its files after a crash may be the old segments or the
+        new ones."""
         known = self.partitions.get((log.topic_id, log.partition))
         if known is not None:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> Iterator[Loss]:
-        """Yields what a machine has just lost with its power, for each partition where no promise covers the loss."""
+        """Yields the records that a machine has just lost with its power, for each partition in which no promise covers
+        the loss."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
@@ -216,7 +220,7 @@ class ReplicaContents:
 
     @property
     def records_excused(self) -> int:
-        """Committed records that are gone, and that no promise covers."""
+        """Returns the number of committed records that are gone and that no promise covers."""
         return sum(known.records_excused for known in self.partitions.values())
 
     # Comparing.
@@ -243,7 +247,8 @@ class ReplicaContents:
         *,
         adopt: bool = True,
     ) -> None:
-        """Compares a replica's batches below `end` with the committed ones; those that a leader commits are new."""
+        """Compares a replica's batches below `end` with the committed ones. If the replica leads (`leader` is set), its
+        batches above the committed end are added as committed."""
         known, log = self.partitions[key], cursor.log
         first = cursor.offset < 0
         for batch in cursor.read(machine.volume, end):
@@ -290,7 +295,8 @@ class ReplicaContents:
         self._broken(rule, key, f"{what}: it {how}")
 
     def _in_sync(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Checks the replicas in the ISR at the moment at which their leader has committed something."""
+        """Checks that every running replica in the ISR has all batches below the leader's high watermark. Called when
+        the leader has advanced it."""
         known, high = self.partitions[key], partition.log.high_watermark
         isr = partition.isr
         if len(isr) < 2:
@@ -344,9 +350,9 @@ def _same(known: Committed, batch: StoredBatch) -> bool:
 
 
 def _first_lost(known: Committed, volume: Volume, path: str) -> int:
-    """Returns the first committed offset that the files in `path` lack; the end of all committed ones if none.
+    """Returns the first committed offset that the files in `path` lack; the committed end if they lack none.
 
-    Records without a topic id were never synced, and count for nothing: see `LogManager`.
+    A log whose topic id is not on disk was never synced, so its records count as lost: see `LogManager`.
     """
     metadata = volume.find(f"{path}/{PARTITION_METADATA_FILE}")
     if not isinstance(metadata, Inode) or parse_partition_metadata(bytes(metadata.data)) is None:

@@ -1,9 +1,10 @@
-"""Rules for share groups: a record that is done is never delivered again, and every other record is.
+"""Rules for share groups: a record that is accepted, rejected or archived (done) is never delivered again; every other
+record is delivered.
 
-A member's request for records begins before they are acquired. So a record that was delivered by a request which began
-after an acknowledgement was answered was acquired after it. A power loss may take states that were not synced. Two
-members may both be told that the same record is done: a leader accepts answers for records before its start offset,
-as Kafka's does, also from a member whose lock ran out.
+A member's request for records begins before they are acquired. So if a request began after an acknowledgement was
+answered, the records that it delivers were acquired after that acknowledgement. A power loss may erase states that were
+not synced. Two members may both be told that the same record is done: a leader accepts answers for records before its
+start offset, as Kafka's does, also from a member whose lock has expired.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def deliveries_are_limited_and_counted(plan: Plan, history: History, view: Final
 
 
 def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each stored record that a group neither got nor had already got when its first member came."""
+    """Yields each stored record after a group's first delivery that the group never got, and each record that was
+    delivered, is not done, and was not delivered again."""
     got: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
     for delivery in history.share_deliveries:
         got[delivery.group, delivery.partition].add(delivery.offset)
@@ -67,7 +69,8 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
 
 
 def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that stayed with a member which did not answer, while later records were delivered for long.
+    """Yields each record that a member kept without an answer while later records were delivered for long: its lock
+    should have expired.
 
     Available records are delivered in the order of their offsets. A delivery that its member never saw also takes a
     lock, but only for a moment, and not again and again.

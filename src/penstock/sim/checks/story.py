@@ -1,4 +1,5 @@
-"""The story of a run, in lines for a reader: its faults, the changes of its machines, and the rules that it broke."""
+"""The story of a run, in lines for a person: its faults, the state changes of its machines, and the rules that it
+broke."""
 
 from __future__ import annotations
 

@@ -62,7 +62,10 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 
 
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
-    """True if a write before `ended` that a reader to `end` can't have met may have made compaction remove `last`."""
+    """True if compaction may have removed `last` because of another write.
+
+    That write began before `ended`, and a reader that read to `end` can't have seen it.
+    """
     return any(
         write is not last
         and write.began < ended
@@ -73,7 +76,8 @@ def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -
 
 
 def _may_have_deleted(write: Write, last: Write) -> bool:
-    """True for a later tombstone of a transaction with an unknown result: it may be removed since."""
+    """True if `write` is a tombstone after `last` whose transaction has an unknown result. The tombstone may have
+    deleted the key and may be removed since."""
     transaction = write.transaction
     unknown = transaction is not None and transaction.outcome is not Outcome.DONE
     return unknown and write.tombstone and write.offset > last.offset

@@ -1,4 +1,4 @@
-"""Taps: call an observer before or after a method of the node's code, in this process and while the context lasts.
+"""Taps: while a context lasts, they call an observer before or after a method of the node's code, in this process.
 
 The node's own code does not know that it is observed. An observer returns at once, draws no random number, schedules
 nothing and changes nothing of the node, so a run has the same trace with and without it.

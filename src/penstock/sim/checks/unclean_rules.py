@@ -1,6 +1,6 @@
-"""What an unclean election may take: everything from the first committed record on that the new leader lacks.
+"""Decides which records an unclean election may lose: all from the first committed record on that the new leader lacks.
 
-The replica comparison finds that record when the new leader takes its role. Writes and reads of later offsets, from
+The comparison of replicas finds that record when the new leader starts to lead. Writes and reads of later offsets, from
 before the election, are not judged; all other rules hold for the rest.
 """
 
@@ -11,7 +11,8 @@ from penstock.sim.checks.history import History, Outcome
 
 
 def forgive_unclean_elections(history: History) -> None:
-    """Marks writes as unknown, and drops reads, that an unclean election may have taken."""
+    """Changes the history for the rules: writes that an unclean election may have lost become unknown, and reads of
+    them are dropped."""
     if not history.unclean:
         return
 

@@ -106,7 +106,7 @@ class Watcher:
         self._reported: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of a rule for each partition."""
+        """Reports a violation of `rule`, only the first one for each partition."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -133,7 +133,7 @@ class Watcher:
     # Images.
 
     def serves(self, machine: Machine) -> None:
-        """Follows the metadata of a node that has started."""
+        """Watches the metadata of a node that has started."""
         broker = machine.broker
         if broker is None:
             return
@@ -192,7 +192,7 @@ class Watcher:
         return f"{where} {'nobody' if partition.leader == NO_NODE else f'n{partition.leader}'}"
 
     def elected_unclean(self, key: Key, first: int) -> None:
-        """Takes note that an unclean election has taken the committed records from `first` on."""
+        """Notes that an unclean election has discarded the committed records from `first` on."""
         high, epoch = self._committed.get(key, (0, NO_NODE))
         self._committed[key] = (min(high, first), epoch)
 
@@ -262,7 +262,8 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Notes if all replicas know the newest leader. A replica that does not may still take writes as leader."""
+        """Records since when all replicas know the newest leader; a replica that does not know it may still accept
+        writes as leader."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
         if newest is not None and all(

@@ -270,7 +270,7 @@ class Endpoint(asyncio.Transport):
             self.close()
 
     def _joined(self, first: bytes) -> bytes:
-        """Returns `first` alone or, at random, joined with all pieces received after it."""
+        """Returns `first` alone or, at random, joined with all bytes received after it."""
         received = self._received
         if isinstance(received[0], _Signal) or self._fabric.random.random() >= self._fabric.join:
             return first

@@ -77,7 +77,8 @@ class SimDisk:
             raise DiskError(errno.EIO, "the process is dead", path)
 
     def change(self, kind: str, path: str, size: int = 0) -> None:
-        """Called before every change of a file. Raises DiskError, or kills the process, if a fault demands it."""
+        """Called before every change of a file: raises DiskError, or kills the process, if a fault was planned for this
+        change."""
         self._alive(path)
         self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
         if self.on_step is not None:

@@ -93,7 +93,8 @@ class Environment:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Turns garbage collection off while the block runs; kills all processes that still run at its end."""
+        """A context manager: turns automatic garbage collection off while the block runs, and kills all processes that
+        still run at its end."""
         with collected_by_hand():
             try:
                 yield

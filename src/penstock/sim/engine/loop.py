@@ -45,12 +45,12 @@ class ProcessKilled(BaseException):
 
 
 class ProcessDied(Exception):
-    """The process died before its work was done."""
+    """Raised to a waiter if the process died before its work was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An uncaught exception."""
+    """An uncaught exception of a process."""
 
     time: float
     process: str
@@ -215,7 +215,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.busy_until = max(self.busy_until, self.timeline.now + seconds)
 
     def turn(self) -> None:
-        """Runs all callbacks that are ready now, as one pass of asyncio's loop does."""
+        """Runs all callbacks that are ready now, as one iteration of asyncio's loop does."""
         ready = self.ready
         for _ in range(len(ready)):
             if not ready:

@@ -189,7 +189,7 @@ class Machine:
         await node.start()
 
     def _observe(self, loop: ProcessLoop, event: NodeEvent) -> None:
-        """Passes on an event of the node. Events of a dead process are dropped."""
+        """Passes an event of the node to the run's observers. Events of a dead process are dropped."""
         if not loop.dead:
             self.on_node_event(self, event)
 

@@ -122,7 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host is from `peers`, so that all data of clients has arrived."""
+        """True if every open connection to the host comes from `peers`. Then all bytes that clients have sent to it
+        have arrived."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -132,7 +133,7 @@ class Fabric:
 
 
 class Handshake:
-    """A SYN and its answer."""
+    """The opening of a connection: a SYN and its answer."""
 
     def __init__(self, fabric: Fabric, source: Host, loop: ProcessLoop, target: Host, port: int) -> None:
         self._fabric = fabric

@@ -1,4 +1,7 @@
-"""Names the kind of each message on a connection and of each step on a disk, from its bytes or its path."""
+"""Names the kind of each message on a connection and of each step on a disk, from its bytes or its path.
+
+A point is a place of a run at which a fault can be injected (`plan.points`); its kind is part of its name.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ NAMES = {key: api.name for key, api in APIS.items()}
 
 
 class Frame(NamedTuple):
-    """A frame whose head has just been written completely."""
+    """A request or response frame whose header has just been written completely."""
 
     name: str
-    """Name of its API."""
+    """Name of the frame's API."""
     start: int
-    """Index of its first byte in the bytes written; 0 if the frame began in an earlier write."""
+    """Index of the frame's first byte in the bytes written; 0 if the frame began in an earlier write."""
 
 
 class _Written:

@@ -22,12 +22,14 @@ NAMED = 3
 
 
 class EndlessTurnError(KeyboardInterrupt):
-    """A turn does not end. A KeyboardInterrupt, because asyncio keeps all other exceptions in the task."""
+    """Raised inside a callback of an event loop that does not end. It is a KeyboardInterrupt, because asyncio keeps all
+    other exceptions in the task."""
 
 
 @contextmanager
 def watched(timeline: Timeline, cpu_s: float = TURN_CPU_S) -> Iterator[None]:
-    """Raises EndlessTurnError inside a turn that takes too much CPU time. Does nothing outside the main thread."""
+    """Raises EndlessTurnError inside a turn (one iteration of an event loop) that takes too much CPU time. Does nothing
+    outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

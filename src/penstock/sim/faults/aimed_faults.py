@@ -177,7 +177,7 @@ class AimedFaults:
         return partition if partition.is_open else None
 
     def _behind(self, machine: Machine, key: Key) -> bool:
-        """True if the machine is not in the ISR and lacks committed records."""
+        """True if the machine's replica is not in the ISR and lacks committed records."""
         image = self._partition(key)
         if image is None or machine.node_id in image.isr:
             return False
@@ -246,7 +246,7 @@ class AimedFaults:
         await asyncio.sleep(ARRIVED_S)
 
     def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
-        """Cuts two machines off from each other only."""
+        """Cuts the links between two machines; both still reach all others."""
         return self._cut([(one.name, other.name), (other.name, one.name)])
 
     def _isolated(self, machine: Machine) -> AbstractContextManager[None]:

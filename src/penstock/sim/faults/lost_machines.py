@@ -57,7 +57,8 @@ class LostMachines:
         return {machine: kind for machine, (kind, _) in self._lost.items()}
 
     def covered(self, machine: Machine, kind: str) -> bool:
-        """True if acknowledged records survive the loss of this machine as well."""
+        """True if acknowledged records survive even if this machine is lost in addition to those that have not
+        recovered."""
         if not machine.holds_partitions and kind == POWER:
             return True  # metadata is always synced
         if kind == POWER and self._plan.fsync_everywhere:
@@ -66,7 +67,7 @@ class LostMachines:
         return len({*counted, machine}) <= self._plan.losses_covered
 
     def spared(self, machine: Machine) -> None:
-        """Removes the machine's disk fault, which ended before the node noticed it, from the losses."""
+        """Removes a disk fault of the machine from the losses, because the fault ended before the node noticed it."""
         if self._lost.get(machine, ("", 0))[0] == DISK:
             del self._lost[machine]
 

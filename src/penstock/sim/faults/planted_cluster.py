@@ -106,7 +106,7 @@ def _follower_notes_nothing(old: Any) -> Any:
 
 def _vote_forgotten(old: Any) -> Any:
     def save_state(self: QuorumFiles, state: Any) -> None:
-        """Saves nothing to disk."""
+        """Planted bug: saves nothing to disk."""
 
     return save_state
 
@@ -129,7 +129,7 @@ def _any_marker(old: Any) -> Any:
 
 
 def _checkpoint_believed(old: Any) -> Any:
-    """Trusts the checkpoint, although a power loss may have taken records below it."""
+    """Planted bug: trusts the checkpoint, although a power loss may have erased records below it."""
 
     def update_high_watermark(self: Log, offset: int) -> int:
         if offset > self.high_watermark:
@@ -161,7 +161,7 @@ def _index_stays(old: Any) -> Any:
 
 
 def _shrunk_at_once(old: Any) -> Any:
-    """Uses the smaller ISR before the controller has accepted it."""
+    """Planted bug: uses the smaller ISR before the controller has accepted it."""
 
     def submit(self: IsrChanges, partition: Partition) -> None:
         leading = partition.leading

@@ -24,7 +24,7 @@ def _swaps_removed(old: Any) -> Any:
 
 def _not_waited(old: Any) -> Any:
     async def when_committed(uncommitted: Any, limit_s: float) -> None:
-        """Returns before the markers are committed."""
+        """Planted bug: returns before the markers are committed."""
 
     return when_committed
 

@@ -1,4 +1,5 @@
-"""Counts the points that a run passes, with the role of the machine at that moment, and stops at the chosen ones."""
+"""Counts the points (places at which a fault can be injected, see `plan.points`) that a run passes, with the role of
+the machine at each, and injects faults at the chosen ones."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ COORDINATOR, LEADER, FOLLOWER = "coordinator", "leader", "follower"
 
 
 class PointCounter:
-    """Counts from `begin` to `end`, draws no random numbers, and adds nothing to the trace unless a fault happens."""
+    """Counts the points from `begin` to `end`. Draws no random numbers, and adds nothing to the trace unless a fault
+    happens."""
 
     def __init__(self, target: FaultTarget, loop: ProcessLoop, *, record: bool) -> None:
         self._target = target
@@ -113,7 +115,8 @@ class PointCounter:
             self._faults.at_disk(fault, point, machine, path)
 
     def _role_for(self, machine: Machine, kind: FileKind) -> str:
-        """Returns the role of the machine for the partition that a file belongs to; else its role as a whole."""
+        """Returns the role of the machine in the partition that a file belongs to; if the file belongs to no partition,
+        the role of the machine as a whole."""
         if kind.partition < 0 or machine.state is not State.SERVING:
             return self._role(machine)
         if kind.topic == METADATA_LOG:

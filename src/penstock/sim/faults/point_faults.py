@@ -1,7 +1,7 @@
-"""Carries out the faults at chosen points: see `plan.points` for the kinds of points and faults.
+"""Injects the faults at chosen points of a run; `plan.points` defines the kinds of points and of faults.
 
 A fault runs inside the step of the process that reached the point. All numbers (how long, how bad) are drawn from a
-stream of the point's own, so that the same seed and choice give the same run.
+random stream of that point, so that the same seed and choice give the same run.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class PointFaults:
         self._ended = False
 
     def own(self, end: Endpoint) -> bool:
-        """True if this end belongs to a copy of a request."""
+        """True if this end belongs to a connection over which a copied request was sent."""
         return end.loop is self._loop or end.peer.loop is self._loop
 
     def end(self) -> None:
-        """Releases everything that is held; paused machines go on when they are healed."""
+        """Releases everything that faults still hold back. Paused machines go on when they are healed."""
         self._ended = True
         for stream in list(self._held):
             self._release(stream)
@@ -190,14 +190,14 @@ class PointFaults:
         return random.choice((Severity.SOME, Severity.SOME, Severity.EVERYTHING))
 
     def _allowed(self, kind: str, machine: Machine) -> str:
-        """Returns KILL instead of POWER if acknowledged records would not survive this power loss."""
+        """Returns KILL for a power loss that acknowledged records would not survive; else returns `kind`."""
         return KILL if kind == POWER and not self._target.losses.covered(machine, POWER_LOSS) else kind
 
     def _carried_out(self, fault: str, kind: str) -> str:
         return fault.replace(POWER, KILL) if kind == KILL else fault
 
     def _stop_soon(self, point: Point, fault: str, machine: Machine, kind: str, random: Random) -> None:
-        """Stops a machine as soon as the running step is over."""
+        """Stops a machine (kill, power loss or pause) as soon as the running step is over."""
         kind = self._allowed(kind, machine)
         self._note(point, self._carried_out(fault, kind), f"{kind} of {machine.name}")
         timeline = self._target.timeline

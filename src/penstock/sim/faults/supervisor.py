@@ -38,7 +38,7 @@ class Supervisor:
             self._not_serving[machine].set()
 
     def operate(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begins `work`, which an operator does after a fault, and does not wait for its end."""
+        """Starts `work`, which an operator does after a fault, as a task, and does not wait for its end."""
         self.operations.append(asyncio.ensure_future(work))
 
     async def supervise(self, machine: Machine) -> None:

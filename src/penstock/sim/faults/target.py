@@ -1,4 +1,5 @@
-"""The target of faults: machines, links and actors of a run, losses not yet recovered from, and the run's story."""
+"""The target of faults: the machines, links and actors of a run, the losses that machines have not recovered from, and
+the run's story."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ class FaultTarget:
         self.restart(machine, off_s)
 
     def repaired(self, machine: Machine, incarnation: int) -> None:
-        """Restarts a node that has taken its disk offline, now that the disk works again."""
+        """Restarts a node that has taken its disk offline; called when the disk works again."""
         if machine.state is State.SERVING and machine.incarnation == incarnation and not machine.offline:
             self.losses.spared(machine)
         if machine.state is State.SERVING and machine.offline:

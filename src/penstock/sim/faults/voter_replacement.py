@@ -66,7 +66,8 @@ class VoterReplacement:
 
 
 async def put_back(session: Session, machine: Machine) -> None:
-    """Replaces the voter of the machine's old disk by a voter of its new disk; retries until the new disk votes."""
+    """Removes the voter of the machine's old disk from the quorum and adds the voter of its new disk; retries until the
+    new disk votes."""
     while True:
         try:
             async with session.client() as client:

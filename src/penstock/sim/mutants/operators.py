@@ -43,7 +43,8 @@ SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One possible bug: what it is called, where it is, how it looks, and how the tree is changed."""
+    """A possible bug: the operator that makes it, its place in the code, its text, and a function that changes the
+    syntax tree."""
 
     operator: str
     line: int
@@ -163,7 +164,8 @@ def _swapped(block: Block, index: int) -> Iterator[Change]:
 
 
 def _order_matters(first: ast.stmt, second: ast.stmt) -> bool:
-    """True unless both set a field from values that no call computes: such an exchange changes nothing."""
+    """True unless both statements set a field from values that no call computes: to exchange such statements changes
+    nothing."""
     calls = [any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(each)) for each in (first, second)]
     if any(calls):
         return True

@@ -14,7 +14,7 @@ from penstock.sim.mutants.worker import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one way of testing did to one mutant."""
+    """The result of testing one mutant in one way (unit tests or simulator)."""
 
     id: str
     by: str

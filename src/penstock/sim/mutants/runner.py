@@ -79,7 +79,8 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs the rotation, again from the start if the run that killed the mutant also fails without it."""
+        """Runs simulated runs (`worker.rotation`) until one kills the mutant. If that run also fails without the
+        mutant, it is left out and the rotation starts again."""
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing))

@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, command: str) -> Run:
-        """Returns the run whose command this is."""
+        """Parses a command line, and returns the run that it describes."""
         words = shlex.split(command)[2:]
         options = list(zip(words[::2], words[1::2]))
         given = dict(options)
@@ -106,7 +106,7 @@ class _Reporter:
 
 
 def limit(cpu_s: float) -> None:
-    """Ends this process by a signal when it has used so much CPU time from now on."""
+    """Sets a CPU time limit: a signal ends this process when it has used `cpu_s` more seconds."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 
@@ -119,7 +119,7 @@ class UnitTask(NamedTuple):
 
     paths: Sequence[str]
     most_failures: int = 1
-    """The run stops after so many; 0 runs all tests."""
+    """The test run stops after this many failures; 0 runs all tests."""
     deselected: Sequence[str] = ()
     """Tests that fail without a mutant."""
 

@@ -1,4 +1,8 @@
-"""Coverage of points: how often each fault has happened at each kind of point, by the role of the machine it hit."""
+"""Coverage of points: how often each kind of fault was injected at each kind of point, by the role of the machine it
+hit.
+
+A point is a message or a step on a disk at which a fault can be injected (see `points`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ VERSION = 1
 
 
 class Coverage:
-    """Counts per cell. A cell with count 0 could have been covered: some run passed such a point."""
+    """The count of injected faults for each cell (see `points.Cell`). A cell with count 0 was possible: some run passed
+    such a point."""
 
     def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
         self.counts: dict[Cell, int] = dict(counts or {})

@@ -46,7 +46,7 @@ BEFORE_A_STOP = frozenset({DROP, HOLD, REORDER, DUPLICATE})
 
 
 class PointChoice:
-    """Chooses faults for the runs of one plan."""
+    """Chooses faults at points for the runs of one plan."""
 
     def __init__(self, log: PointLog, coverage: Coverage, random: Random) -> None:
         self._passed = log.passed
@@ -77,7 +77,8 @@ class PointChoice:
         return tuple(PointFault(point.kind, point.nth, faults) for point, faults in in_order)
 
     def _next(self, cells: Iterable[Cell]) -> Cell:
-        """Returns one of the cells of a kind that were hit least, of a kind that was hit least, at random."""
+        """Returns a random cell among the least covered ones: of the kinds of points that were hit least, the cells
+        that were hit least."""
         by_kind: dict[str, dict[Cell, int]] = {}
         for cell in cells:
             count = self._coverage.counts.get(cell, 0) + self._chosen.get(cell, 0)

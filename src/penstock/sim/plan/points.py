@@ -1,4 +1,4 @@
-"""Points: the steps of a run at which a fault can be placed, and the faults that are placed there.
+"""Points: the places of a run at which a fault can be injected, and the faults that can be injected there.
 
 A point is a message between two processes or a step on a disk. It has a kind, and a number among the points of its
 kind: `AlterPartition answer#3` is the third answer to an AlterPartition request since the faults of the run began. A

@@ -15,7 +15,7 @@ class Profile:
     cluster_faults: tuple[str, ...] = ()
     """Additional kinds in a cluster of several machines."""
     aimed: tuple[str, ...] = ()
-    """Additional kinds that wait for their moment, in a share of the seeds."""
+    """Additional kinds of faults that wait for a certain request or election; only a share of the seeds has them."""
     aimed_share: float = 0.0
     aimed_every_s: float = 15.0
 

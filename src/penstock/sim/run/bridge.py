@@ -126,7 +126,7 @@ class BridgedCluster:
             self._wake = self._loop.call_later(0, self._pump)
 
     def _pump(self) -> None:
-        """Runs the simulation up to the real time, then waits for its next event."""
+        """Runs the simulation until its virtual time equals the real time, then waits for its next event."""
         loop, timeline = self._loop, self.timeline
         began = loop.time()
         now = began - self._zero

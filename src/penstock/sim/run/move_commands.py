@@ -52,7 +52,8 @@ class MoveCommands:
         return await self._in(machine, ask())
 
     async def moves(self, what: str = "settled", on: str = "n1") -> str:
-        """Waits until all moves have ended and shows those that are new; with `now`, shows moves under way."""
+        """Waits until all moves have ended, and shows the moves that ended since the last command. With `now`, shows
+        the moves under way instead."""
         machine = self._environment.machine(on)
 
         async def settle() -> str:

@@ -473,7 +473,7 @@ class ScenarioRunner:
         return ""
 
     async def do_in_sync(self, place: str, within: str = "60") -> str:
-        """Waits until every replica is in sync."""
+        """Waits until every replica of the partition is in the ISR."""
         topic, index = _partition(place)
         async with asyncio.timeout(float(within)):
             while True:

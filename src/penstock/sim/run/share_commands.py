@@ -1,4 +1,4 @@
-"""Commands of scenarios about share groups: members that join, take records and answer for them."""
+"""Commands of scenarios about share groups: members join, fetch records and acknowledge them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ShareCommands:
         return await self._as(name, work)
 
     async def take(self, name: str, count: str = "1", within: str = str(PATIENCE_S)) -> str:
-        """Fetches until the member gets so many records. Shows each as value@offset#deliveries."""
+        """Fetches until the member has got `count` records. Shows each as value@offset#deliveries."""
 
         async def work(role: Participant) -> str:
             found: list[Delivered] = []
@@ -81,7 +81,7 @@ class ShareCommands:
 
     def _answer(self, kind: Acknowledge) -> Callable[..., Awaitable[str]]:
         async def answer(name: str, *values: str) -> str:
-            """Answers for records that the member has taken. Shows whether the answers are stored."""
+            """Acknowledges records that the member has fetched. Shows whether the acknowledgements are stored."""
 
             async def work(role: Participant) -> str:
                 member = self._members[name]
@@ -95,7 +95,7 @@ class ShareCommands:
         return answer
 
     async def hang_up(self, name: str) -> str:
-        """Closes the member's connections without a word, as a process that dies."""
+        """Closes the member's connections without leaving the group, as a process that dies does."""
 
         async def work(role: Participant) -> str:
             member = self._members.pop(name)

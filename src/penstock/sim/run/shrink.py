@@ -98,7 +98,7 @@ class _Shrinking:
     def _reduce(self, items: list[int], plan_with: Callable[[list[int]], Plan]) -> None:
         """Leaves out items (faults or actors) without which the run still fails.
 
-        Tries all of them at once first, then parts of half that size, and so on.
+        First tries to leave out all of them at once, then groups of half that size, and so on.
         """
         size = len(items)
         while size >= 1 and items and self._left > 0:

@@ -462,7 +462,7 @@ async def _all(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _excused(error: BaseException) -> bool:
-    """True if a disk fault explains the error."""
+    """True if an injected disk fault explains the error."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -36,5 +36,5 @@ class Cast:
             self._actors.append(ActorPlan(index, kind, params))
 
     def plan(self, **changes: Any) -> Plan:
-        """Returns the plan with these actors instead of its own, and with `changes`."""
+        """Returns the plan with these actors in place of its own actors, and with the fields in `changes` replaced."""
         return replace(self._plan, actors=tuple(self._actors), **changes)

@@ -1,4 +1,5 @@
-"""Share: groups of share consumers that accept, release and reject records, and die with records in their hands."""
+"""Share: groups of share consumers that accept, release and reject records, and that die before they have acknowledged
+records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compacts a log batch by batch: decides which records stay, and builds the batch that keeps them.
 
-A round has two passes over the same batches. First an `OffsetMap` learns the latest offset of each key in the dirty
-part. Then a `Compactor` returns each batch unchanged, thinned out, emptied, or not at all:
+One compaction of a log (a round) reads the same batches twice. First an `OffsetMap` collects the latest offset of each
+key in the dirty part. Then a `Compactor` returns each batch unchanged, with fewer records, with none, or not at all:
 
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
   because a producer's last sequence number is computed from these.
@@ -38,7 +38,7 @@ _DIGEST_SIZE = 16
 
 
 class AbortedTransaction(Protocol):
-    """The fields of a transaction index entry that compaction needs."""
+    """The fields of an entry of the transaction index that compaction needs."""
 
     @property
     def producer_id(self) -> int: ...
@@ -49,14 +49,16 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Where a producer's state is: at `last_data_offset` or, if that is None, in a marker of `producer_epoch`."""
+    """Says which batch holds a producer's state: the one at `last_data_offset` or, if that is None, a marker of
+    `producer_epoch`."""
 
     last_data_offset: int | None
     producer_epoch: int
 
 
 def fingerprint(key: bytes) -> bytes:
-    """Returns a key of less than 16 bytes itself, else a digest of 16 bytes. So no short key equals a digest."""
+    """Returns a key of less than 16 bytes as it is, and a 16-byte digest of a longer key. So no short key equals a
+    digest."""
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
@@ -77,7 +79,7 @@ class TransactionScan:
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
 
     def data_is_aborted(self, header: BatchHeader) -> bool:
-        """Takes note of a data batch. Returns True if the batch belongs to an aborted transaction."""
+        """Takes note of a data batch for later markers. Returns True if the batch belongs to an aborted transaction."""
         self._start_up_to(header)
         if not header.is_transactional:
             return False
@@ -89,7 +91,8 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Takes note of a control batch. Returns True for a marker if this round met no batch of its transaction."""
+        """Takes note of a control batch. Returns True for a marker if this compaction has read no batch of its
+        transaction."""
         self._start_up_to(header)
         if header.records_count == 0:
             return True  # emptied in an earlier round
@@ -127,7 +130,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def add_batch(self, header: BatchHeader, batch: Buffer, transactions: TransactionScan) -> bool:
-        """Adds the keys of a batch. Returns False if the map is full; then the round ends before this batch."""
+        """Adds the keys of a batch. Returns False if the map is full; then this compaction ends before the batch."""
         if header.is_control:
             transactions.marker_is_spent(header, batch)
         elif not transactions.data_is_aborted(header) and not self._add_records(header, batch):
@@ -162,7 +165,8 @@ class CompactionStats:
 
 @dataclass(slots=True)
 class Compactor:
-    """Runs the second pass. `upper_bound_offset` is the first offset that this round does not compact."""
+    """Decides which records of each batch stay. `upper_bound_offset` is the first offset that this compaction does not
+    reach."""
 
     offsets: OffsetMap
     transactions: TransactionScan

@@ -80,7 +80,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_size: int) -> bytes:
-    """Reverses `compress`. Raises if the result has more than `max_size` bytes."""
+    """Decompresses data that `compress` made. Raises KafkaError if the result has more than `max_size` bytes."""
     match codec_of(codec):
         case Codec.NONE:
             return _limited(bytes(data), max_size)

@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """Parses the header at `pos`. Raises if fewer than 61 bytes follow; checks nothing else."""
+    """Parses the batch header at `pos`. Raises KafkaError if fewer than 61 bytes follow; checks nothing else."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buf, pos))
     except struct.error:

@@ -1,6 +1,7 @@
 """Finds a record by its time inside one batch; the caller skips whole batches by their max timestamp.
 
-The records are unpacked already. A client decides how many there are, so both look-ups work in slices.
+The records are unpacked already. A client decides how many there are, so both searches are generators that give up the
+event loop now and then (see `scan`).
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """Decodes all records. Nearly all numbers take one byte; these are decoded in line, because a call costs more."""
+    """Decodes all records of a batch. Nearly all numbers take one byte; these are decoded in line, because a call costs
+    more."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None

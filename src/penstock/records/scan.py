@@ -1,7 +1,7 @@
-"""Passes quickly over a batch's records and decodes only the wanted parts.
+"""Walks over a batch's records quickly and decodes only the wanted parts.
 
-A client decides how many records a batch holds. So passes on the event loop work in slices: each is a generator that
-yields after every `SLICE_RECORDS` records and returns its result at the end.
+A client decides how many records a batch holds. So a walk on the event loop is a generator: it yields after every
+`SLICE_RECORDS` records (a slice), so that other tasks can run, and returns its result at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SMALL_UNPACKED_BYTES = 64 * 1024
 
 
 def finish(work: Slices[T]) -> T:
-    """Runs all slices without a pause and returns the result: for short work and for helper processes."""
+    """Runs the generator `work` to its end without giving up the event loop, and returns its result. Used for small
+    batches and in helper processes."""
     while True:
         try:
             next(work)
@@ -51,7 +52,8 @@ def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 
 class RawRecord(NamedTuple):
-    """A record and its bytes: `tail` is everything after the timestamp, to be written again unchanged."""
+    """A record with its key decoded. `tail` is the undecoded rest of its bytes after the timestamp, to be written again
+    unchanged."""
 
     attributes: int
     timestamp_delta: int
@@ -124,7 +126,7 @@ def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[
 
 
 def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, int]]]:
-    """Yields slices of the unpacked records: lists of (offset, timestamp)."""
+    """Yields lists of (offset, timestamp) of the unpacked records, at most `SLICE_RECORDS` per list."""
     append_time = header.max_timestamp if header.log_append_time else None
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     end = len(data)

@@ -125,7 +125,7 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordsError(KafkaError):
-    """A refusal of a batch. It lists the records that caused it, for the response."""
+    """Raised if a batch is refused because of some of its records. It lists these records for the response."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -133,14 +133,15 @@ class InvalidRecordsError(KafkaError):
 
 
 class NotOneBatchError(KafkaError):
-    """The request does not have exactly one record batch for the partition."""
+    """Raised if a produce request does not have exactly one record batch for the partition."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 class Prepared(NamedTuple):
-    """The result of examining a batch under `rules`. `payload` is None if the payload is not recompressed."""
+    """The result of examining a batch under `rules`. `payload` has the recompressed records; None if they keep the
+    client's codec."""
 
     rules: AppendRules
     max_timestamp: int
@@ -148,7 +149,7 @@ class Prepared(NamedTuple):
 
 
 class UnpackFirstError(Exception):
-    """The batch is too large to be examined during its append: prepare it and append it again."""
+    """Raised if a batch is too large to be examined during its append: the caller prepares it and appends it again."""
 
     def __init__(self, header: BatchHeader, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
         super().__init__("The batch has to be unpacked before it is appended.")
@@ -327,7 +328,8 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """True if the client did not set the max timestamp. As in Kafka, the records' largest time is used then."""
+    """True if the client did not set the max timestamp of the batch. As in Kafka, the largest timestamp of its records
+    is used then."""
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
@@ -341,7 +343,8 @@ def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, n
 
 
 def inspecting(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
-    """Examines an unpacked batch of a client. Returns the largest timestamp. Raises KafkaError for a bad batch."""
+    """Examines the unpacked records of a client's batch. Returns their largest timestamp. Raises KafkaError for a bad
+    batch."""
     if rules.keys_required:
         yield from _check_keys(header, data)
     return (yield from _inspecting_times(header, data, rules, now_ms))
@@ -360,7 +363,8 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """Returns the records in the topic's codec; None to keep the client's codec. May take long (zstd level 22)."""
+    """Returns the records compressed with the topic's codec; None if the batch keeps the client's codec. May take long
+    (zstd level 22)."""
     if rules.codec is None or not _changes_codec(header, rules):
         return None
     return compress(rules.codec, data, rules.level)

@@ -61,7 +61,8 @@ _KEPT_BELOW = 0x4000
 
 
 class _Varints(dict[int, bytes]):
-    """A table of encoded numbers. Small ones are encoded only once, because nearly all lengths and deltas are small."""
+    """A table of encoded numbers. Small numbers are encoded only once, because nearly all lengths
+    and deltas are small."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = varint(value)

@@ -256,9 +256,9 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
 
 
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
-    """Returns how many records from `pos` on have the length of the record before `pos`, which spans `step` bytes.
+    """Returns how many records from `pos` on have the same length as the record before `pos`, which takes `step` bytes.
 
-    The number is exact: a record with the same length field spans `step` bytes, so the next record starts `step` bytes
+    The number is exact: a record with the same length field takes `step` bytes, so the next record starts `step` bytes
     further.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)

@@ -80,7 +80,7 @@ def _java(bundled_only: bool) -> Finding:
 
 
 def _source() -> Finding:
-    """Checks that `pyspark_penstock` is installed, the module by which Spark finds the data source."""
+    """Checks that the package `pyspark_penstock` is installed, because Spark finds the data source through it."""
     if find_spec("pyspark_penstock") is None:
         return Finding(
             "data source",

@@ -184,7 +184,8 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Yields portions of whole batches, some megabytes each. Portions that end before `start` are left out."""
+    """Yields the bytes of a segment in portions of whole batches, some megabytes each. Portions that end before `start`
+    are left out."""
     position = segment.position
     size = READ_BYTES
     while True:

@@ -32,7 +32,7 @@ exec "{java}" "$@"
 
 
 class NoJavaError(Exception):
-    """No Java is new enough; the message lists the Javas that were found and says what to install."""
+    """Raised if no Java is new enough; the message lists the Javas that were found and says what to install."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ _FOLDING = re.compile(r"\(\?[a-zA-Z]*i")
 
 
 class PatternError(ValueError):
-    """The pattern is invalid; the message says why, without a full stop."""
+    """Raised if the pattern is invalid; the message says why, without a full stop."""
 
 
 def java_pattern(text: str) -> re.Pattern[str]:

@@ -49,7 +49,7 @@ class Position:
     """
 
     everywhere: int | None = None
-    """EARLIEST or LATEST."""
+    """EARLIEST or LATEST for all partitions."""
     timestamp_ms: int | None = None
     offsets: Mapping[TopicPartition, int] | None = None
     timestamps: Mapping[TopicPartition, int] | None = None
@@ -64,7 +64,8 @@ class ValueOptions:
     format: str = "binary"
     schema: str | None = None
     bad: str = "column"
-    """`column`, `fail`, or `topic:` and the name of the topic that bad records go to."""
+    """What happens to bad records: `column`, `fail`, or `topic:` and the name of the topic to which
+    they are written."""
     message: str | None = None
     descriptor: str | None = None
     delimiter: str = ","
@@ -79,7 +80,7 @@ class SourceOptions:
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
     starting: Position | None = None
-    """None: the default, earliest for a batch and latest for a stream."""
+    """Where reading starts. None stands for the default: earliest for a batch, latest for a stream."""
     ending: Position = Position(everywhere=LATEST)
     strict_start_time: bool = True
     fail_on_data_loss: bool = True

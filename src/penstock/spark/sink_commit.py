@@ -87,7 +87,7 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
 
 
 def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared]) -> None:
-    """Aborts the transactions that this attempt prepared. Called after a task failed.
+    """Aborts the transactions that this attempt of the batch prepared. Called after a task failed.
 
     Aborts nothing if the batch was decided.
     """

@@ -66,7 +66,8 @@ def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
 
 
 def cuts(rows: Rows, batch_bytes: int) -> list[tuple[int, int]]:
-    """Returns the row ranges of batches of at most `batch_bytes`. A single larger record is a batch of its own."""
+    """Returns the ranges of rows that become batches of at most `batch_bytes`. A single larger record is a batch of its
+    own."""
     ends = np.cumsum(_byte_lengths(rows.keys) + _byte_lengths(rows.values) + _header_lengths(rows) + RECORD_OVERHEAD)
     found, start, before = [], 0, 0
     room = batch_bytes - BATCH_OVERHEAD

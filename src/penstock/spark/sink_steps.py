@@ -1,6 +1,6 @@
-"""Names the steps of an exactly-once write. Tests set `on_step` to end a process at each step.
+"""Names the steps of an exactly-once write, at which tests end a process.
 
-In production `on_step` is None.
+`on_step` is called at each step. In production it is None.
 """
 
 from __future__ import annotations

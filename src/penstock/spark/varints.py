@@ -32,9 +32,10 @@ def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
 
 
 def _read_all(data: Array, values: Array, positions: Array) -> tuple[Array, Array]:
-    """Returns the unsigned values of varints of two or more bytes, and the positions after them.
+    """Decodes many varints at once, each at least two bytes long.
 
-    `values` has their first bytes.
+    `values` has the first byte of each varint, and `positions` the position of its second byte. Returns the unsigned
+    values, and the position after each varint.
     """
     byte = data.take(positions, mode="clip")
     values = (values & 0x7F) | ((byte & 0x7F).astype(np.int64) << 7)

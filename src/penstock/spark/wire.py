@@ -67,7 +67,7 @@ class WireReader:
         return (await self.answer(offset))[1]
 
     async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
-        """Fetches data from `offset` on.
+        """Fetches data from `offset` on. Returns the leader's answer for the partition, and the data in it.
 
         The offset is below the high watermark, so the data exists unless the leader is just changing.
         """

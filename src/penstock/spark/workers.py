@@ -60,7 +60,7 @@ def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
 
 @cache
 def settle() -> None:
-    """Freezes the objects that the first task loaded, so that no garbage collection scans them.
+    """Freezes the Python objects that the first task loaded, so that no later garbage collection scans them.
 
     A Spark worker collects garbage after every task; with all imported modules that takes longer than a small task.
     """

@@ -32,7 +32,7 @@ class Pace:
     """True: keep running for new records. False: end at the offsets that were the newest at the start."""
     every: str = "1 second"
     max_offsets: int | None = None
-    """Most offsets in one batch."""
+    """The largest number of offsets in one batch."""
 
     @property
     def trigger(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Archives the sealed segments of a topic, with one task for each partition.
 
-The archive consists of pieces, each written once. If a task can read the partition's directory, a piece is a segment
-file, byte for byte; otherwise its bytes are fetched from the broker and cut at the size of a segment. Only committed
-records are archived. Records wait until their segment is sealed, unless they are so old that retention might delete
-them before that. A reader of archive and topic (`archive.read_with_archive`) reads the archive first, and then
-continues in the topic.
+The archive consists of pieces: a piece is a file of consecutive batches of one partition, and is written once. If a
+task can read the partition's directory, a piece is a copy of a segment file; otherwise its bytes are fetched from the
+broker, and a piece ends when it has the size of a segment. Only committed records are archived. Records wait until
+their segment is sealed, unless they are so old that retention might delete them before that. A reader of archive and
+topic (`archive.read_with_archive`) reads the archive first, and then continues in the topic.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ from penstock.spark.tasks import after_loss, directory_of, wire_reader
 @dataclass(frozen=True, slots=True)
 class Limits:
     segment_bytes: int
-    """Size at which a fetched piece is cut."""
+    """Size at which a piece that is fetched from the broker ends."""
     due_before_ms: int
-    """A piece whose first batch is older than this time is archived, sealed or not."""
+    """A piece (a file of the archive) whose first batch is older than this time is archived, even if its segment is not
+    sealed."""
     everything: bool
-    """Archive all committed records, sealed or not."""
+    """True if all committed records are archived, even those in segments that are not sealed."""
 
     def takes(self, oldest_ms: int | None) -> bool:
-        """True if a piece is archived although its segment is not sealed.
+        """Decides whether to archive a piece (a file of consecutive batches) although its segment is not sealed.
 
-        `oldest_ms` is the timestamp of the piece's first batch, None if the piece has no batch.
+        `oldest_ms` is the timestamp of the piece's first batch, None if the piece has no batch. Returns True if the
+        first batch is older than `due_before_ms`, or if everything is archived.
         """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 
@@ -67,14 +69,15 @@ class Chunk:
     start: int
     after: int
     sealed: bool = False
-    """A segment ends after this chunk."""
+    """True if a segment ends after this chunk."""
     on_wire: bool = False
     unwanted: bool = False
-    """This chunk and all after it are left to a later run."""
+    """True if this chunk and all chunks after it are left to a later run."""
 
 
 def archive_segments(spark: Any, topic: Topic, path: str, *, everything: bool = False) -> list[Written]:
-    """Archives the segments of a topic, and returns the pieces that this call wrote. Raises SourceError."""
+    """Archives the segments of a topic, and returns the pieces (archive files) that this call wrote. Raises
+    SourceError."""
     place = place_for(spark, path)
     jobs = plan(topic, place, everything=everything, now_ms=time.time_ns() // 1_000_000)
     return [each for found in spread(spark, jobs, archive_partition) for each in found]

@@ -22,7 +22,7 @@ READ_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 1 << 30
 
 Stretch = tuple[int, Sequence[Part]]
-"""A partition, and the parts of it that one task reads in order."""
+"""A partition, and the parts of its archive that one task reads in order."""
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
@@ -95,7 +95,7 @@ def arrow_schema() -> Any:
 
 
 def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[list[Batch]]:
-    """Yields the committed data batches of a piece, some megabytes at a time. Raises SourceError."""
+    """Yields the committed data batches of a piece (an archive file), some megabytes at a time. Raises SourceError."""
     described = manifest(store, topic, partition, part.piece)
     hidden = set(described["hidden"])
     name = f"{directory_of(topic, partition)}/{part.piece.stem}.log"
@@ -124,7 +124,8 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Yields portions of whole batches. If bytes are left after the last whole batch, yields them last."""
+    """Yields the bytes of an archive file in portions of whole batches. If bytes are left after the last whole batch,
+    yields them last."""
     rest = b""
     wanted = READ_BYTES
     while data := file.read(wanted):

@@ -39,12 +39,14 @@ class Piece:
     first: int
     end: int
     stem: str
-    """The common part of the names of the piece's two files, without the partition's directory and the suffix."""
+    """The common part of the names of a piece's `.log` and `.json` files, without the partition's directory and the
+    suffix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece to read from offset `start` on, because earlier parts have the piece's offsets before `start`."""
+    """A piece (a pair of `.log` and `.json` files) to read from offset `start` on, because earlier pieces have its
+    offsets before `start`."""
 
     piece: Piece
     start: int
@@ -145,7 +147,8 @@ def _json(store: Store, name: str) -> dict[str, Any]:
 
 
 class Spool:
-    """A piece that is being collected. Its end offset, and so its name, is known only when it is complete."""
+    """A piece (a `.log` file of the archive) that is being collected. Its end offset, and so its name, is known only
+    when it is complete."""
 
     def __init__(self, topic: str, partition: int, first: int) -> None:
         self._topic = topic
@@ -158,7 +161,7 @@ class Spool:
         self.first = first
         self.bytes = 0
         self.oldest_ms: int | None = None
-        """The timestamp of its first batch."""
+        """The timestamp of the first batch in the piece."""
 
     def take(self, batches: Iterable[Batch], hidden: Sequence[int]) -> None:
         left_out = set(hidden)

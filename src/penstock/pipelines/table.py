@@ -81,7 +81,7 @@ class TableJob:
 
 
 def start_table(spark: Any, job: TableJob) -> Any:
-    """Checks the job, starts its query and returns it. Raises SourceError."""
+    """Checks the job, starts its Spark query and returns the query. Raises SourceError."""
     job.check()
     check_place(spark, job)
     options = dict(job.pace.limits)

@@ -89,7 +89,7 @@ def _converter(columns: Struct, found: Any, fixed: frozenset[str]) -> Callable[[
 
 
 def _seen(values: Any) -> Seen:
-    """Counts the types in all values of a DataFrame with one column of bytes; tasks return only their counts."""
+    """Counts the types of all JSON values in a DataFrame with one column of bytes. Tasks return only their counts."""
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -83,7 +83,8 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """Runs in a task: returns the outline of each partition, or the reason why it can't be compared."""
+    """Runs in a Spark task: returns the outline of each partition (see `client.comparison`), or the reason why it can't
+    be compared."""
 
     async def each(client: Client, target: Target, room: asyncio.Semaphore) -> Comparison | str:
         async with room:
@@ -101,7 +102,8 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """Runs in a task: compares the ranges of a share. Returns the result, or the reason why the comparison failed."""
+    """Runs in a Spark task: compares the ranges in `share`. Returns the result, or the reason why the comparison
+    failed."""
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))

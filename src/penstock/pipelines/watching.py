@@ -69,7 +69,7 @@ class Watch:
 
 @contextmanager
 def watched(spark: Any) -> Iterator[Watch]:
-    """Watches the jobs that this thread starts inside of the block."""
+    """Watches the Spark jobs that this thread starts inside of the block."""
     context = getattr(spark, "_sc", None)
     watch = Watch(context)
     if context is None:
@@ -85,7 +85,8 @@ def watched(spark: Any) -> Iterator[Watch]:
 
 @contextmanager
 def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
-    """Calls `tell` regularly with the elapsed seconds while the block runs, and once more if it succeeds."""
+    """A context manager: calls `tell` regularly with the elapsed seconds while the block runs, and once more if the
+    block succeeds."""
     began = time.monotonic()
     over = threading.Event()
 
@@ -104,7 +105,8 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """Returns the progress of a job that began `seconds` ago, with its rate and the remaining time at that rate.
+    """Returns a line of text about the progress of a job that began `seconds` ago, with its rate and the remaining time
+    at that rate.
 
     Returns an empty text while `total` is not known.
     """

@@ -26,7 +26,7 @@ class Api(NamedTuple):
     flexible_since: int | None
     listeners: tuple[str, ...]
     latest_unstable: bool = False
-    """Whether Kafka keeps `max_version` from clients unless told otherwise (`unstable.api.versions.enable`)."""
+    """True if Kafka does not offer `max_version` to clients by default (`unstable.api.versions.enable`)."""
 
     @property
     def module(self) -> str:
@@ -164,5 +164,6 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Returns the header version. It is 0 for ApiVersions, so that clients can read it whatever version they sent."""
+    """Returns the version of the response header. It is 0 for ApiVersions, so that clients can read the response
+    whatever version they sent."""
     return 1 if key != API_VERSIONS and is_flexible(key, version) else 0

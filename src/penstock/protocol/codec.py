@@ -65,7 +65,7 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
 
 
 def encode_parts(message: Message, version: int) -> list[Any]:
-    """Encodes to chunks. The record sets among the chunks are the same objects as in the message."""
+    """Encodes a message to a list of chunks. Record sets are chunks of their own and are not copied."""
     write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
     return write(message)
 

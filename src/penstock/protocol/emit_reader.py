@@ -51,7 +51,8 @@ def has_records(cls: "type[Struct]", version: int) -> bool:
 
 
 def emit_reader(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
-    """Returns source and namespace of `read(buf, p, limit=MAX_ELEMENTS) -> (message, position after it)`."""
+    """Returns the source and the namespace of the function `read(buf, p, limit=MAX_ELEMENTS) -> (message, position
+    after it)`."""
     emitter = _Reader(version, flexible, views=has_records(cls, version))
     return emitter.function(cls), emitter.source.namespace
 
@@ -122,7 +123,8 @@ class _Reader:
             self.flush()
 
     def default(self, field: "Field", target: str) -> None:
-        """Emits code that sets the default. Fills structs in line, because constructors take three times as long."""
+        """Emits code that sets a field to its default. Sets the fields of structs in line, because constructors take
+        three times as long."""
         if field.scalar_default() is not ... or not isinstance(field.item, type) or field.kind == "array":
             self.source.line(f"{target} = {default_expression(self.source, field)}")
             return
@@ -167,7 +169,7 @@ class _Reader:
             self.source.line(f"{target} = {inner}")
 
     def length(self, kind: str, compact: bool, nullable: bool, name: str) -> None:
-        """Emits code that reads a length into `n`: -1 for null, where null is allowed."""
+        """Emits code that reads a length into the variable `n`: -1 for null, where null is allowed."""
         source = self.source
         if compact:
             self.group("n", "B")

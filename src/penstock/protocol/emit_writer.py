@@ -33,7 +33,7 @@ _NAMESPACE: dict[str, Any] = {
 
 
 def emit_writer(cls: "type[Message]", version: int, flexible: bool) -> tuple[str, dict[str, Any]]:
-    """Returns source and namespace of `write(message) -> list of chunks`."""
+    """Returns the source and the namespace of the function `write(message) -> list of chunks`."""
     emitter = _Writer(version, flexible)
     return emitter.function(cls), emitter.source.namespace
 
@@ -178,7 +178,7 @@ class _Writer:
         source.line(f"{self.append}(b)")
 
     def length(self, letter: str, compact: bool) -> None:
-        """Emits code that writes the collected group and the length `n` after it."""
+        """Emits code that writes the fixed-size fields collected so far, and the length `n` after them."""
         source = self.source
         if not compact:
             self.group("n", letter)
@@ -233,7 +233,8 @@ class _Writer:
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
 
     def unknown_tags(self, unknown: str) -> None:
-        """Emits code for the collected group and the tagged section. If the section is empty, both are one chunk."""
+        """Emits code that writes the fixed-size fields collected so far, and the tagged section. If the section is
+        empty, both are one chunk."""
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
         else:

@@ -9,8 +9,8 @@ from typing import Any
 
 MAX_STRING_BYTES = 0x7FFF
 MAX_ELEMENTS = 1_000_000
-"""The most array elements and unknown tags of one message. Each takes at least a byte, so only frames over a megabyte
-can reach this limit. It bounds the memory that a large frame of tiny elements takes once it is decoded."""
+"""The largest number of array elements and unknown tags in one message. Each takes at least a byte, so only frames over
+a megabyte can reach this limit. It bounds the memory that a large frame of tiny elements takes once it is decoded."""
 
 MAX_ERROR_MESSAGE_BYTES = 1024
 """The longest error message in a response. The middle of a longer one, which may quote a client, is left out."""
@@ -25,19 +25,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 class DecodeError(Exception):
-    """The bytes are not a valid message of the expected type."""
+    """Raised if the bytes are not a valid message of the expected type."""
 
 
 class TooManyElementsError(DecodeError):
-    """The message has more array elements and tags than its frame has bytes, or than the reader allows."""
+    """Raised if a message has more array elements and tags than its frame has bytes, or than the reader allows."""
 
 
 class EncodeError(Exception):
-    """A field has a value that the requested version of the message can't carry."""
+    """Raised if a field has a value that the requested version of the message can't carry."""
 
 
 class UnfitValueError(EncodeError):
-    """The value doesn't fit its field in any version."""
+    """Raised if a value does not fit its field in any version of the message."""
 
 
 def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int, int]:
@@ -98,7 +98,8 @@ def read_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Like `read_length`, but raises DecodeError for a string of more than 32,767 bytes, which is Kafka's limit."""
+    """Reads a length as `read_length` does. Raises DecodeError for a string of more than 32,767 bytes, which is Kafka's
+    limit."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value - 1 > MAX_STRING_BYTES:
         raise DecodeError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
@@ -144,7 +145,7 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """Cuts the middle out of a long error message: subject and remedy are at its start and end."""
+    """Removes the middle of a long error message, because subject and remedy are at its start and end."""
     half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
     start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
     return f"{start} [...] {end}".encode()

@@ -20,7 +20,8 @@ RecordBytes = bytes | bytearray | memoryview
 """A record set: decoded as a memoryview of the frame, encoded as it is given."""
 
 FIRST_OWN_TAG = 10_000
-"""Tagged fields from here on are Penstock's own. Kafka uses the smallest numbers, and skips tags it doesn't know."""
+"""Tagged fields from this number on are Penstock's own. Kafka uses the smallest numbers, and skips tags that it doesn't
+know."""
 
 _LAST_VERSION = 0x7FFF
 _SCALAR_DEFAULTS: dict[str, Any] = {
@@ -44,7 +45,7 @@ def version_range(text: str) -> range:
 
 
 class Field:
-    """One line of a declaration. `item` is the element kind of an array, or the class of a struct."""
+    """A field of a message. `item` is the element kind of an array, or the class of a struct."""
 
     __slots__ = ("default", "flexible", "ignorable", "item", "kind", "name", "nullable", "tag", "tagged", "versions")
 
@@ -85,7 +86,8 @@ class Field:
         return self.tag is not None and (self.tagged is None or version in version_range(self.tagged))
 
     def compact_in(self, version: int, flexible: bool) -> bool:
-        """True if the field's lengths are varints: if the message is `flexible`, or by the field's own versions."""
+        """True if the field's lengths are encoded as varints: in a `flexible` message, or in versions that the field
+        itself declares."""
         if self.flexible is None:
             return flexible
         return version in version_range(self.flexible)
@@ -188,7 +190,7 @@ def struct(
 
 @dataclass_transform(kw_only_default=True)
 class StructMeta(type):
-    """Turns the declared fields into slots."""
+    """The metaclass of structs: turns the declared fields into slots."""
 
     FIELDS: tuple[Field, ...]
 
@@ -229,7 +231,8 @@ def _set_versions(cls: Any, versions: str, flexible: str = "none", api_key: int 
 
 
 class Struct(metaclass=StructMeta):
-    """Part of a message. `unknown_tagged_fields` keeps a newer peer's fields by tag, to write them back unchanged."""
+    """A part of a message. `unknown_tagged_fields` keeps fields of a newer peer by tag, to write
+    them back unchanged."""
 
     __slots__ = ("unknown_tagged_fields",)
 

@@ -19,14 +19,14 @@ FORMATS = {
     "boolean": "?",
     "uuid": "16s",
 }
-"""The letter of each kind of fixed size in formats of `struct`."""
+"""The letter of each fixed-size kind of field in a format of Python's `struct`."""
 
 SMALL_ARRAY = 16
-"""Shorter arrays of numbers have a layout prepared for their length."""
+"""Arrays of fewer numbers than this have a `struct.Struct` prepared for their length."""
 
 
 class Source:
-    """The lines of one function, and its namespace."""
+    """The source lines of one generated function, and the names that the function uses."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.lines: list[str] = []
@@ -74,7 +74,7 @@ def _identifier(letters: str) -> str:
 
 
 def default_expression(source: Source, field: "Field") -> str:
-    """Returns an expression for a new default value of the field."""
+    """Returns the source of an expression that creates the field's default value."""
     default = field.scalar_default()
     if default is not ...:
         return repr(default)
@@ -85,7 +85,7 @@ def default_expression(source: Source, field: "Field") -> str:
 
 
 def differs_from_default(field: "Field", value: str) -> str:
-    """Returns a condition that is true if `value` is not the field's default."""
+    """Returns the source of a condition that is true if `value` is not the field's default."""
     default = field.scalar_default()
     if default is None:
         return f"{value} is not None"

@@ -10,7 +10,8 @@ from penstock.protocol.codec import Buffer, DecodeError, decode, encode
 from penstock.protocol.schema import Message
 
 Lookup = Callable[[int], tuple[type[Message], type[Message]]]
-"""One of `index.group_record`, `index.transaction_record`, `index.share_record`."""
+"""The type of `index.group_record`, `index.transaction_record` and `index.share_record`, which find the classes of a
+record type."""
 
 PREFIX_BYTES = 2
 
@@ -24,7 +25,8 @@ def encode_value(value: Message, version: int) -> bytes:
 
 
 def decode_record(lookup: Lookup, key: Buffer, value: Buffer | None) -> tuple[Message, Message | None]:
-    """Returns key and value; None as the value of a tombstone. Raises DecodeError for an unknown type or version."""
+    """Decodes the key and the value of a record, and returns both; the value of a tombstone is None. Raises DecodeError
+    for an unknown type or version."""
     number = _prefix(key)
     try:
         key_class, value_class = lookup(number)

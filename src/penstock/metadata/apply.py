@@ -106,7 +106,8 @@ class _Delta:
         return found
 
     def intern(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Returns one shared tuple for all partitions with the same replicas or directories."""
+        """Returns one shared tuple for equal lists of replicas or directories, because many
+        partitions have the same."""
         value = tuple(values)
         return self._interned.setdefault(value, value)
 

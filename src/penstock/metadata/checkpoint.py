@@ -28,7 +28,7 @@ _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
 class CheckpointError(Exception):
-    """The file is not a complete snapshot."""
+    """Raised if the file is not a complete snapshot."""
 
 
 class Checkpoint(NamedTuple):
@@ -59,7 +59,7 @@ def write_checkpoint(
     kraft_version: int = 0,
     voters: Sequence[Voter] = (),
 ) -> Iterator[bytes]:
-    """Yields the file's batches one by one, so that the event loop can do other work in between."""
+    """Yields the batches of a snapshot file one by one, so that the event loop can do other work in between."""
     from penstock.protocol.persisted.raft.snapshot_footer_record import SnapshotFooterRecord
     from penstock.protocol.persisted.raft.snapshot_header_record import SnapshotHeaderRecord
 
@@ -99,7 +99,7 @@ def check_checkpoint(data: bytes) -> None:
 
 
 def read_checkpoint(data: bytes) -> Checkpoint:
-    """Returns the content of the file. Raises CheckpointError if the file is torn, damaged or not a snapshot."""
+    """Parses a snapshot file. Raises CheckpointError if the file is torn, damaged or not a snapshot."""
     records: list[Any] = []
     kraft_version = 0
     voters: tuple[Voter, ...] = ()

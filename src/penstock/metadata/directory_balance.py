@@ -66,7 +66,8 @@ def balance(
 
 
 def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartition]]]) -> DirectoryMove | None:
-    """Returns the best move from the fullest directory that can give one; None if the directories are even."""
+    """Returns the best move out of the fullest directory from which a replica can move; None if no move evens out the
+    directories."""
     held = room.held
     even = EVEN_WITHIN * sum(held.values()) / max(len(held), 1)
     for source in sorted(held, key=lambda path: (-held[path], path)):
@@ -82,7 +83,8 @@ def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartit
 
 
 def _closest(listed: list[tuple[int, TopicPartition]], gap: int, room: float) -> int | None:
-    """Returns the index of the replica whose size is closest to half of the gap; None if no replica narrows the gap."""
+    """Returns the index of the replica whose size is closest to half of `gap`, the difference of two directories; None
+    if no replica narrows it."""
     largest = bisect_left(listed, int(min(gap - 1, room)) + 1, key=lambda each: each[0]) - 1
     if largest < 0:
         return None
@@ -133,7 +135,7 @@ def evacuate(
 
 
 class _Room:
-    """Bytes of replicas in each directory, and the bytes that it can still take, as planned moves change them."""
+    """The bytes of replicas in each directory, and the bytes that it can still take. Planned moves change both."""
 
     def __init__(
         self,
@@ -153,7 +155,8 @@ class _Room:
         return self._usable[path]
 
     def take(self, move: DirectoryMove) -> None:
-        """Counts a planned move. The source's space is counted as taken until the plan has ended: it is freed late."""
+        """Adds a planned move. The source directory gets no room for later moves of the plan, because the space of its
+        old log is freed late."""
         self.held[move.target] += move.size
         self._usable[move.target] -= move.size
         if move.source in self.held:
@@ -165,7 +168,8 @@ class _Room:
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """What DescribeLogDirs shows of one move: sizes of the current log and of its copy, and the records it lacks."""
+    """The state of one move in DescribeLogDirs: the sizes of the current log and of its copy, and the records that the
+    copy lacks."""
 
     size: int
     copied: int
@@ -177,7 +181,8 @@ class CopyState:
 
 
 def rate(before: CopyState | None, now: CopyState, seconds: float) -> float | None:
-    """Returns the bytes per second between two looks at a move; None without an earlier look."""
+    """Returns the bytes per second that a move copied between two readings of its state; None without an earlier
+    reading."""
     return None if before is None or seconds <= 0 else max(0, now.copied - before.copied) / seconds
 
 

@@ -20,7 +20,7 @@ Racks = Mapping[int, str | None]
 
 
 class PlanError(Exception):
-    """The plan is impossible; the message states cause and remedy."""
+    """Raised if the plan is impossible; the message states cause and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def rebalance(
 
 @dataclass(slots=True)
 class _Board:
-    """A placement under construction, with its counters."""
+    """An assignment of replicas to brokers while it is planned, with counts of replicas and leaderships."""
 
     before: Placement
     racks: Racks
@@ -159,9 +159,8 @@ class _Board:
         return self.crowd(partition, taker, giver) <= self.crowd(partition, giver, giver)
 
     def _cost(self, partition: TopicPartition, giver: int, taker: int) -> tuple[int, int, bool, TopicPartition]:
-        """Returns the sort key of a move. Partitions of topics that are unbalanced between the two brokers come first,
-        then small partitions, then followers.
-        """
+        """Returns a key by which possible moves are sorted. Partitions of topics that are unbalanced between the two
+        brokers come first, then small partitions, then followers."""
         topic = partition[0]
         lopsided = self.of_topic[giver, topic] - self.of_topic[taker, topic]
         return -lopsided, self.sizes.get(partition, 0), self.replicas[partition][0] == giver, partition

@@ -12,7 +12,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """Returns why the name is not a legal topic name, or None."""
+    """Returns the reason why `name` is not a legal topic name; None if it is legal."""
     if not name:
         return "a name needs at least one character."
     if name in (".", ".."):

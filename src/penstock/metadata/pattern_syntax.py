@@ -113,7 +113,7 @@ def char_set(items: tuple[Item, ...], negated: bool = False, ignore_case: bool =
 
 @lru_cache(maxsize=64)
 def _spelt(text: str, negated: bool = False) -> tuple[Item, ...]:
-    """Returns the items of a text such as `a-z_`; if negated, one item with all other characters."""
+    """Returns the items of a character class such as `a-z_`; if negated, one item with all other characters."""
     found: list[Item] = []
     at = 0
     while at < len(text):

@@ -14,7 +14,7 @@ DATA_VERSION = 1
 
 
 class QuorumStateError(Exception):
-    """The file cannot be used by this node."""
+    """Raised if this node cannot use the `quorum-state` file."""
 
 
 @dataclass(frozen=True, slots=True)

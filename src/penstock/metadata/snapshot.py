@@ -14,7 +14,8 @@ from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, BrokerImage
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
-    """Yields all records, each after the records that it refers to. The same image always gives the same records."""
+    """Yields the records that build the image, each after the records that it refers to. The same image always gives
+    the same records."""
     check(image.open_transaction is None, "a metadata snapshot is not taken inside a transaction")
     yield from _features(image)
     for broker_id in sorted(image.brokers):
@@ -41,7 +42,7 @@ def _features(image: MetadataImage) -> Iterator[Any]:
 
 
 def _structs(record_key: int, *names: str) -> tuple[Any, ...]:
-    """Returns the nested structs of a record's module, by name."""
+    """Returns the nested struct classes of a record's module, by name."""
     from sys import modules
 
     module = modules[record_class(record_key).__module__]

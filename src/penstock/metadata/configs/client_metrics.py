@@ -50,7 +50,8 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
 
 
 class ClientMetricsRequestError(ConfigError):
-    """A bad subscription. It is refused with INVALID_REQUEST, as in Kafka; other bad configs get INVALID_CONFIG."""
+    """Raised for a bad subscription. It is refused with INVALID_REQUEST, as in Kafka; other bad configs get
+    INVALID_CONFIG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) ->
 
 
 def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
-    """Returns the pattern of each parameter; the last pattern if a parameter is given twice.
+    """Parses match patterns. Returns the pattern of each client parameter; the last one if a parameter is given twice.
 
     Patterns have RE2's syntax and are matched in linear time, because any user may send them. All patterns that are
     parsed together share the steps of `work`.

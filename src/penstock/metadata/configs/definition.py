@@ -17,7 +17,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(ValueError):
-    """A value or name is refused; the message is for the user."""
+    """Raised if a config's value or name is refused; the message is for the user."""
 
     @staticmethod
     def invalid(name: str, value: object, *, remedy: str) -> ConfigError:
@@ -163,7 +163,7 @@ class ConfigKey:
 
 
 def table(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """Returns the rows by name, in name order, as Kafka lists them."""
+    """Returns a dict of the config keys by name, in name order, as Kafka lists them."""
     return {key.name: key for key in sorted(keys, key=lambda key: key.name)}
 
 

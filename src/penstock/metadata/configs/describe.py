@@ -33,9 +33,8 @@ class Described:
 
 
 def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
-    """Returns the rows of a topic. Topics without overrides share one list, so that describing ten thousand of them is
-    fast.
-    """
+    """Returns the rows of DescribeConfigs for a topic. Topics without overrides share one list, so that describing ten
+    thousand of them is fast."""
     inherited = _inherited_topic_configs(settings)
     if not overrides:
         return inherited
@@ -136,7 +135,7 @@ def _described(key: ConfigKey, value: str | None, synonyms: list[Synonym], *, re
 
 
 def _canonical(key: ConfigKey, text: str | None) -> str | None:
-    """Returns the value as Kafka writes it back: `5` for ` 5 `, `a,b` for `a , b`."""
+    """Returns a config's value in the form in which Kafka returns it: `5` for ` 5 `, `a,b` for `a , b`."""
     if text is None or text == key.default:
         return text
     try:

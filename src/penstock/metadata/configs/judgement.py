@@ -26,11 +26,11 @@ class Judgement(NamedTuple):
     name: str
     verdict: Verdict
     reason: str = ""
-    """The reason as a sentence; empty if the property is honoured."""
+    """The reason for the judgement as a sentence; empty if the property is honoured."""
 
 
 def judge(static: Mapping[str, str]) -> list[Judgement]:
-    """Returns a judgement for each property, sorted by name."""
+    """Returns a judgement for each property of the file, sorted by name."""
     return [_judge(name, static[name]) for name in sorted(static)]
 
 

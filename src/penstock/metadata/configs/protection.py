@@ -1,4 +1,4 @@
-"""Properties for protection: those that Penstock enforces, and those that it does not have yet.
+"""Properties that protect a node (TLS, SASL, ACLs): which of them Penstock enforces, and which it does not support yet.
 
 A node that ignored such a property would be open to everybody against its owner's intent, so it refuses to start.
 """
@@ -42,7 +42,7 @@ def protection_refusal(name: str, value: str) -> str | None:
 
 
 def check_protection(static: Mapping[str, str]) -> None:
-    """Raises ConfigError for the first property whose protection the node would not give."""
+    """Raises ConfigError for the first property that demands a protection which the node does not have."""
     for name in sorted(static):
         refusal = protection_refusal(name, static[name])
         if refusal is None and name in AUTHORIZER_CONFIGS and not static.get(AUTHORIZER, "").strip():

@@ -255,7 +255,7 @@ def parse_host_counts(name: str, text: str) -> dict[str, int]:
 
 
 def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
-    """Raises ConfigError for the first value that its property does not accept. Accepts unknown names."""
+    """Raises ConfigError for the first value that its broker property does not accept. Accepts unknown names."""
     for name, text in names_and_values:
         key = broker_key(name)
         if key is not None:
@@ -267,7 +267,7 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
 
 
 def check_lockout(per_ip: str | None, overrides: str | None) -> None:
-    """Raises ConfigError, as Kafka does, if no address could open a connection."""
+    """Raises ConfigError, as Kafka does, if the connection limits would let no address open a connection."""
     if per_ip is not None and per_ip.strip() == "0" and not (overrides or "").strip():
         raise ConfigError(
             "max.connections.per.ip=0 refuses every connection: set max.connections.per.ip.overrides for some "

@@ -318,7 +318,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """A topic's settings, typed. `LogConfig()` is Kafka's defaults."""
+    """A topic's configs as typed values. `LogConfig()` has Kafka's defaults."""
 
     cleanup_policy: frozenset[str] = field(default_factory=lambda: frozenset({"delete"}))
     compression_gzip_level: int = -1
@@ -370,7 +370,8 @@ class LogConfig:
 
     @staticmethod
     def from_map(values: Mapping[str, str]) -> LogConfig:
-        """Returns the defaults with these overrides. A bad value raises ConfigError; an unknown name is ignored."""
+        """Returns a LogConfig with the defaults and these overrides. A bad value raises ConfigError; an unknown name is
+        ignored."""
         return _DEFAULTS.overlaid(values)
 
     def overlaid(self, values: Mapping[str, str]) -> LogConfig:

@@ -61,7 +61,8 @@ class AclFilter(NamedTuple):
 
 
 def filter_of(asked: describe.DescribeAclsRequest | delete.DeleteAclsFilter) -> AclFilter:
-    """Returns the filter of a request. Raises KafkaError if it has an unknown number."""
+    """Returns the AclFilter of a request. Raises KafkaError if the request has an unknown operation, type or permission
+    number."""
     selected = AclFilter(
         asked.resource_type_filter,
         asked.resource_name_filter,

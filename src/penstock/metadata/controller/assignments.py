@@ -1,4 +1,4 @@
-"""The replicas of new partitions, which this module or the request assigns, and the partitions' first ISR."""
+"""Assigns the replicas of new partitions, unless the request names them, and their first ISR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def refuse_assignment(message: str) -> KafkaError:
 
 
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Raises if a list of replicas is impossible, or differs in length from the lists of other partitions."""
+    """Raises KafkaError if a requested list of replicas is impossible, or differs in length from the lists of other
+    partitions."""
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")
     seen: set[int] = set()
@@ -60,7 +61,6 @@ def has_directories(image: MetadataImage) -> bool:
 
 
 def default_directory(broker: BrokerImage) -> bytes:
-    """Returns the directory for a new replica if the broker has only one; a broker with several reports its choice
-    later.
-    """
+    """Returns the directory for a new replica if the broker has only one. A broker with several directories chooses one
+    itself and reports it later."""
     return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY

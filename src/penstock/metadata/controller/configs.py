@@ -237,9 +237,8 @@ def _validate(
 
 
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
-    """Raises unless `name` is a registered broker or this node. Any node may get the request, because the active
-    controller decides on it.
-    """
+    """Raises KafkaError unless `name` is the id of a registered broker or of this node. Any node may get the request,
+    because the active controller decides on it."""
     try:
         number = int(name)
     except ValueError:
@@ -249,9 +248,8 @@ def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
-    """Raises if the change leaves min.insync.replicas without a single cluster-wide value, which eligible leader
-    replicas need.
-    """
+    """Raises KafkaError if the change leaves min.insync.replicas without a single cluster-wide value, which eligible
+    leader replicas need."""
     config = "min.insync.replicas"
     if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return
@@ -271,7 +269,8 @@ def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str],
 
 
 def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsResource) -> dict[str, str]:
-    """Returns the resource's configs after the operations."""
+    """Returns the resource's configs after the operations of IncrementalAlterConfigs (set, delete,
+    append, subtract)."""
     kind = resource.resource_type
     values = dict(image.config(kind, resource.resource_name))
     for config in resource.configs:
@@ -296,7 +295,8 @@ def _after_operations(image: MetadataImage, resource: incremental.AlterConfigsRe
 
 
 def _list_key(kind: int, name: str, operation: ConfigOperation) -> ConfigKey:
-    """Returns the config for APPEND and SUBTRACT; raises unless it is a list of a topic or a broker."""
+    """Returns the config for APPEND and SUBTRACT. Raises KafkaError unless it is a list config of a
+    topic or a broker."""
     key = broker_key(name) if kind == ResourceType.BROKER else None
     if kind == ResourceType.BROKER and key is None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no broker property '{name}': check its spelling.")

@@ -33,7 +33,7 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Defaults for topics without a topic config or a dynamic broker config."""
+    """The broker's defaults for topics that have no topic config and for which no dynamic broker config is set."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
@@ -130,7 +130,7 @@ class Elected(NamedTuple):
 
 @dataclass(slots=True)
 class _Target:
-    """The partition's new state while it is computed."""
+    """The new state of a partition while it is computed."""
 
     isr: list[int]
     replicas: list[int]

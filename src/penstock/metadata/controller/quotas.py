@@ -105,7 +105,8 @@ def _record(entity: QuotaEntity, key: str, value: float, *, remove: bool) -> Cli
 
 
 def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
-    """Returns the quotas that this kind of entity can have; raises for entities that cannot exist."""
+    """Returns the names of the quotas that an entity of this kind can have. Raises KafkaError for entities that cannot
+    exist."""
     if not entity:
         raise _invalid("The quota has no entity: name a user, client-id or ip.")
     for kind, name in entity:
@@ -170,7 +171,8 @@ def describe_client_quotas(
 
 
 def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | None], set[str]]:
-    """Returns the names that an entity must have, and the types that it must have under any name."""
+    """Returns two conditions of a DescribeClientQuotas request: the names that an entity must have, and the types that
+    it must have under any name."""
     exact: dict[str, str | None] = {}
     any_of: set[str] = set()
     for component in components:

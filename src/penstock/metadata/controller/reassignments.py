@@ -92,7 +92,8 @@ def _reassign(
 
 
 def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
-    """Returns the record that restores the replicas from before the reassignment. Raises if records would be lost."""
+    """Returns the record that restores the replicas from before the reassignment. Raises KafkaError if that would lose
+    records."""
     partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)

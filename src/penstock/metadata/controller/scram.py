@@ -1,4 +1,5 @@
-"""AlterUserScramCredentials as a decision: a request's changes are committed together, with a result per user."""
+"""Decides AlterUserScramCredentials requests: the changes of a request are committed together, with a result for each
+user."""
 
 from __future__ import annotations
 

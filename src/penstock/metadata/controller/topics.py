@@ -123,7 +123,8 @@ def _create_topic(
 
 
 def check_new_name(image: MetadataImage, name: str) -> None:
-    """Raises if a name is not legal, exists already, or collides with another name when dots become underscores."""
+    """Raises KafkaError if a topic name is not legal, exists already, or equals an existing name once dots become
+    underscores."""
     problem = name_problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"No topic can have this name: {problem}")

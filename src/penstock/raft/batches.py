@@ -22,9 +22,8 @@ MAX_KRAFT_VERSION = 1
 
 
 def parse_batches(data: Buffer) -> tuple[Batch, ...]:
-    """Returns the complete batches, checked; ignores a last batch that is cut off. Raises KafkaError if a batch is
-    damaged.
-    """
+    """Parses and checks the complete batches in `data`; ignores an incomplete batch at the end. Raises KafkaError if a
+    batch is damaged."""
     found = []
     for header, view in iter_batches(data, allow_partial=True):
         check_crc(view)

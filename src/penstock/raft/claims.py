@@ -94,7 +94,7 @@ def is_me(core: Core, key: ReplicaKey) -> bool:
 
 
 def refused(request: Request, error: ErrorCode, epoch: int, leader_id: int) -> Answer:
-    """Returns the answer to `request` that contains only an error, the epoch and the leader."""
+    """Returns an answer to `request` that contains only an error, the epoch and the leader."""
     match request:
         case Vote():
             return VoteAnswer(error, epoch, leader_id)

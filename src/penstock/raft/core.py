@@ -1,4 +1,5 @@
-"""State that the parts of the machine share: the role, the log, the voters, and the effects of the current step."""
+"""The state that the modules of the Raft machine share: the role, the log, the voters, and the effects of the current
+step."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """Holds the shared state. `now` is the time of the current step."""
+    """The shared state of the Raft machine. `now` is the time of the current step."""
 
     def __init__(
         self,

@@ -42,9 +42,8 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """Returns a new count of votes. It contains this replica's own vote if the latest set of voters contains this
-    replica.
-    """
+    """Returns a new count of votes. It contains this replica's own vote if this replica is in the
+    latest set of voters."""
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 
@@ -87,9 +86,8 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
-    """Follows the former leader again, because the other voters may still hear from it. Becomes unattached if there was
-    no leader.
-    """
+    """Ends a lost pre-vote: follows the former leader again, because the other voters may still hear from it. Becomes
+    unattached if there was no leader."""
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
     else:

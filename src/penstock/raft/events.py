@@ -77,9 +77,8 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """The fetched snapshot is complete and on disk, and the log after it is empty. `voters` is the snapshot's set of
-    voters.
-    """
+    """The fetched snapshot is complete and on disk, and the log was emptied to start at its end. `voters` is the
+    snapshot's set of voters."""
 
     snapshot: OffsetAndEpoch
     voters: VoterSet | None
@@ -94,7 +93,7 @@ class SnapshotRejected:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """The node is stopping: hand the leadership over and stand for no more elections."""
+    """The node is stopping: Raft hands the leadership over and stands for no more elections."""
 
 
 Event = (
@@ -125,21 +124,22 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """Write this state to disk and report `StateSaved`. No other effect is carried out in between."""
+    """The caller writes this state to disk and reports `StateSaved`. It carries out no other effect before that."""
 
     state: QuorumState
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write these batches; report `LogFlushed` when they are on disk. Several appends may be in progress."""
+    """The caller writes these batches, and reports `LogFlushed` when they are on disk. Several appends may be in
+    progress."""
 
     batches: tuple[Batch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Drop every record at or above `offset`."""
+    """The caller removes every record at or above `offset` from the log."""
 
     offset: int
 
@@ -153,7 +153,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send the answer to the request `ticket`. The caller fills in records and snapshot bytes before the next step."""
+    """The caller sends the answer to the request `ticket`, after it has filled in records and snapshot bytes, before
+    the next step."""
 
     ticket: int
     answer: Answer
@@ -186,7 +187,8 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """Write a piece of the leader's snapshot at `position`. A piece at position 0 replaces earlier pieces."""
+    """The caller writes bytes of the leader's snapshot at `position` of the file. Bytes at position 0 start the file
+    anew."""
 
     snapshot: OffsetAndEpoch
     position: int
@@ -195,9 +197,8 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All pieces arrived: make the snapshot durable, reset the log to the snapshot's end, then report
-    `SnapshotInstalled` or `SnapshotRejected`.
-    """
+    """The last bytes of the snapshot arrived: the caller makes the snapshot durable, resets the log to the snapshot's
+    end, then reports `SnapshotInstalled` or `SnapshotRejected`."""
 
     snapshot: OffsetAndEpoch
 

@@ -104,9 +104,8 @@ def _leader_answered(core: Core, state: Follower) -> None:
 
 
 def _cut(core: Core, state: Follower, end: OffsetAndEpoch) -> None:
-    """Truncates the log to the point of divergence that the leader's answer names. If there is nothing to truncate,
-    fetches again after a pause.
-    """
+    """Truncates the log to the divergence point that the leader's answer names. If there is nothing to truncate,
+    fetches again after a pause."""
     offset = core.log.cut_for(end)
     check(offset >= core.high_watermark, "a truncation keeps all committed records")
     if offset < core.log.end_offset:
@@ -160,9 +159,8 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
 
 
 def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
-    """Resets the log's view to the installed snapshot. This is done in every role, because the files have already
-    changed.
-    """
+    """Takes over an installed snapshot: the log starts at its end. This is done in every role, because the files have
+    already changed."""
     check(event.snapshot.offset >= core.high_watermark, "a snapshot contains all records committed here")
     core.installing = None
     core.log.reset(event.snapshot)
@@ -175,7 +173,8 @@ def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
 
 
 def on_snapshot_rejected(core: Core) -> None:
-    """Fetches again after a pause, because a snapshot may be large. The leader may name another snapshot by then."""
+    """Handles a damaged snapshot: fetches again after a pause, because a snapshot may be large. The leader may name
+    another snapshot by then."""
     core.installing = None
     if isinstance(core.state, Follower):
         core.state.download = None
@@ -184,9 +183,8 @@ def on_snapshot_rejected(core: Core) -> None:
 
 
 def on_failure(core: Core, request: Request, event: SendFailed) -> None:
-    """Suspects the leader if the connection was closed, which happens when a process dies. This replica then asks for
-    votes soon, unless the leader answers first.
-    """
+    """Handles a request without an answer. If the connection of a fetch was closed, as when a process dies, suspects
+    the leader: this replica asks for votes soon, unless the leader answers first."""
     state = core.state
     if event.closed and isinstance(state, Follower) and isinstance(request, Fetch | FetchSnapshot):
         state.leader_suspected = True

@@ -33,13 +33,13 @@ class Batch:
 
 
 class Diverging(NamedTuple):
-    """The logs diverge at or before `end`: the follower has to truncate its log."""
+    """The answer to a fetch from a log that diverges at or before `end`: the follower has to truncate its log."""
 
     end: OffsetAndEpoch
 
 
 class Behind(NamedTuple):
-    """The follower needs records that only the snapshot contains."""
+    """The answer to a fetch of records that only the snapshot contains."""
 
     snapshot: OffsetAndEpoch
 
@@ -66,9 +66,8 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the snapshot's epoch if the log starts at the snapshot's end, because the record before the log's first
-        record has that epoch.
-        """
+        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end: that
+        record comes before the log's first record."""
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
             return
@@ -113,7 +112,8 @@ class LogView:
             self._epochs.pop()
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start_offset: int) -> None:
-        """Notes a snapshot on disk; the log now starts at `start_offset`, at or before the snapshot's end."""
+        """Records that a snapshot is on disk and that the log now starts at `start_offset`, at or before the snapshot's
+        end."""
         check(start_offset <= snapshot.offset <= self.end_offset, "a snapshot contains all removed records")
         self.snapshot = snapshot
         self.start_offset = max(self.start_offset, start_offset)
@@ -124,7 +124,7 @@ class LogView:
         self._anchor()
 
     def reset(self, snapshot: OffsetAndEpoch) -> None:
-        """Empties the log; the next record gets the snapshot's end offset."""
+        """Empties the view of the log; the next record gets the snapshot's end offset."""
         self._check_quiet()
         self.snapshot = snapshot
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.offset
@@ -156,6 +156,6 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Returns the offset to truncate to if `end.epoch` ends at `end.offset` in the leader's log."""
+        """Returns the offset to which to truncate this log, if `end.epoch` ends at `end.offset` in the leader's log."""
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

@@ -186,7 +186,8 @@ class Raft:
                 assert_never(request)
 
     def _believes(self, flight: InFlight, answer: Answer, from_known_address: bool) -> bool:
-        """Returns True if this replica takes over the answer's epoch. An unknown address may be forged."""
+        """Returns True if this replica takes over the epoch in the answer. An answer from an unknown address may be
+        forged."""
         core = self.core
         if answer.epoch > (MAX_EPOCH if from_known_address else highest_epoch(core)):
             core.peers.pause(flight.to, type(flight.request), core.now)
@@ -313,7 +314,8 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Returns the effects without needless saves: those followed by another save, with only role changes in between."""
+    """Removes needless saves from the effects, and returns the rest. A save is needless if another save follows with
+    only role changes in between."""
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

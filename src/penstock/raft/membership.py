@@ -97,7 +97,7 @@ def on_update_voter(core: Core, ticket: int, request: UpdateVoter) -> None:
 
 
 def _ready(core: Core) -> Leader:
-    """Returns the leader's state; raises if this replica cannot change the voters now."""
+    """Returns the leader's state. Raises _RefusedError if this replica cannot change the voters now."""
     state = core.state
     if not isinstance(state, Leader):
         raise _RefusedError(
@@ -118,7 +118,8 @@ def _ready(core: Core) -> Leader:
 
 
 def _check_usable(voter: Voter) -> None:
-    """Raises if the voter's registration is too large: a record beyond the size of a batch would stop the leader."""
+    """Raises _RefusedError if the voter's id or endpoints are invalid or too large: a record beyond the size of a batch
+    would stop the leader."""
     texts = [text for name, host, _ in voter.endpoints for text in (name, host)]
     if voter.node_id < 0 or len(voter.endpoints) > MAX_VOTER_LISTENERS:
         raise _RefusedError(

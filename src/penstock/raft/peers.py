@@ -37,9 +37,8 @@ class Peers:
         return self._next_id
 
     def done(self, send_id: int, now_ms: int, *, pause: bool) -> InFlight | None:
-        """Returns the request that was answered or failed; None if the request was abandoned, so that its answer is
-        ignored.
-        """
+        """Removes the request `send_id`, which was answered or failed, and returns it; None if it was abandoned, so
+        that its answer is ignored."""
         flight = self._flights.pop(send_id, None)
         if flight is None:
             return None

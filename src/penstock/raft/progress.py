@@ -78,9 +78,8 @@ class Replicas:
             replica.last_fetch_ms = now_ms
 
     def _find(self, key: ReplicaKey) -> Replica | None:
-        """Returns the replica, and creates it if it is new; None for the leader itself and for clients, which have no
-        node id.
-        """
+        """Returns the progress of the replica, and creates it if the replica is new; None for the leader itself and for
+        clients, which have no node id."""
         if key.node_id < 0 or key.node_id == self.me.node_id:
             return None
         replica = self.table.get(key)
@@ -126,8 +125,7 @@ class Replicas:
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
         """Returns the latest time since which a majority, the leader included, has fetched; None if the leader alone is
-        a majority.
-        """
+        a majority."""
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         return others[needed - 1] if needed > 0 else None

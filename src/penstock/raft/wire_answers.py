@@ -169,7 +169,7 @@ def _code(value: int) -> ErrorCode:
 
 
 def endpoints_in(message: Any) -> dict[int, tuple[str, int]]:
-    """Returns the endpoints of nodes that a request or an answer contains."""
+    """Returns the endpoints of nodes that the message, a request or an answer, contains."""
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])
     if listeners and message.topics and message.topics[0].partitions:

@@ -28,7 +28,7 @@ def private(path: str, flags: int) -> int:
 
 
 class DiskError(OSError):
-    """The disk is full, failing or gone. The caller must write no more to the directory on it."""
+    """Raised if the disk is full, failing or gone. The caller must write no more to the directory on it."""
 
 
 #: Errors for lack of descriptors or memory: not a fault of the disk.
@@ -43,7 +43,7 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 class DirectoryLockedError(Exception):
-    """Another process has locked this directory."""
+    """Raised if another process has locked this directory."""
 
 
 class File(Protocol):
@@ -58,7 +58,8 @@ class File(Protocol):
         """Appends all buffers, or raises DiskError and leaves the file as it was."""
 
     async def append_later(self, *buffers: AnyBuffer) -> None:
-        """Appends like `append` without blocking the loop. The caller makes no other change until it returns."""
+        """Appends as `append` does, without blocking the event loop. The caller makes no other change to the file until
+        it returns."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Reads up to `size` bytes; fewer only at the end of the file."""
@@ -89,7 +90,7 @@ class Disk(Protocol):
     shared: bool
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        """Returns a handle; the first write creates the file. Passing its `size`, if known, saves a stat."""
+        """Returns a handle of the file; the first write creates the file. A known `size` saves a stat call."""
 
     def create(self, path: str) -> File:
         """Creates an empty file and returns a handle."""
@@ -128,10 +129,11 @@ class Disk(Protocol):
         """Replaces a file. A crash leaves the old or the new file; with sync=False, perhaps an empty file or none."""
 
     def write_new(self, path: str, data: bytes) -> None:
-        """Writes a new file. A crash may leave only a part of the file."""
+        """Writes a new file, not atomically: a crash may leave only a part of it."""
 
     def sync_volume(self, path: str) -> bool:
-        """Syncs everything written so far to the volume of `path`. Returns False if the system can't."""
+        """Syncs everything written so far to the volume of `path`. Returns False if the operating
+        system can't do this."""
 
     def lock(self, path: str) -> Lock:
         """Locks the directory `path` for this process. Raises DirectoryLockedError if it is locked already."""
@@ -143,10 +145,11 @@ class Disk(Protocol):
         """Returns (total, usable) bytes of the volume, or (-1, -1) if unknown."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs blocking work in a thread."""
+        """Runs the blocking `function` in a thread, and returns its result."""
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        """Runs `python -m module` with `request` on its stdin and returns its stdout. Requires `shared`."""
+        """Runs `python -m module` in another process with `request` on its stdin, and returns its stdout. Only a disk
+        whose files other processes can open (`shared`) can do this."""
 
     def close(self) -> None: ...
 

@@ -18,10 +18,10 @@ class Pooled(Protocol):
     recently_used: bool
 
     def release_descriptor(self) -> bool:
-        """Closes the descriptor. Returns False and leaves it open if a thread is using it."""
+        """Closes the file's descriptor. Returns False and leaves it open if a thread is using it."""
 
     def close(self) -> None:
-        """Closes the descriptor now, or when the last thread that uses it is done."""
+        """Closes the file's descriptor now, or when the last thread that uses it is done."""
 
 
 class DescriptorPool:
@@ -50,7 +50,8 @@ class DescriptorPool:
         return fd
 
     def _open_with_fewer(self, path: str, create: int) -> int:
-        """Opens the file when the process has no descriptor left: shrinks the pool, then takes from the reserve."""
+        """Opens a file when the process has no free descriptor: shrinks the pool, then opens it with a descriptor of
+        the reserve."""
         if self._open:
             self._max_open = max(16, len(self._open) // 2)
             self._evict(len(self._open) // 2 + 1)
@@ -67,7 +68,7 @@ class DescriptorPool:
         self._open.pop(file, None)
 
     def _evict(self, wanted: int) -> None:
-        """Closes `wanted` descriptors, first those of files that were not used since the last sweep."""
+        """Closes `wanted` descriptors, first those of files that were not used since the last eviction."""
         for file in list(self._open):
             if not wanted:
                 return

@@ -88,7 +88,8 @@ class RealFile:
         return self._size
 
     def descriptor(self, create: int = 0) -> int:
-        """Returns the descriptor. It is valid until the next call on this disk; a thread has to use `_pinned`."""
+        """Returns the file's descriptor. It is valid until the next call on this disk; code in a thread has to use
+        `_pinned`."""
         fd = self._fd
         if fd < 0:
             fd = self._fd = self._disk.descriptors.open(self, create)
@@ -187,7 +188,8 @@ class RealFile:
         return await self._pinned(self.pread, size, offset)
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `function` in a thread and keeps the descriptor open until it ends, even if the task is cancelled."""
+        """Runs `function` in a thread, and keeps the file's descriptor open until it ends, even if the task is
+        cancelled."""
         with _reported(self.path):
             self.descriptor()
         self._pins += 1
@@ -229,7 +231,7 @@ class RealFile:
         self._closing = not self.release_descriptor()
 
     def release_descriptor(self) -> bool:
-        """Closes the descriptor. Returns False and leaves it open if a thread is using it."""
+        """Closes the file's descriptor. Returns False and leaves it open if a thread is using it."""
         if self._pins:
             return False
         fd, self._fd = self._fd, -1

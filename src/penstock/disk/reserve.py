@@ -19,7 +19,8 @@ RESERVED_DESCRIPTORS = 24
 
 
 class Reserve:
-    """Descriptors of the null device. One caller at a time closes them and opens its own files instead."""
+    """Open descriptors of the null device. When descriptors run out, one caller at a time closes them to open its own
+    files instead."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
@@ -54,7 +55,7 @@ D = TypeVar("D", bound=HasReserve)
 
 
 def from_reserve(method: Callable[Concatenate[D, P], T]) -> Callable[Concatenate[D, P], T]:
-    """Decorates a method of a disk: if it fails for lack of descriptors, runs it again with the reserve."""
+    """Decorates a method of a disk: if the method fails for lack of descriptors, runs it again with the reserve."""
 
     @functools.wraps(method)
     def with_reserve(disk: D, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -84,7 +84,7 @@ class Inode:
             content.extend(bytes(size - before))
 
     def synced(self, sequence: int) -> None:
-        """Marks all changes up to this one as synced."""
+        """Marks all changes up to number `sequence` as synced."""
         if not self.poisoned:
             pending = self.pending
             if not pending or pending[-1].sequence <= sequence:
@@ -93,7 +93,7 @@ class Inode:
                 self.pending = [change for change in pending if change.sequence > sequence]
 
     def lose(self, random: Random, severity: Severity) -> int:
-        """Undoes the changes that a power cut takes. Returns their number."""
+        """Undoes the changes of this file that a power cut takes. Returns their number."""
         pending = self.pending
         match severity:
             case Severity.NOTHING:
@@ -141,7 +141,8 @@ class Directory:
     pending: list[list[tuple[str, Inode | Directory | None, Inode | Directory | None]]] = field(default_factory=list)
 
     def link(self, *step: tuple[str, Inode | Directory | None], durable: bool = False) -> None:
-        """Changes entries in one step; None removes an entry. A durable step survives a power cut without a sync."""
+        """Changes directory entries in one step; None removes an entry. A durable step survives a power cut without a
+        sync."""
         done: list[tuple[str, Inode | Directory | None, Inode | Directory | None]] = []
         for name, target in step:
             done.append((name, self.entries.get(name), target))
@@ -156,7 +157,7 @@ class Directory:
             self.entries[name] = target
 
     def lose(self, random: Random, severity: Severity) -> int:
-        """Undoes the changes that a power cut takes. Returns their number."""
+        """Undoes the changes of this directory that a power cut takes. Returns their number."""
         pending = self.pending
         kept = {Severity.NOTHING: len(pending), Severity.EVERYTHING: 0}.get(severity)
         if kept is None:
@@ -306,7 +307,7 @@ class Volume:
         return entries, sum(inode.lose(random, severity) for _, inode in self.files())
 
     def copied(self) -> Volume:
-        """Returns a copy with the same files, directories and unsynced changes, and no locks."""
+        """Returns a copy of the volume with the same files, directories and unsynced changes, and no locks."""
         made = Volume(self.now_ms, crashable=self.crashable, durable_directories=self.durable_directories)
         made.root = copy.deepcopy(self.root)
         made.boots, made.free_bytes = self.boots, self.free_bytes

@@ -75,7 +75,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
 
 
 class Action(Enum):
-    """The broker's action after a request to move a replica."""
+    """What the broker does after a request to move a replica."""
 
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
@@ -86,7 +86,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica as a request for a move finds it. Directories are canonical paths."""
+    """The state of a replica when a request to move it arrives. Directories are canonical paths."""
 
     directory: str
     offline: bool = False
@@ -130,9 +130,9 @@ def decide(
 
 
 def tail_bytes(log_bytes: int) -> int:
-    """Returns how many bytes a future log may lack to have caught up with a log of this size.
+    """Returns how many bytes a future log may still lack when it counts as caught up with a log of this size.
 
-    They are copied during the swap, in one step: so few that the step is short, also for a small log.
+    These bytes are copied during the swap, in one step. They are so few that the step is short, also for a small log.
     """
     return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 

@@ -7,7 +7,8 @@ from penstock.protocol.vocabulary import NO_LEADER_EPOCH
 
 
 def check_leader_epoch(asked: int, leader_epoch: int) -> None:
-    """Raises if a request names another leader epoch, because the sender's metadata is older or newer."""
+    """Raises KafkaError if the leader epoch in a request differs from this leader's, because the sender's metadata is
+    older or newer."""
     if asked not in (NO_LEADER_EPOCH, leader_epoch):
         code = ErrorCode.FENCED_LEADER_EPOCH if asked < leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         raise KafkaError(code, f"The leader epoch is {leader_epoch}: refresh the metadata.")

@@ -51,9 +51,8 @@ class ReplicaSession:
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
-        """Removes a partition. If the leader knows the partition, the next request removes it from the leader's session
-        too.
-        """
+        """Removes a partition from the session. If the leader knows the partition, the next request removes it there
+        too."""
         self.changed.pop(key, None)
         if key in self._known:
             self._known.discard(key)
@@ -74,7 +73,7 @@ class ReplicaSession:
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:
-        """Prepares a request. Returns the partitions that it removes from the session."""
+        """Prepares the next request. Returns the partitions that the request removes from the session."""
         self.changed = {}
         topics: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in self._forgotten:
@@ -95,7 +94,8 @@ class ReplicaSession:
         self.epoch = FIRST_EPOCH
 
     def failed(self, code: ErrorCode) -> bool:
-        """Starts a new session after an error. Returns True if the leader does not have the old session."""
+        """Starts a new session after an error. Returns True if the error means that the leader does not have the old
+        session."""
         self.begin()
         if code not in _LOST:
             return False

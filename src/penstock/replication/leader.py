@@ -1,4 +1,4 @@
-"""A partition leader's record of its followers: their progress, the in-sync set, and the pending change of it.
+"""A partition leader's state of its followers: their progress, the in-sync set, and the pending change of it.
 
 The committed in-sync set is the one that the controller committed last. While a change is pending, the next leader may
 be elected from the committed set or from the new one. The leader therefore uses their union: no replica that may be
@@ -162,9 +162,8 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """Takes over an image of the same leader epoch, unless the controller's answers already named a later partition
-        epoch.
-        """
+        """Takes over a metadata image of the same leader epoch, unless an answer of the controller already had a later
+        partition epoch."""
         if image.partition_epoch < self.partition_epoch:
             return
         if image.partition_epoch > self.partition_epoch or self.proposal is None:
@@ -252,7 +251,7 @@ class Leading:
     # Answers of the controller.
 
     def accepted(self, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """Takes over the controller's answer. Returns False if the answer is outdated."""
+        """Takes over the ISR that the controller's answer grants. Returns False if the answer is outdated."""
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         self._settle(tuple(isr), partition_epoch)

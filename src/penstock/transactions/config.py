@@ -1,4 +1,4 @@
-"""The broker settings that apply to transactions, read once."""
+"""The broker settings that apply to transactions, read from the properties once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TransactionConfig:
     abort_retry_ms: int = 10_000
     """Pause before the next attempt to abort a timed-out transaction."""
     two_phase_commit: bool = False
-    """Whether external coordinators may keep transactions open without a timeout (KIP-939)."""
+    """True if external coordinators may keep transactions open without a timeout (KIP-939)."""
 
     @classmethod
     def from_settings(cls, settings: SettingsSource) -> TransactionConfig:

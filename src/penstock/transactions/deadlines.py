@@ -31,7 +31,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, deadline: Deadline) -> None:
-        """Replaces this id's deadline."""
+        """Sets the deadline of a transactional id, in place of the id's earlier deadline."""
         self._wanted[deadline.transactional_id] = deadline
         queued_ms = self._queued.get(deadline.transactional_id)
         if queued_ms is None or deadline.at_ms < queued_ms:
@@ -42,7 +42,7 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline.at_ms, deadline.transactional_id))
 
     def next_ms(self) -> int | None:
-        """Returns when to check for due deadlines: possibly early, never late."""
+        """Returns the time of the next check for due deadlines. It is never too late, but may be too early."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Deadline]:

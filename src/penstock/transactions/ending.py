@@ -139,9 +139,8 @@ def _prepare(shard: TransactionShard, turn: Turn, txn: Transaction, commit: bool
 
 
 def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
-    """Returns the producer's id and epoch after its next bump: a new id if its epochs are used up. Raises if no id is
-    available.
-    """
+    """Returns the producer id and epoch after the producer's next bump: a new id if its epochs are used up. Raises
+    KafkaError if no id is available."""
     if used_up(owner.producer_epoch):
         return Owner(shard.new_producer_id(), 0)
     return Owner(owner.producer_id, owner.producer_epoch + 1)
@@ -160,8 +159,8 @@ def _next(owner: Owner) -> dict[str, int]:
 def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
     """Lets another producer end an open transaction; the markers still name the producer that wrote the records.
 
-    Fences the producer that wrote the records, and any producer that took the transaction over before. Raises if a
-    producer id is needed and none is available.
+    Fences the producer that wrote the records, and any producer that took the transaction over before. Raises
+    KafkaError if a producer id is needed and none is available.
     """
     owner = epoch_after(shard, txn.owner)
     turn.write(

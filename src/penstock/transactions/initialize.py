@@ -87,7 +87,8 @@ def _initialize(
 
 
 def _check_owner(txn: Transaction, expected: Owner) -> None:
-    """Raises unless the producer owns the transactional id. The epoch is checked later, when it is bumped."""
+    """Raises KafkaError unless the producer owns the transactional id. The epoch is checked later,
+    when it is bumped."""
     if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):

@@ -78,7 +78,7 @@ class Transaction:
         return self.timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
-        """Returns the transaction in the next state; the transition must be in the table."""
+        """Returns a copy of the transaction in the state `state`; the transition must be in `states.COMES_FROM`."""
         check(self.state in COMES_FROM[state], f"no transition leads from {self.state.label} to {state.label}")
         changes.setdefault("previous_producer_id", self.producer_id)
         following: Transaction = replace(self, state=state, update_ms=wall_ms, **changes)

@@ -1,4 +1,4 @@
-"""One event under decision: its time, and the effects that it collects."""
+"""A `Turn`: one event (a request or a timer) while it is decided, with its time and the effects that it collects."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_null_value_deletes_the_rows_of_its_record_key_although_the_table_has_fi
     assert (ended, deleted) == ([("a", 1)], [("a", 1), ("b", 3)])
 
 
-def test_missing_key_field_is_refused_unless_the_batch_has_no_json_object(spark: Any) -> None:
+def test_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark: Any) -> None:
     with pytest.raises(SourceError, match="Values have no field nothing to upsert by: choose from id, n"):
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")

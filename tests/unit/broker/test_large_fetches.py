@@ -146,7 +146,7 @@ def test_a_large_read_runs_in_a_thread_even_if_it_is_in_memory(count: int, monke
 
 
 @pytest.mark.parametrize("passes", [0, 3, 1000])
-def test_an_append_wakes_a_large_parked_fetch_during_its_first_pass_and_later(passes: int) -> None:
+def test_an_append_completes_a_large_fetch_during_its_first_read_and_while_it_is_parked(passes: int) -> None:
     async def scenario() -> None:
         cluster = await leader()
         loop = asyncio.get_running_loop()

@@ -132,7 +132,7 @@ def test_keys_decide_the_partition_and_other_records_are_spread_by_batch() -> No
     run(scenario())
 
 
-def test_send_many_chooses_the_same_partitions_as_send_but_only_once_per_batch(
+def test_send_many_makes_the_partition_choices_of_send_with_one_choice_per_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]

@@ -46,7 +46,7 @@ def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> Non
     assert active.expired_at == []
 
 
-def test_the_idle_wheel_checks_a_connection_that_stays_open_again_at_the_next_tick() -> None:
+def test_the_idle_wheel_checks_a_connection_that_does_not_expire_again_at_every_tick() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)

@@ -433,7 +433,7 @@ def test_a_copy_becomes_the_log_if_its_source_is_lost_after_the_controller_has_i
     run(scenario)
 
 
-def test_a_copy_whose_source_is_lost_is_removed_if_the_controller_has_another_directory() -> None:
+def test_a_copy_whose_source_is_lost_is_removed_if_the_controller_assigned_another_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)

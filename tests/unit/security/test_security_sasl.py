@@ -191,7 +191,7 @@ def test_token_before_the_handshake_is_refused() -> None:
     assert sasl.state is SaslState.FAILED
 
 
-def test_a_second_authentication_keeps_user_and_mechanism() -> None:
+def test_reauthentication_must_keep_user_and_mechanism() -> None:
     sasl = plain_listener()
     sasl.handshake("PLAIN")
     sasl.token(plain_message("ann", "a"))

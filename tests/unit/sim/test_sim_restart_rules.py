@@ -22,7 +22,7 @@ def test_an_unchanged_partition_breaks_no_rule() -> None:
     assert found(look(2, range(2, 9)), look(2, range(2, 9)), 2) == []
 
 
-def test_deleted_records_of_a_stale_leader_may_disappear_with_the_next_leader() -> None:
+def test_deleted_records_that_a_stale_leader_still_serves_may_be_gone_under_the_next_leader() -> None:
     """Seed 128, hostile, three nodes: a deletion before 11 was answered when n2 and n3 had moved their starts.
 
     n2 was killed before it wrote its new start down, came back with 0 and led: 0 to 10 could be read. After the restart

@@ -97,7 +97,7 @@ def _unescaped(text: str) -> str:
 
 
 def _joined_surrogates(text: str) -> str:
-    """Joins surrogate pairs, which Java writes as two escapes; a lone half becomes the replacement character."""
+    """Joins surrogate pairs, which Java writes as two escapes; an unpaired half becomes the replacement character."""
     if not any(0xD800 <= ord(char) <= 0xDFFF for char in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

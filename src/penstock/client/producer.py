@@ -344,7 +344,7 @@ class Producer:
         refused: list[PendingBatch] = []
         try:
             if leader is None:
-                leader = await self._client.leader(*batches[0].partition)
+                leader = await self._leader(batches[0])
             await self._encode(batches)
             refused = await self._produce(leader, batches)
         except KafkaError as error:
@@ -355,6 +355,14 @@ class Producer:
             for batch in batches:
                 self._in_flight.pop(batch.partition, None)
         self._drain()
+
+    async def _leader(self, batch: PendingBatch) -> int:
+        """Waits for the leader of the batch's partition, at most until its delivery timeout is over."""
+        try:
+            async with asyncio.timeout_at(batch.gives_up_at):
+                return await self._client.leader(*batch.partition)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "No leader was found in time.") from None
 
     async def _find_leaders(self, refused: list[PendingBatch]) -> None:
         """Refreshes leaders before a retry. Batches whose leader has changed are retried at once."""

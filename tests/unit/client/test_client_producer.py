@@ -11,6 +11,7 @@ from fake_broker import FAST, TOPIC_ID, Answer, FakeBroker, fake_broker, run
 from penstock.client.client import AsyncClient
 from penstock.client.partitioner import partition_for_key
 from penstock.client.producer import Producer, ProducerSettings
+from penstock.client.retry import Retry
 from penstock.clock import ManualClock
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import (
@@ -243,6 +244,24 @@ def test_delivery_fails_after_its_timeout() -> None:
             with pytest.raises(KafkaError) as raised:
                 await (await producer.send("t", b"never"))
             assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scenario())
+
+
+def test_delivery_fails_after_its_timeout_also_without_a_leader() -> None:
+    """The client itself would wait much longer for an election."""
+
+    async def scenario() -> None:
+        patient = Retry(attempts=10_000, first_pause_s=0.01, longest_pause_s=0.01)
+        async with fake_broker() as broker, AsyncClient(broker.address, retry=patient) as client:
+            broker.leaders = {0: -1}
+            Partitions(broker)
+            producer = Producer(client, ManualClock(5000), ProducerSettings(linger_s=0, delivery_timeout_s=0.05))
+            async with asyncio.timeout(20):
+                with pytest.raises(KafkaError) as raised:
+                    await (await producer.send("t", b"never", partition=0))
+            assert raised.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+            await producer.close()
 
     run(scenario())
 

@@ -61,6 +61,8 @@ class Process:
             "penstock.log.dirs.min.free.bytes": str(min_free),
             "log.segment.bytes": str(MIB),
             "log.segment.delete.delay.ms": "0",
+            "log.initial.task.delay.ms": "100",
+            "log.retention.check.interval.ms": "100",
         }
         words = ["up", "--port", "0", "--no-http", "--data", str(tmp_path / "data")]
         for name, value in overrides.items():

@@ -31,7 +31,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from _quorum(view.broker)
     yield from _replication(view.broker)
     yield from _failovers(view.broker.controller)
-    yield from _directories(view.broker)
+    yield from directory_families(view.broker)
     yield from _moves(view.broker)
     yield from share_families(view.broker.share_partitions)
 
@@ -159,7 +159,7 @@ def _failovers(controller: Controller) -> Iterator[Family]:
             )
 
 
-def _directories(broker: Broker) -> Iterator[Family]:
+def directory_families(broker: Broker) -> Iterator[Family]:
     offline = gauge("penstock_log_directory_offline", "Whether a log directory has failed.")
     for directory in sorted(broker.logs.dirs, key=lambda each: each.path):
         offline.add(int(directory.offline), directory=directory.path)

@@ -13,6 +13,7 @@ from penstock.broker.handlers.registry import load_handler
 from penstock.broker.requests.context import RequestContext
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
+from penstock.http.node_metrics import directory_families
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.node.storage import StorageError
@@ -188,6 +189,9 @@ def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_o
             "(`penstock logdir`)."
         )
         assert await user.produce(first) == (ErrorCode.NONE, None)
+        figures = {family.name: dict(family.samples) for family in directory_families(user.node.broker)}
+        assert figures["penstock_log_directory_free_bytes"][("directory", B),] == 999_999
+        assert figures["penstock_log_directory_short_of_space"] == {(("directory", A),): 0, (("directory", B),): 1}
         assert not any(each.offline for each in user.node.broker.logs.dirs)
 
         log = user.node.broker.partitions.get(second, 0).log

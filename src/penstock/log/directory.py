@@ -50,7 +50,8 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class DirectoryError(Exception):
-    """A log directory belongs to another node or is not usable. The message names it and says what to do."""
+    """Raised if a log directory belongs to another node or is not usable. The message names the directory and says what
+    to do."""
 
 
 def parse_log_name(name: str) -> TopicPartition | None:

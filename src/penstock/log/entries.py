@@ -73,7 +73,7 @@ class EntryFile:
             self._file.path = path
 
     def create(self) -> None:
-        """Creates the file if it is missing."""
+        """Creates the empty file of entries if it is missing."""
         if not self.exists:
             self._disk.write_new(self._path, b"")
             self.exists = True

@@ -116,12 +116,12 @@ class Durability:
         return log.appended_bytes > self.flushed_bytes and now_ms - self.last_flush_ms >= log.config.flush_ms
 
     def lower_recovery_point(self, offset: int) -> int:
-        """Lowers the recovery point to `offset`, where the log will be cut. Returns the old recovery point."""
+        """Lowers the recovery point to `offset`, to which the log will be truncated. Returns the old recovery point."""
         before, self.recovery_point = self.recovery_point, min(self.recovery_point, offset)
         return before
 
     def restore_recovery_point(self, before: int) -> None:
-        """Undoes `lower_recovery_point`, because the log was not cut."""
+        """Undoes `lower_recovery_point` after a truncation that failed before it changed the log."""
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
@@ -180,7 +180,7 @@ class Durability:
     # Group commit.
 
     async def wait(self, offset: int) -> None:
-        """Waits for a round of group commit that covers the records below `offset`."""
+        """Waits for a group commit that covers the records below `offset`."""
         self._log.health.check_writable()
         if offset > self._log.log_end_offset:
             raise TruncatedError(offset)

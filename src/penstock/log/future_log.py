@@ -227,7 +227,8 @@ class FutureLog:
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 
     def note_prepared(self, start: int) -> None:
-        """Notes that the copy is on disk and that the checkpoint of the target directory has this log start."""
+        """Records that the copy is on disk and that the checkpoint of the target directory has the log start offset
+        `start`."""
         self._prepared_start = start
 
     @property

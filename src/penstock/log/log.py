@@ -372,13 +372,13 @@ class Log:
         await self.durability.flush()
 
     def flush_now(self) -> None:
-        """Does the same as `flush` but blocks the event loop: for stopping and for tools."""
+        """Flushes the log as `flush` does, but blocks the event loop: used when the node stops, and by tools."""
         self.durability.flush_now()
 
     async def flushed(self, offset: int) -> None:
-        """Returns when the records below `offset` are on disk. Waiters share an fsync.
+        """Waits until the records below `offset` are on disk. Waiters share an fsync.
 
-        Raises TruncatedError if the log is cut below `offset` meanwhile.
+        Raises TruncatedError if the log is truncated below `offset` meanwhile.
         """
         durability = self.durability
         while offset > (self.countable_offset if self.config.fsync_before_ack else durability.flushed_offset):
@@ -507,7 +507,7 @@ class Log:
         return True
 
     def close(self) -> None:
-        """Closes the files, without a flush."""
+        """Closes the files of the log, without a flush."""
         self.health.closed = True
         for segment in self.segments:
             segment.close()

@@ -480,7 +480,7 @@ class LogManager:
         return written
 
     async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Does the same as `write_checkpoints` without blocking the loop."""
+        """Writes checkpoints as `write_checkpoints` does, without blocking the event loop."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -502,9 +502,10 @@ class LogManager:
     # Stopping.
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Flushes and closes every log and marks the directories as clean, so that the next start verifies nothing.
+        """Flushes and closes every log, and writes the clean-shutdown marker into each directory, so that the next
+        start verifies nothing.
 
-        A directory in which a flush failed gets no mark: the next start verifies its logs.
+        A directory in which a flush failed gets no marker: the next start verifies its logs.
         """
         unfinished: set[str] = set()
         logs = self._all()

@@ -101,7 +101,7 @@ class OffsetIndex:
         return self._base + relative, position
 
     def truncate_to(self, offset: int) -> None:
-        """Removes the entries at or above `offset`."""
+        """Removes the index entries for offsets at or above `offset`."""
         self._marks = None
         relative = offset - self._base
         if self._offsets and self._offsets[0] < relative:
@@ -135,7 +135,7 @@ class OffsetIndex:
         self._file.truncate(0)
 
     def store(self) -> None:
-        """Writes all entries to the file, without a sync."""
+        """Writes all index entries to the file, without a sync."""
         if self._offsets:
             pairs = array(INT32, bytes(len(self._offsets) * ENTRY_SIZE))
             pairs[0::2] = self._offsets
@@ -147,7 +147,7 @@ class OffsetIndex:
             del self._positions[:]
 
     def entries(self) -> list[tuple[int, int]]:
-        """Returns all entries, for checks and tools."""
+        """Returns all index entries, for checks and tools."""
         offsets, positions = _unpack(self._file.read(0, self._file.stored)) if self._file.stored else ((), ())
         stored = [(self._base + offset, position) for offset, position in zip(offsets, positions)]
         return stored + [(self._base + offset, pos) for offset, pos in zip(self._offsets, self._positions)]

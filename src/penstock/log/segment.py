@@ -209,7 +209,8 @@ class Segment:
             self.account(header, self.size)
 
     async def append_many_later(self, headers: list[BatchHeader], data: Buffer) -> None:
-        """Does the same as `append_many` without blocking the loop. No other call may change the segment meanwhile."""
+        """Appends batches as `append_many` does, without blocking the event loop. No other call may change the segment
+        meanwhile."""
         if self._index is None:
             self._open_indexes()
         await self.file.append_later(data)
@@ -359,7 +360,8 @@ class Segment:
         self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
-        """Returns the offset where the log can be cut: `offset`, or the first offset of the batch that holds it."""
+        """Returns the offset at which the log can be truncated: `offset`, or the base offset of the batch that holds
+        it."""
         found = self.locate(offset)
         if found is None:
             return offset

@@ -90,7 +90,7 @@ class SegmentList(Sequence["Segment"]):
     # Changing.
 
     def add(self, segment: Segment) -> None:
-        """Appends a segment, which becomes the active one."""
+        """Appends a segment to the list; it becomes the active segment."""
         self._segments.append(segment)
         self._changed()
 

@@ -21,7 +21,8 @@ CHECKED_AT_ONCE = 256 * 1024
 
 
 class LogSlice:
-    """A range of whole batches in a segment file. As in Kafka, `max_bytes` may cut the last batch short."""
+    """A range of whole batches in a segment file. As in Kafka, the last batch may be incomplete
+    because of `max_bytes`."""
 
     __slots__ = ("_log", "_truncations", "position", "segment", "size")
 

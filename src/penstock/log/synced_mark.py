@@ -41,7 +41,7 @@ class Mark(Enum):
 
 
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
-    """Returns the state of the mark of a log whose directory has files of these `names`.
+    """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
     Removes the mark of a damaged log, because records that counted are missing, which the next start would not notice.
     """
@@ -52,7 +52,8 @@ def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
 
 
 def write_file(disk: Disk, path: str) -> None:
-    """Writes the mark, then syncs the log's directory and the file with the topic id that the report needs."""
+    """Writes the synced mark, then syncs the log's directory and partition.metadata, whose topic id the broker reports
+    with the mark."""
     disk.write_new(f"{path}/{SYNCED_MARK_FILE}", b"")
     metadata = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.exists(metadata):
@@ -61,7 +62,7 @@ def write_file(disk: Disk, path: str) -> None:
 
 
 def remove_file(disk: Disk, path: str) -> None:
-    """Removes the mark in two steps: renames it, syncs the directory, removes it.
+    """Removes the synced mark in two steps: renames it, syncs the directory, removes it.
 
     If the process is killed before the sync, the next start finds the file under its new name and syncs again. If the
     mark were removed in one step, the next start would find none, but a power loss could still bring it back.

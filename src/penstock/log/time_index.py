@@ -77,7 +77,7 @@ class TimeIndex:
         return found
 
     def truncate_to(self, offset: int) -> None:
-        """Removes the entries at or above `offset`."""
+        """Removes the index entries for offsets at or above `offset`."""
         relative = offset - self._base
         keep = bisect_left(self._offsets, relative)
         del self._timestamps[keep:]
@@ -111,7 +111,7 @@ class TimeIndex:
             del self._offsets[:]
 
     def entries(self) -> list[tuple[int, int]]:
-        """Returns all entries, for checks and tools."""
+        """Returns all index entries, for checks and tools."""
         stored = [self._stored_entry(slot) for slot in range(self._file.stored)]
         return stored + [(stamp, self._base + offset) for stamp, offset in zip(self._timestamps, self._offsets)]
 

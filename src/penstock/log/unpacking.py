@@ -43,7 +43,7 @@ class Unpacking:
         self._large = asyncio.Semaphore(1)
 
     async def look_into(self, header: BatchHeader, batch: Buffer, work: Callable[[bytes], Slices[T]]) -> T:
-        """Runs `work` on the records of this batch and returns its result."""
+        """Unpacks a batch, calls `work` with its records and returns the result of `work`."""
         small = unpacked_if_small(header, batch)
         if small is not None:
             await asyncio.sleep(0)  # a log may have any number of small batches

@@ -59,7 +59,7 @@ class Offsets:
         self.committed: dict[str, dict[TopicPartition, Committed | Stored]] = {}
         self.pending: dict[int, dict[str, dict[TopicPartition, Committed | Stored]]] = {}  # by producer id, then group
         self.bytes = 0
-        """Approximate size of all offsets."""
+        """Approximate memory of all committed and pending offsets."""
 
     # --- changes
 

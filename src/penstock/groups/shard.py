@@ -141,7 +141,7 @@ class GroupShard:
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """Starts the timers after the log has been replayed."""
+        """Starts the timers of all groups after the log has been replayed."""
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 start_timers(turn, group, self.limits(group.group_id))

@@ -41,7 +41,8 @@ CLIENT_MADE_IDS_SINCE = 1  # KIP-1082
 
 
 def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR with the reason."""
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR with the reason if a ConsumerGroupHeartbeat
+    request is not valid."""
     epoch = request.member_epoch
     first = epoch == JOIN_EPOCH
     id_needed = api_version >= CLIENT_MADE_IDS_SINCE or epoch != JOIN_EPOCH
@@ -79,7 +80,8 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     caller: Caller,
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handles a heartbeat. The group may be new and without a record; then the record of its first epoch creates it."""
+    """Handles a ConsumerGroupHeartbeat request. The group may be new and without a record; then the record of its first
+    epoch creates it."""
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return leave(shard, turn, group, request)
     limits = shard.limits(group.group_id)

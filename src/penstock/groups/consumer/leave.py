@@ -42,7 +42,8 @@ def leave(
 
 
 def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
-    """Removes the members. The next heartbeat of another member finds a new epoch and assigns the free partitions."""
+    """Removes the members from the group. The next heartbeat of another member finds a new group epoch and assigns the
+    free partitions."""
     gone = {member.member_id for member in members}
     if can_downgrade(turn, group, gone):
         downgrade(shard, turn, group, gone)

@@ -36,7 +36,7 @@ INITIALIZING_HEARTBEAT_MS = 500
 
 
 def check_request(request: ShareGroupHeartbeatRequest) -> None:
-    """Raises INVALID_REQUEST with the reason."""
+    """Raises INVALID_REQUEST with the reason if a ShareGroupHeartbeat request is not valid."""
     reason = None
     if not request.member_id:
         reason = "The member has no id: give it one."

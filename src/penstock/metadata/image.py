@@ -151,7 +151,7 @@ class ImageChanges:
     client_quotas: bool = False
     features: bool = False
     fencings: tuple[Fencing, ...] = ()
-    """The last FENCINGS_MAX fencings, in the order of the log."""
+    """The last FENCINGS_MAX fencings of brokers, in the order of the metadata log."""
 
     def then(self, later: ImageChanges) -> ImageChanges:
         return ImageChanges(

@@ -339,7 +339,7 @@ class _Parser:
         return node
 
     def flags(self) -> bool:
-        """Parses flags such as `i-s:`. Returns True if a group follows."""
+        """Parses flags of a group such as `i-s:`. Returns True if the group's content follows the flags."""
         on = True
         while True:
             char = self.take()

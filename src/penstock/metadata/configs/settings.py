@@ -50,7 +50,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One of the sources that have a value for a property."""
+    """A source that has a value for a property, for the synonyms in DescribeConfigs."""
 
     name: str
     value: str | None

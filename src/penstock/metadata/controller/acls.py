@@ -93,7 +93,7 @@ def matching_acls(acls: Iterable[AclImage], selected: AclFilter) -> Iterator[Acl
 
 
 def described(acls: Iterable[AclImage]) -> list[describe.DescribeAclsResource]:
-    """Groups ACLs by their resource pattern."""
+    """Groups ACLs by their resource pattern, as the DescribeAcls response lists them."""
     resources: dict[tuple[int, str, int], describe.DescribeAclsResource] = {}
     for acl in acls:
         key = (acl.resource_type, acl.resource_name, acl.pattern_type)

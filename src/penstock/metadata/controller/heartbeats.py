@@ -84,7 +84,7 @@ class Heartbeats:
         return [broker_id for _, broker_id in sorted(silent)]
 
     def next_check_ms(self, image: MetadataImage, now_ms: int) -> int:
-        """Returns when the next session may end."""
+        """Returns the time at which the next broker session may end."""
         contacts = [session.last_contact_ms for _, session in self._of_unfenced(image, now_ms)]
         return min(contacts, default=now_ms) + self.session_timeout_ms + 1
 

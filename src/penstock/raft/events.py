@@ -48,12 +48,12 @@ class SendFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateSaved:
-    """The last `SaveState` is on disk."""
+    """Reports that the state of the last `SaveState` is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFlushed:
-    """Records below `offset` are on disk."""
+    """Reports that the log's records below `offset` are on disk."""
 
     offset: int
 
@@ -162,7 +162,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The proposal was refused and is not in the log."""
+    """Tells the caller that its proposal was refused and is not in the log."""
 
     proposal: int
     error: ErrorCode

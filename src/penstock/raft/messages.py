@@ -132,7 +132,7 @@ class RemoveVoter:
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoter:
-    """A voter's report of its own endpoints."""
+    """A request in which a voter reports its own endpoints to the leader."""
 
     epoch: int
     voter: Voter

@@ -42,7 +42,7 @@ VOTERS_ONLY = frozenset({"prospective", "candidate"})
 
 @dataclass(slots=True)
 class Election:
-    """The count of one round of votes."""
+    """The votes counted in one election or pre-vote."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)

@@ -68,7 +68,7 @@ class File(Protocol):
         """Reads like `pread` if that needs no disk access; else returns None."""
 
     async def read(self, size: int, offset: int) -> bytes:
-        """Reads like `pread` without blocking the loop."""
+        """Reads as `pread` does, without blocking the event loop."""
 
     def pwrite(self, data: Buffer, offset: int) -> None: ...
 

@@ -147,7 +147,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next change of the future log, at `offset`."""
+    """The next change of the future log, and the offset at which it applies."""
 
     kind: StepKind
     offset: int
@@ -199,7 +199,7 @@ class CopyRate:
             samples.popleft()
 
     def per_second(self, now_s: float) -> float:
-        """Returns the rate; 0.0 before anything was copied."""
+        """Returns the bytes per second copied recently; 0.0 before anything was copied."""
         if not self._samples:
             return 0.0
         began, before = self._samples[0]

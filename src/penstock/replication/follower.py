@@ -85,7 +85,7 @@ def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
 
 
 class Trouble(Enum):
-    """Kinds of errors, by how the follower recovers."""
+    """The kinds of fetch errors, grouped by how the follower recovers."""
 
     OUT_OF_RANGE = "out of range"
     SOON = "soon"  # the leader or this follower has not received the latest metadata yet

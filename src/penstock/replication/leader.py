@@ -36,7 +36,7 @@ _WAIT_FOR_IMAGE = frozenset(
 
 
 class Verdict(Enum):
-    """The leader's next step after the controller refused a change."""
+    """What the leader does after the controller refused a change of the ISR."""
 
     DROPPED = "dropped"
     WAIT = "wait"

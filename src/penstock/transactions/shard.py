@@ -40,7 +40,7 @@ class TransactionShard:
         self.allowance = allowance or Allowance()
         self.transactions: dict[str, Transaction] = {}
         self.held_bytes = 0
-        """Approximate size of all transactional ids."""
+        """Approximate memory of all transactional ids."""
         self.deadlines = Deadlines()
         self._take_producer_id = take_producer_id
         self._server_version = server_version

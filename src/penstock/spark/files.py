@@ -37,7 +37,7 @@ _INDEX_ENTRY = 8
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 Listing = dict[str, int]
-"""Names of files and their inodes."""
+"""A dict of the file names in a directory and their inodes."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class OpenSegment:
     position: int
     """The byte at which to begin: at or before the batch that holds the first wanted offset."""
     end: int | None
-    """The base offset of the next segment; None for the active segment."""
+    """The base offset of the next segment, where this segment ends; None for the active segment."""
     whole: bool = False
     """Set after reading: True if the whole file consisted of valid batches."""
 

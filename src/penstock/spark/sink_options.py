@@ -52,7 +52,7 @@ class SinkOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     """The `kafka.*` options, without the prefix."""
     without_effect: tuple[str, ...] = ()
-    """Options that are ignored, for a warning."""
+    """Names of options that are ignored, for a warning."""
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:

@@ -44,7 +44,7 @@ class SinkMessage(WriterCommitMessage):
     task: Task
     rows: int = 0
     transactional_id: str = ""
-    """Empty if the task has no transaction to commit."""
+    """The transactional id of the task's open transaction; empty if the task has no transaction to commit."""
     prepared: str = ""
     decided: bool = False
     """True if the batch had been decided before, so that the task wrote nothing."""

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 class _NoObjectError(Exception):
-    """The text is not a JSON object that columns can hold."""
+    """Raised if a text is not a JSON object that columns can hold."""
 
 
 def text_of(value: bytes) -> str:

@@ -124,9 +124,9 @@ class Seen:
     strings: int = 0
     numbers: int = 0
     integers: int = 0
-    """Numbers written without a point that a BIGINT holds."""
+    """Count of numbers written without a point that a BIGINT holds."""
     longs: int = 0
-    """Numbers that a BIGINT holds, including numbers such as 2.0."""
+    """Count of numbers that a BIGINT holds, including numbers such as 2.0."""
     doubles: int = 0
     decimals: int = 0
     low: int = 0

@@ -46,7 +46,7 @@ class TopicReport:
     partitions: tuple[PartitionReport, ...]
     top_keys: tuple[tuple[str, int], ...]
     duplicates: int
-    """Records with the same key and value as an earlier record."""
+    """Number of records with the same key and value as an earlier record."""
     fields: str
     """Fields of JSON values; empty if the values are not JSON objects."""
 

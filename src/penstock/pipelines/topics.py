@@ -29,7 +29,7 @@ class Topic:
     options: Mapping[str, str] = field(default_factory=dict)
     """More options of `format("penstock")`, such as kafka.* and startingOffsets."""
     cluster_id: str = ""
-    """Set once the topic has been looked up."""
+    """The id of the topic's cluster; set once the topic has been looked up."""
 
     def connect(self) -> Client:
         """Connects a client with the `kafka.*` options that the source and the sink get. Raises SourceError."""

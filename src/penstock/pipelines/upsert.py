@@ -49,7 +49,7 @@ class Changes:
     same: str
     """The SQL condition under which row `new`, of `kept` or `ended`, replaces row `old` of the table."""
     ended: Any
-    """Keys whose newest record has a null value."""
+    """The keys whose newest record has a null value; their rows are deleted."""
     deleted: Any | None
     """Record keys, with the offset up to which their rows are deleted; None if records' keys are the table's keys."""
 

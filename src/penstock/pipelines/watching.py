@@ -21,9 +21,9 @@ class Work:
 
     tasks: int = 0
     all_tasks: int = 0
-    """Tasks of the stages that Spark has planned so far; more may follow."""
+    """Number of tasks in the stages that Spark has planned so far; more may follow."""
     records_read: int = 0
-    """Records that completed tasks have read from their source."""
+    """Number of records that completed tasks have read from their source."""
 
 
 class Watch:

@@ -19,7 +19,7 @@ class DeleterOptions:
     partitions: Sequence[TopicPartition]
     pause_s: float = 1.0
     deletes: float = 0.5
-    """Share of its rounds in which the actor deletes records."""
+    """Share of the actor's actions in which it deletes records; in the others it only lists offsets."""
 
 
 class Deleter:

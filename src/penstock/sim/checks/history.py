@@ -66,7 +66,7 @@ class Transaction:
     ended: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     committed: bool = False
-    """If DONE: True for a commit, False for an abort."""
+    """Valid if the outcome is DONE: True if the transaction was committed, False if it was aborted."""
     writes: list[Write] = field(default_factory=list)
     decided: float = float("inf")
     """When the producer first requested the commit or abort."""
@@ -263,7 +263,7 @@ class History:
     power_losses: list[float] = field(default_factory=list)
     """Times of power losses that may have taken acknowledged records that were not synced."""
     losses: list[Loss] = field(default_factory=list)
-    """The records that these power losses erased, by partition."""
+    """The records that machines lost in these power losses."""
     covered_losses: int = 0
     """Number of power losses of so few machines that no acknowledged record may be lost."""
     damaged: set[TopicPartition] = field(default_factory=set)
@@ -275,7 +275,7 @@ class History:
     log_starts: list[LogStart] = field(default_factory=list)
     clock_jumps: list[ClockJump] = field(default_factory=list)
     expired_below: dict[TopicPartition, int] = field(default_factory=dict)
-    """Offsets below which retention may have deleted records."""
+    """Partition → the offset below which retention may have deleted records."""
     contradictions: list[str] = field(default_factory=list)
     """Answers that contradict each other."""
     configs: list[ConfigChange] = field(default_factory=list)
@@ -327,13 +327,13 @@ class FinalView:
     log_start: dict[TopicPartition, int] = field(default_factory=dict)
     log_end: dict[TopicPartition, int] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
-    """Name → number of partitions."""
+    """Topic name → number of partitions."""
     group_offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """Reads that failed, and wrong answers."""
+    """Descriptions of reads that failed and of wrong answers."""
     deleted_keys: dict[tuple[TopicPartition, bytes], float] = field(default_factory=dict)
     """Partition and key → offset of its last tombstone; infinite if a tombstone may be at any offset."""
     read_at: dict[TopicPartition, float] = field(default_factory=dict)
-    """Time at which the start of the log was read."""
+    """Partition → the time at which the start of its log was read."""
     replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     ended: float = float("inf")

@@ -118,7 +118,7 @@ class RebuiltStates:
         return next((each for each in self._machines if each.disk is log.environment.disk), None)
 
     def compare_all(self) -> None:
-        """Compares every replica that is open."""
+        """Compares the state of every open replica with the state rebuilt from its log."""
         for machine in self._machines:
             broker = machine.broker
             if broker is None or machine.state is not State.SERVING or not machine.holds_partitions:

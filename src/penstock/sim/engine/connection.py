@@ -85,7 +85,7 @@ class Stream:
         self.pump()
 
     def pump(self) -> None:
-        """Sends as many bytes as the window allows."""
+        """Sends as many of the unsent bytes as the receiver's window allows."""
         unsent, split, random = self._unsent, self._fabric.split, self._fabric.random
         while unsent and self.window > 0 and not self.ended:
             head = unsent.popleft()

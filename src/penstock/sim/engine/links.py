@@ -31,7 +31,7 @@ class Conditions:
     loss: float = 0.0
     """Share of packets that are lost and sent again."""
     bytes_per_s: float = 0.0
-    """0: no limit."""
+    """Bandwidth in bytes per second; 0: no limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +80,7 @@ class Link:
         return sum(self._stalled.values())
 
     def mend(self) -> None:
-        """Sends on all held data, in the order of each channel."""
+        """Mends the wire, and sends on all held data in the order of each channel."""
         self.cut = False
         stalled, self._stalled = self._stalled, {}
         for channel, count in stalled.items():

@@ -66,7 +66,7 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """Returns the change on one line."""
+        """Returns the mutant's change of the code as one line of text."""
         return f"{self.path}:{self.line}  {self.before}  →  {self.after}"
 
 

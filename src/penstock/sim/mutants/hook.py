@@ -51,7 +51,7 @@ def find_mutant(root: Path, name: str) -> Mutant:
 
 
 class MutantFinder(MetaPathFinder):
-    """Finds the mutated module, and no other."""
+    """An import finder that finds only the mutated module."""
 
     def __init__(self, root: Path, mutant: Mutant) -> None:
         self._file = root / mutant.path

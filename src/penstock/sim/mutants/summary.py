@@ -13,7 +13,7 @@ from penstock.sim.mutants.results import Result
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The kills of one way of testing."""
+    """The number of mutants that one way of testing killed, and of those that survived."""
 
     by: str
     mutants: int
@@ -21,7 +21,7 @@ class Count:
     by_watchdog: int
     cpu_hours: float
     not_reached: int
-    """Survivors whose function never ran."""
+    """Number of survivors whose function never ran."""
 
     @property
     def row(self) -> dict[str, Any]:

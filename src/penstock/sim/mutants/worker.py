@@ -86,7 +86,7 @@ class Outcome:
     how: str
     """The failing test or the broken rule; empty for a survivor."""
     command: str
-    """The command that shows the failure without the mutant's hook."""
+    """The command line of the run that failed, to repeat it without the mutant's hook."""
     cpu_s: float
     runs: int
     reached: int
@@ -115,7 +115,7 @@ def _install(name: str) -> MutantFinder | None:
 
 
 class UnitTask(NamedTuple):
-    """Which unit tests to run for one mutant."""
+    """The unit tests to run for one mutant."""
 
     paths: Sequence[str]
     most_failures: int = 1
@@ -173,7 +173,7 @@ class _Failures:
 
 
 class SimTask(NamedTuple):
-    """How much the simulator may do for one mutant."""
+    """The runs that the simulator may do for one mutant."""
 
     cpu_s: float
     first_seed: int

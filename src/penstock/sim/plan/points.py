@@ -33,7 +33,7 @@ STOPS = (KILL, POWER, PAUSE)
 
 
 class Point(NamedTuple):
-    """A point that a run has passed."""
+    """A point (a message or a step on a disk) that a run has passed."""
 
     time: float
     kind: str

@@ -13,7 +13,7 @@ class Profile:
     faults: tuple[str, ...] = ()
     every_s: float = 6.0
     cluster_faults: tuple[str, ...] = ()
-    """Additional kinds in a cluster of several machines."""
+    """Additional kinds of faults in a cluster of several machines."""
     aimed: tuple[str, ...] = ()
     """Additional kinds of faults that wait for a certain request or election; only a share of the seeds has them."""
     aimed_share: float = 0.0

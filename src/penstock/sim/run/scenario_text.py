@@ -27,7 +27,7 @@ class Line:
     commands: tuple[str, ...] = ()
     """The commands that the line runs, in order; none for a remark."""
     shows_answers: bool = True
-    """True if the answers belong below the line."""
+    """True if the script shows the answers of these commands below the line."""
 
 
 def parse(text: str, includes: Mapping[str, str] | None = None) -> Iterator[Line]:

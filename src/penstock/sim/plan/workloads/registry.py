@@ -1,4 +1,4 @@
-"""The workloads by the name of their profile."""
+"""Maps the name of a profile to the function that makes its workload."""
 
 from __future__ import annotations
 

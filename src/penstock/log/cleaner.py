@@ -52,9 +52,8 @@ class Cleaner:
         max_keys: int = MAX_KEYS,
         may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
     ) -> None:
-        """`may_drop_tombstones` is False for a log that a replica has yet to copy: that replica needs each tombstone
-        and marker, or it keeps the records that these delete or abort.
-        """
+        """`may_drop_tombstones` returns False for a log that a replica has yet to copy: that replica needs each
+        tombstone and marker, or it keeps the records that these delete or abort."""
         self._logs = logs
         self._max_keys = max_keys
         self._may_drop_tombstones = may_drop_tombstones

@@ -222,7 +222,8 @@ class FutureLog:
 
     @property
     def flush_is_due(self) -> bool:
-        """True if so many bytes are not on disk that a flush before the swap would take long."""
+        """True if the copy should be flushed now: so many of its bytes are not on disk that a flush before the swap
+        would take long."""
         log = self.log
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 

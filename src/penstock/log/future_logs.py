@@ -220,7 +220,8 @@ class FutureLogs:
         future.note_prepared(start)
 
     def _write_moved_mark(self, current: Log, log: Log) -> None:
-        """Writes the moved mark: the copy replaces the current log, and older logs in offline directories."""
+        """Writes the moved mark into the copy's directory. It names the directory of the current log, and offline
+        directories that may still hold older logs of the partition."""
         disk, dirs = self._logs.disk, self._logs.dirs
         old = moved_mark.read(disk, current.path)
         if old:
@@ -231,8 +232,8 @@ class FutureLogs:
     def swap(self, future: FutureLog, tail_bytes: int) -> Retired | None:
         """Makes the future log the current log, in one step of the event loop.
 
-        Returns None, and changes nothing, if more than the tail is left to copy or the copy is not prepared. Raises
-        KafkaError if a step fails before the rename: the current log goes on.
+        Returns None, and changes nothing, if more than `tail_bytes` are left to copy or the copy is not prepared.
+        Raises KafkaError if a step fails before the rename; then the current log stays in use.
         """
         current, log = future.current, future.log
         if not future.is_prepared or not future.copy_tail(tail_bytes) or not future.is_prepared:

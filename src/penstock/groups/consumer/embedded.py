@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 def version_of(data: bytes) -> int:
-    """Returns the version to parse with. A newer version only appends fields, so it is parsed as the newest known
-    version.
-    """
+    """Returns the version with which to parse a member's subscription or assignment. A newer version only appends
+    fields, so it is parsed as the newest known version."""
     if len(data) < 2:
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."
@@ -48,7 +47,7 @@ def owned_partitions(subscription: ConsumerProtocolSubscription, image: Metadata
 
 
 def read_assignment(assignment: bytes, image: MetadataImage) -> dict[bytes, frozenset[int]]:
-    """Returns the assigned partitions; empty for a member without an assignment."""
+    """Returns the partitions in a member's assignment; no partitions for a member without an assignment."""
     if not assignment:
         return {}
     version = version_of(assignment)

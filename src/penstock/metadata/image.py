@@ -219,7 +219,8 @@ class TopicChanges:
 
 
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
-    """Returns the topics created, deleted or changed. A name that was deleted and created again is in the first two."""
+    """Compares two images. Returns the topics created, deleted or changed. A name that was deleted and created again
+    counts as deleted and as created."""
     if old.topics is new.topics:
         return TopicChanges()
     if new.changes.base_version == old.version:

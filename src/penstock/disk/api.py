@@ -1,4 +1,4 @@
-"""The two interfaces: `File` (one open file) and `Disk` (a tree of them). Paths are plain strings with `/`."""
+"""The two interfaces: `File` (one open file) and `Disk` (a tree of files). Paths are plain strings with `/`."""
 
 from __future__ import annotations
 

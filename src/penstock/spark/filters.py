@@ -113,7 +113,8 @@ def _values(each: Any) -> frozenset[Any] | None:
 
 
 def _bounds(each: Any) -> tuple[int | None, int | None]:
-    """Returns a filter's lower bound (inclusive) and upper bound (exclusive); None for a bound that is not set."""
+    """Returns the lower bound (inclusive) and the upper bound (exclusive) that a filter sets; None for a bound that it
+    does not set."""
     match each:
         case EqualTo():
             return each.value, each.value + 1
@@ -130,7 +131,7 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 
 
 def _since(each: Any) -> int | None:
-    """Returns a filter's lower bound in ms, None without one.
+    """Returns the lower bound of a filter on `timestamp` in ms; None if the filter has none.
 
     An upper bound is not used, because a record at a higher offset may have an earlier timestamp.
     """

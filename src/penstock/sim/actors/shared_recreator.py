@@ -72,6 +72,7 @@ class SharedRecreator:
         session.note(f"created {name} again")
 
     async def _goes_on(self) -> bool:
-        """Pauses, sometimes for long: the topic grows meanwhile, or is missing. Returns False if the run has ended."""
+        """Pauses between two steps, sometimes for long, so that the topic grows or is missing for a while. Returns
+        False if the run has ended."""
         await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
         return not self.session.done

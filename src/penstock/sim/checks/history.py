@@ -27,7 +27,7 @@ def copy_of(partition: TopicPartition, value: bytes) -> bytes:
 
 
 def is_copy(value: bytes) -> bool:
-    """True if a copier wrote the value."""
+    """True if an actor of the kind `Copier` wrote the value."""
     return value.startswith(_COPY)
 
 
@@ -261,7 +261,7 @@ class History:
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
     """Group and partition → offsets that were committed for a topic of this name which was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)
-    """Times of power losses that may have taken acknowledged records that were not synced."""
+    """Times of power losses that may have erased acknowledged records that were not synced."""
     losses: list[Loss] = field(default_factory=list)
     """The records that machines lost in these power losses."""
     covered_losses: int = 0

@@ -78,7 +78,8 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the record may not be lost: acks=all; acks=1 if one leader has led the partition ever since."""
+    """True if the acknowledgement of the record promises that it is not lost: with acks=all; with acks=1, only if one
+    leader has led the partition ever since."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))

@@ -53,7 +53,8 @@ def deleted_keys(history: History) -> dict[tuple[TopicPartition, bytes], float]:
 
 
 def _last(writes: list[Write], time: float, below: float) -> Write | None:
-    """Returns the newest write that was in force before `time` at an offset less than `below`."""
+    """Returns the newest write at an offset less than `below` that was acknowledged, together with its transaction,
+    before `time`."""
     return max(
         (write for write in writes if _in_force_before(write, time) and write.offset < below),
         key=lambda write: write.offset,

@@ -70,7 +70,7 @@ class Message:
 
 
 class _Copy(asyncio.Protocol):
-    """Sends a request over a connection of its own and ignores the answer."""
+    """Sends a copy of a request over a connection of its own and ignores the answer."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
@@ -119,7 +119,8 @@ class PointFaults:
     # Messages.
 
     def at_message(self, fault: PointFault, point: Point, message: Message) -> None:
-        """Carries out the faults of a message that is about to be written. May end the process that writes it."""
+        """Injects the faults that are planned for a message, just before it is written. May end the process that writes
+        it."""
         random = self._random(fault)
         names = f"{message.end.host.name}→{message.end.get_extra_info('peername')[0]}"
         sent = DROP not in fault.faults
@@ -227,7 +228,7 @@ class PointFaults:
     # Disks.
 
     def at_disk(self, fault: PointFault, point: Point, machine: Machine, path: str) -> None:
-        """Carries out the faults of a step on a disk. May end the process, or raise DiskError."""
+        """Injects the faults that are planned for a step on a disk. May end the process, or raise DiskError."""
         random = self._random(fault)
         for each in fault.faults:
             if each == PAUSE:

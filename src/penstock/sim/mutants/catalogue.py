@@ -33,7 +33,8 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Half(Enum):
-    """Whether a mutant may be looked at while rules and workloads are tuned."""
+    """The two halves of the mutants: those that may be looked at while rules and workloads are tuned, and those held
+    out."""
 
     DEV = "dev"
     HELD_OUT = "held-out"

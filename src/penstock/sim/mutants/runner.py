@@ -158,7 +158,8 @@ def _cause(code: int, err: str) -> str:
 
 
 def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
-    """Returns the outcome of a process without a result: its last line names its run, and its limit is its CPU time."""
+    """Returns the outcome of a worker process that ended without a result. Its last printed line names the run; its CPU
+    time is taken to be the limit."""
     started = [line for line in lines if line["kind"] == "run"]
     if not started:
         return Outcome(True, how, "", UNIT_CPU_S, 0, 0)

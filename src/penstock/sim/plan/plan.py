@@ -89,7 +89,7 @@ class Plan:
     clocks: tuple[tuple[int, float], ...] = ()
     """Skew and drift of the clocks of the second and all later machines."""
     points: tuple[PointFault, ...] = ()
-    """Faults at chosen points of the run."""
+    """Faults to inject at chosen points (messages or steps on a disk) of the run."""
 
     def clock(self, node_id: int) -> tuple[int, float]:
         return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]

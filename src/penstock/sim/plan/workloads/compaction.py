@@ -80,7 +80,7 @@ def compaction(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults, in a cluster without fsync only those that take no records.
+    """Returns the plan's faults; without power losses in a cluster whose acknowledgements do not promise fsync.
 
     A replica that loses unsynced tombstones gets them from its leader only within delete.retention.ms.
     """

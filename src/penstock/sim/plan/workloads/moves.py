@@ -61,7 +61,8 @@ def moves(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults, for one machine without fsync only those that take no records."""
+    """Returns the plan's faults; without power losses if there is one machine and acknowledgements do not promise
+    fsync."""
     covered = plan.fsync_everywhere or not plan.layout.single_node
     return tuple(fault for fault in plan.faults if covered or not fault.kind.startswith("power"))
 

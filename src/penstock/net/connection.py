@@ -122,13 +122,19 @@ class Connection(asyncio.BufferedProtocol):
         return self._busy
 
     def close(self, reason: str, kind: str = "closed") -> None:
-        """Closes once the answers so far are sent; drops requests that have not started. `kind` groups log lines."""
+        """Closes the connection once all responses so far are sent. Drops requests that have not started.
+
+        `kind` groups similar log lines.
+        """
         if not self._closing:
             self._server.log.warning(kind, f"{self!r} closed: {reason}")
             self._shut()
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for that long. After several calls, the latest end counts."""
+        """Starts no further request of this connection for that long.
+
+        After several calls, the latest end time counts.
+        """
         until = self._server.loop.time() + seconds
         if self._mute_timer is not None:
             if self._muted_until >= until:
@@ -204,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.watch_slow_readers()
 
     def slow_reader_since(self) -> float | None:
-        """Returns when the oldest unread answer was written; None if the peer has read all."""
+        """Returns when the oldest response that the peer has not read was written; None if it has read all of them."""
         return self._outbox.unsent_since if self._outbox.unsent_bytes else None
 
     @property
@@ -426,7 +432,10 @@ class Connection(asyncio.BufferedProtocol):
         self._drain(1)
 
     def _wait_for_turn(self) -> None:
-        """Queues a free connection for the next pass. Any other connection continues when it becomes free."""
+        """Lets a free connection start its next request in the next pass of the event loop.
+
+        A busy one continues when it becomes free.
+        """
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True
             self._server.turns.wait(self)
@@ -455,7 +464,10 @@ class Connection(asyncio.BufferedProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Pauses or resumes reading as the limits demand. Closes after the last answer if the peer has hung up."""
+        """Pauses or resumes reading, depending on the limits.
+
+        If the peer has hung up, closes the connection after the last response.
+        """
         if self._closing or self._transport is None:
             return
         if self._eof and not self._busy and self._queue is None:
@@ -494,13 +506,16 @@ class Connection(asyncio.BufferedProtocol):
     # The end
 
     def finish(self) -> None:
-        """Stops reading, drops requests that have not started, and closes once no request is in progress."""
+        """Stops reading and drops requests that have not started.
+
+        Closes the connection once no request is in progress.
+        """
         self._drop_queue()
         self._eof = True
         self._settle()
 
     def abort(self) -> None:
-        """Closes at once and cancels the request in progress."""
+        """Closes the connection at once and cancels the request in progress."""
         self._shut(abort=True)
         if self._task is not None:
             self._task.cancel()

@@ -26,7 +26,7 @@ class PartialFrame:
         at_once: int = PARTIAL_MIN_BYTES,
         allocated: Callable[[int], None] | None = None,
     ) -> None:
-        """Calls `allocated` with the number of bytes whenever the buffer gets memory."""
+        """`allocated` is called with the number of bytes whenever the buffer gets memory."""
         self.size = size
         self.received = len(first)
         self._allocated = allocated
@@ -40,13 +40,13 @@ class PartialFrame:
         return len(self._buffer)
 
     def tail(self) -> memoryview:
-        """Returns the part of the buffer for the next bytes."""
+        """Returns the part of the buffer into which the next bytes of the frame are read."""
         if self.received == len(self._buffer):
             self._grow()
         return memoryview(self._buffer)[self.received :]
 
     def advance(self, count: int) -> bool:
-        """Notes that `count` bytes were written to the tail. Returns True if the frame is complete."""
+        """Notes that `count` bytes were read into the tail. Returns True if the frame is complete."""
         self.received += count
         return self.received == self.size
 
@@ -68,7 +68,7 @@ class PartialFrame:
 
 
 def size_refusal(size: int, max_bytes: int) -> str:
-    """Returns the reason for closing a connection that announced a request of this size."""
+    """Returns the reason to log when a connection is closed because it announced a request of this size."""
     limit = f", over socket.request.max.bytes={max_bytes}" if size > 0 else ""
     return f"it announced a request of {size} bytes{limit}"
 
@@ -104,11 +104,14 @@ class FrameReader:
         self._partial: PartialFrame | None = None
 
     def buffer(self) -> memoryview:
-        """Returns the buffer for the next bytes of the stream."""
+        """Returns the buffer into which the next bytes of the stream are read."""
         return self._partial.tail() if self._partial is not None else self._view[self._head :]
 
     def received(self, count: int) -> list[memoryview]:
-        """Returns the frames that `count` more bytes complete, each in its own memory. Raises FrameError."""
+        """Takes over `count` bytes that were read into the buffer. Returns the frames that are now complete.
+
+        Each frame has its own memory. Raises FrameError.
+        """
         if self._partial is not None:
             if not self._partial.advance(count):
                 return []

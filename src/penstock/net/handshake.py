@@ -23,10 +23,10 @@ _PASSING = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
 
 
 class TlsAdmission(Protocol):
-    """Decides about peers before their handshake."""
+    """Decides which peers are accepted before their TLS handshake, and counts them."""
 
     def context(self) -> ssl.SSLContext:
-        """Returns the context for the next connection."""
+        """Returns the TLS context, with the current certificate, for the next connection."""
         ...
 
     def enter(self, host: str) -> bool:
@@ -34,7 +34,10 @@ class TlsAdmission(Protocol):
         ...
 
     def leave(self, host: str) -> None:
-        """Forgets a peer whose handshake failed. After a handshake, the connection keeps the peer's count."""
+        """Stops counting a peer whose handshake failed.
+
+        After a successful handshake, the connection remains counted.
+        """
         ...
 
     def failed(self, host: str, reason: str) -> None: ...

@@ -1,4 +1,4 @@
-"""Deferred answers: the one form in which handlers and dispatchers return an answer that they don't have yet."""
+"""Deferred responses: the one form in which handlers and dispatchers return a response that they don't have yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def result_of(future: asyncio.Future[R]) -> R:
 
 
 class Later(Generic[R_co]):
-    """An answer that `make` makes once `source` is done.
+    """A response that `make` makes once `source` is done.
 
     `source` is a future, which a connection waits for without a task, or a coroutine, which the connection runs in a
     task. `make` gets the future or the task, which has a result or an error; it is not called after a cancellation.
@@ -35,7 +35,7 @@ class Later(Generic[R_co]):
         self.make = make
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """Waits for the answer, in a caller that runs in a task. Cancelling the caller cancels the source."""
+        """Waits for the response, in a caller that runs in a task. Cancelling the caller cancels the source."""
         source = self.source
         if not isinstance(source, asyncio.Future):
             if self.make is result_of:
@@ -52,5 +52,5 @@ class Later(Generic[R_co]):
 
 
 async def settled(answer: R | Later[R]) -> R:
-    """Returns the answer, waiting for it if it is a `Later`."""
+    """Returns the response. If it is given as a `Later`, waits for it first."""
     return await answer if isinstance(answer, Later) else answer

@@ -15,7 +15,7 @@ class Limits:
     descriptor_connections: int = 2_147_483_647
     """Connections that the process's limit of open files leaves room for; applies in addition to `max_connections`."""
     loopback_connections: int = 16
-    """Connections from loopback that are accepted despite all other limits, so that an operator can always get in."""
+    """Connections from loopback that are accepted beyond all other limits, so that an operator can always connect."""
     max_connections_per_ip: int = 2_147_483_647
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
@@ -24,22 +24,31 @@ class Limits:
     """Bytes of frames that all connections hold together, including incomplete frames. Zero or negative: no limit."""
     socket_listen_backlog_size: int = 50
     pipelined_max_bytes: int = 64 * 1024
-    """Bytes of whole requests that may wait behind the one in progress, per connection; then reading pauses."""
+    """Bytes of whole requests that may wait behind the request in progress, per connection.
+
+    Above that, reading pauses.
+    """
     pipelined_max_requests: int = 100
     write_queue_max_bytes: int = 256 * 1024
-    """Unsent bytes per connection above which no further request is started. One answer alone may exceed it."""
+    """Unsent bytes of a connection above which it starts no further request.
+
+    One response alone may exceed this limit.
+    """
     receive_buffer_bytes: int = 128 * 1024
     """Size of the receive buffer. A server has one and lends it to the connection that is reading."""
     pass_max_requests: int = 64
-    """Requests that one pass of the loop starts, of all connections together; one that needs a task counts as eight."""
+    """Requests that all connections together start in one pass of the event loop.
+
+    A request that needs a task counts as eight.
+    """
     pass_max_ms: int = 10
-    """Time after which a pass starts no more requests. The request in progress may take longer."""
+    """Time after which a pass of the event loop starts no more requests. The request in progress may take longer."""
     slow_frame_timeout_ms: int = 30_000
-    """How long a frame may take to arrive while others wait for `queued_max_request_bytes`."""
+    """How long a frame may take to arrive while other connections wait because of `queued_max_request_bytes`."""
     queued_max_response_bytes: int = 256 * 1024 * 1024
-    """Bytes of answers that all peers together have not read yet. Zero or negative: no limit."""
+    """Bytes of responses that all peers together have not read yet. Zero or negative: no limit."""
     slow_reader_timeout_ms: int = 30_000
-    """How long a peer may take to read an answer while more than half of `queued_max_response_bytes` is in use."""
+    """How long a peer may take to read a response while more than half of `queued_max_response_bytes` is in use."""
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
@@ -54,7 +63,7 @@ def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address of a peer on this machine."""
+    """True if the address belongs to a peer on this machine."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
@@ -121,9 +130,11 @@ SHARES = 4
 
 
 class ByteBudget:
-    """Counts the bytes of frames, or those of answers, that the server holds. Once the budget for frames is spent,
-    connections read no new frame and wait here. A frame that has begun is still completed, so the limit can be
-    exceeded, as in Kafka's memory pool."""
+    """Counts the bytes that the server's connections hold: one budget counts request frames, another one responses.
+
+    While the budget of frames is spent, connections wait before they read a new frame. A frame whose first bytes have
+    arrived is still completed, so the limit can be exceeded, as in Kafka's memory pool.
+    """
 
     __slots__ = ("_waiting", "limit", "used")
 
@@ -138,12 +149,12 @@ class ByteBudget:
 
     @property
     def room(self) -> int:
-        """The bytes that may still be taken."""
+        """The number of bytes that may still be used."""
         return max(0, self.limit - self.used) if self.limit > 0 else NO_BOUND
 
     @property
     def share(self) -> int:
-        """The bytes that one more answer may take: a fraction of the room, so that later answers get some, too."""
+        """The bytes that one more response may use: a fraction of `room`, so that later responses get some, too."""
         return self.room // SHARES
 
     @property
@@ -184,13 +195,19 @@ class Idler(Protocol):
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Called after a whole idle period: closes the connection. Returns False if it has to stay open."""
+        """Closes the connection after it was idle for a whole period.
+
+        Returns False if the connection has to stay open.
+        """
         ...
 
 
 class IdleWheel:
-    """Finds idle connections at no cost per request: a connection only notes the current tick, and is examined once
-    per turn of the wheel. A connection that was active meanwhile moves to the slot of its new deadline."""
+    """Finds idle connections at no cost per request: a connection only notes the current tick when it is active.
+
+    Connections are kept in slots, one for each tick, and a slot is examined once per idle period. A connection that was
+    active meanwhile moves to the slot of its new deadline.
+    """
 
     SLOTS = 16
 
@@ -214,7 +231,7 @@ class IdleWheel:
         self._slots[idler.idle_slot].pop(idler, None)
 
     def tick(self) -> None:
-        """Advances the wheel: called every sixteenth of the idle period."""
+        """Advances the wheel by one slot and examines it. Called every sixteenth of the idle period."""
         self.now += 1
         due = self._slots[self.now % len(self._slots)]
         if not due:
@@ -250,7 +267,7 @@ class LimitedLog:
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
-        """Logs an error with its stack, within the same limit: a peer may be able to provoke the bug at will."""
+        """Logs an error with its stack trace, within the same limit: a peer may be able to cause this error at will."""
         if self._shows(kind):
             self._logger.error("%s", message, exc_info=error)
 

@@ -23,7 +23,7 @@ class Listening(Protocol):
 
     @property
     def port(self) -> int:
-        """The port in use; if port 0 was requested, the port that the system chose."""
+        """The port that is in use; if port 0 was requested, the port that the system chose."""
         ...
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Listening(Protocol):
 class Network(Protocol):
     @property
     def max_connections(self) -> int:
-        """Returns how many accepted connections the process has descriptors for."""
+        """Returns how many accepted connections the process has file descriptors for."""
         ...
 
     async def listen(

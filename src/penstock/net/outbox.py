@@ -1,7 +1,7 @@
-"""The answers of one connection that are on their way to the peer: collected, written, and perhaps not read yet.
+"""The responses of one connection that are on their way to the peer: collected, written, and perhaps not read yet.
 
-Small answers of one pass of the event loop are joined into one write. When the transport's buffer is full, the peer
-does not read: from then on the bytes in that buffer count against the server's budget of unsent answers.
+Small responses of one pass of the event loop are joined into one write. When the transport's buffer is full, the peer
+does not read: from then on the bytes in that buffer count against the server's budget of unsent responses.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Outbox:
         self._gathers = type(transport).__module__.startswith("uvloop")
 
     def close(self) -> None:
-        """Drops all answers, because the connection is lost."""
+        """Drops all responses that are not sent, because the connection is lost."""
         self._transport = None
         self.read()
 
     def put(self, reply: list[Buffer]) -> None:
-        """Adds an answer, with its size in front. Writes at once if the answer is large or there are many."""
+        """Adds a response, with its size in front. Writes at once if the response is large or there are many."""
         size = sum(map(len, reply))
         buffers = self.buffers
         if size <= JOIN_MAX_BYTES:
@@ -55,7 +55,7 @@ class Outbox:
             self.flush()
 
     def flush(self) -> None:
-        """Writes all collected answers to the transport."""
+        """Writes all collected responses to the transport."""
         # `buffers` is emptied first: the transport's write may call `resume_writing`, which flushes again.
         buffers, self.buffers = self.buffers, []
         transport = self._transport
@@ -71,13 +71,13 @@ class Outbox:
                     transport.write(part)
 
     def unread(self, now_s: float) -> None:
-        """Counts the bytes in the transport's buffer against the budget, because the peer does not read them."""
+        """Counts the bytes in the transport's buffer against the budget from now on: the peer does not read them."""
         if self._transport is not None:
             self.unsent_bytes = self._transport.get_write_buffer_size()
             self.unsent_since = now_s
             self._budget.take(self.unsent_bytes)
 
     def read(self) -> None:
-        """Gives the bytes back to the budget, because the peer has read its answers or is gone."""
+        """Stops counting bytes against the budget: the peer has read its responses, or the connection is closed."""
         unsent, self.unsent_bytes = self.unsent_bytes, 0
         self._budget.give_back(unsent)

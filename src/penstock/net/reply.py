@@ -19,4 +19,4 @@ class Close:
 CLOSE: Final = Close("the request can't be served")
 
 Reply = list[Buffer] | Close | None
-"""The buffers of one response without its size prefix; None when the request has no answer."""
+"""The buffers of one response without its size prefix; None for a request that gets no response."""

@@ -35,14 +35,17 @@ class Listener:
     port: int = 0
     security_protocol: str = "PLAINTEXT"
     tls: Callable[[], ssl.SSLContext] | None = None
-    """Returns the context for the next connection, so that a renewed certificate needs no new listener."""
+    """A function that returns the TLS context for the next connection.
+
+    So a renewed certificate needs no new listener.
+    """
     protected: bool = False
-    """True if brokers and controllers connect here: they are accepted even if clients have taken all connections."""
+    """True if brokers and controllers connect here. They are accepted even if clients have used up all connections."""
     on_accept: Callable[[Connection], None] | None = None
     """Called for each connection that was admitted, before its first frame."""
     connections: int = field(default=0, init=False)
     gone: Traffic = field(default=NONE, init=False)
-    """The traffic of connections that were closed."""
+    """The bytes sent and received on connections that are closed now."""
 
     def leave(self, traffic: Traffic) -> None:
         self.gone = Traffic(self.gone.received + traffic.received, self.gone.sent + traffic.sent)
@@ -50,7 +53,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """The `TlsAdmission` of a listener: connections count against the server's limits before their handshake."""
+    """The `TlsAdmission` of a listener: peers count as connections of the server before their handshake."""
 
     server: Server
     listener: Listener
@@ -85,7 +88,10 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`nanoseconds` is a clock that measures requests. Without it, only the count of requests ends a pass."""
+        """`nanoseconds` is a clock that measures requests.
+
+        Without it, only the number of requests limits a pass of the event loop.
+        """
         self.dispatch = dispatch
         self.limits = limits or Limits()
         self.network = network or RealNetwork()
@@ -131,11 +137,11 @@ class Server:
         return self.listeners
 
     def use(self, dispatch: Dispatch) -> None:
-        """Passes all requests that start from now on to another dispatcher."""
+        """Makes another dispatcher handle all requests that start from now on."""
         self.dispatch = dispatch
 
     def limit_connections(self, limits: Limits) -> None:
-        """Replaces the limits on connections. All other limits stay those of the constructor."""
+        """Replaces the limits on the number of connections. All other limits stay as given to the constructor."""
         self.counts.limits = limits
 
     async def listen(self, listener: Listener) -> Listener:
@@ -153,7 +159,7 @@ class Server:
         return listener
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stops accepting connections, sends the answers to requests in progress, then closes all connections."""
+        """Stops accepting connections, sends the responses to requests in progress, then closes all connections."""
         self.stopping = True
         self._close_listeners()
         for connection in list(self.connections.values()):
@@ -199,7 +205,7 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """The number of requests received. It is summed up over all connections, so do not ask for it often."""
+        """The number of requests received. Summed up over all connections at each call, so do not call it often."""
         return self._requests_of_the_gone + sum(each.requests for each in self.connections.values())
 
     # Calls of connections
@@ -232,7 +238,7 @@ class Server:
         return True
 
     def _make_room(self) -> None:
-        """Closes the client connection that was idle longest, to admit a connection of a node, as Kafka does."""
+        """Closes the client connection that was idle longest, to accept a connection of another node, as Kafka does."""
         clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
         idle = min(clients, key=lambda each: each.active_tick, default=None)
         if idle is not None:
@@ -267,7 +273,7 @@ class Server:
             self._slow_frames_timer = self.loop.call_later(SLOW_FRAME_CHECK_S, self.shed_slow_frames)
 
     def shed_slow_frames(self) -> None:
-        """Closes connections whose frames arrive too slowly, if other connections wait for the budget of frames."""
+        """Closes connections whose frames arrive too slowly, if others wait because the budget of frames is spent."""
         self._slow_frames_timer = None
         if not self.budget.waiting:
             return
@@ -285,7 +291,7 @@ class Server:
             self._slow_readers_timer = self.loop.call_later(SLOW_READER_CHECK_S, self.shed_slow_readers)
 
     def shed_slow_readers(self) -> None:
-        """Closes connections that do not read their answers, if unread answers take much memory."""
+        """Closes connections that do not read their responses, if unread responses take much memory."""
         self._slow_readers_timer = None
         if not self.unsent.strained:
             return
@@ -297,7 +303,7 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """If answers take more than twice their limit, closes the connections with the oldest unread answers."""
+        """If responses take more than twice their limit, closes the connections with the oldest unread responses."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

@@ -26,12 +26,12 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 class TlsError(ValueError):
-    """TLS that can't work as configured; the message names the property and the remedy, and no secret."""
+    """Raised for a TLS configuration that can't work. The message names the property and the remedy, and no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """Keys and certificates as PEM text."""
+    """The private key and the certificates of a listener or client, as PEM text."""
 
     key: str | None = field(default=None, repr=False)
     chain: str | None = None
@@ -117,7 +117,7 @@ def _read(read: Callable[[str], bytes], name: str, location: str) -> bytes:
 
 
 def _lines(text: str) -> str:
-    """Returns PEM text with its line breaks, which a properties file may have as `\\n`."""
+    """Returns PEM text with real line breaks; a properties file may have them as `\\n`."""
     return text.replace("\\n", "\n").strip() + "\n"
 
 
@@ -228,7 +228,10 @@ def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
 
 
 def _load_chain(context: ssl.SSLContext, material: Material) -> None:
-    """Loads key and certificates. OpenSSL takes them from a file only: it exists for this call, for this user."""
+    """Loads the key and certificates into the context. OpenSSL reads them only from a file.
+
+    A temporary file, readable by this user only, exists during this call.
+    """
     descriptor, path = tempfile.mkstemp(prefix="penstock-tls-")
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -246,7 +249,7 @@ def _load_chain(context: ssl.SSLContext, material: Material) -> None:
 
 
 class TlsSource:
-    """The server context of a listener, made anew when one of its files has changed."""
+    """The TLS context of a listener, made anew when one of its files has changed."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """Raises TlsError if the listener can't speak TLS as configured."""
@@ -258,7 +261,10 @@ class TlsSource:
         return server_context(self._properties, read_material(self._properties, read_file))
 
     def refresh(self) -> bool:
-        """Reads changed files. Returns True if there is a new context. Raises TlsError; the old context then stays."""
+        """Reads files that have changed. Returns True if there is a new context.
+
+        Raises TlsError; the old context then stays.
+        """
         stamp = self._stamps()
         if stamp == self._stamp:
             return False

@@ -1,4 +1,4 @@
-"""Bytes of a connection, as the kernel counts them, so that counting costs nothing per request.
+"""The bytes that a connection sent and received, as the kernel counts them, so that counting costs nothing per request.
 
 Linux has the counts (`TCP_INFO`, bytes_acked and bytes_received of `struct tcp_info`); other systems do not.
 """
@@ -23,9 +23,9 @@ NONE = Traffic(0, 0)
 
 
 def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
-    """Returns how many bytes were received, and how many were sent and acknowledged; zeros if that is unknown.
+    """Returns how many bytes a connection received, and how many it sent and the peer acknowledged; zeros if unknown.
 
-    It is unknown on other systems than Linux and for simulated connections.
+    They are unknown on other systems than Linux and for simulated connections.
     """
     if sys.platform != "linux":
         return NONE

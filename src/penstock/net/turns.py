@@ -35,26 +35,26 @@ class Turns:
         self._left = 0
         self._waiting: deque[Waiter] = deque()
         self.open = False
-        """True once this pass has started a request."""
+        """True once this pass of the event loop has started a request."""
         self.spent = False
-        """True once this pass starts no more requests."""
+        """True once this pass of the event loop may start no more requests."""
 
     def begin(self) -> None:
-        """Begins a pass with its first request."""
+        """Begins a pass of the event loop, at its first request: resets the count of requests and the clock."""
         self.open = True
         self._left = self._limits.pass_max_requests
         self._began = self._nanoseconds()
         self._call_soon(self._next_pass)
 
     def may_start(self) -> bool:
-        """True if this pass may start one more request; it always may start its first."""
+        """Counts a request. True if this pass of the event loop may start one more; it always may start its first."""
         self._left -= 1
         if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
             self.spent = True
         return not self.spent
 
     def charge(self, cost: int) -> None:
-        """Counts an expensive request as `cost` more requests of this pass."""
+        """Counts an expensive request as `cost` further requests of this pass of the event loop."""
         self._left -= cost
 
     def wait(self, waiter: Waiter) -> None:

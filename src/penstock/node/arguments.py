@@ -1,4 +1,4 @@
-"""Checks the properties, configs and topics that code passes to an embedded node; an error is one sentence."""
+"""Checks the properties, configs and topics that code passes to an embedded node. An error message is one sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
 
 
 def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
-    """Returns topic configs from keywords with underscores for dots."""
+    """Returns topic configs from Python keywords, which have underscores instead of dots: `retention_ms=1000`."""
     for name, value in keywords.items():
         if isinstance(value, Mapping):
             raise TypeError(f"{name} is {value!r}: write each config as a keyword, such as retention_ms=1000")

@@ -1,4 +1,4 @@
-"""The machine's own clock."""
+"""The real clock of the machine, for nodes in production."""
 
 import time
 

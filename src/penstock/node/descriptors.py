@@ -44,7 +44,10 @@ def available(nodes: int = 1) -> Descriptors:
 
 
 def raise_limit() -> None:
-    """Raises the soft limit of open files as far as the hard limit allows. For processes that only run a node."""
+    """Raises the process's soft limit of open files as far as the hard limit allows.
+
+    For processes that only run a node.
+    """
     if sys.platform == "win32":
         return
     import resource

@@ -1,4 +1,4 @@
-"""The HTTP side of a node: it opens with the other listeners and serves once the broker does."""
+"""The HTTP server of a node: it opens with the other listeners and serves requests once the broker does."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Serves HTTP if the node has an HTTP address. Raises ListenerError for an invalid address."""
+    """Serves HTTP if the node's settings have an HTTP address. Raises ListenerError for an invalid address."""
 
     def __init__(
         self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
     ) -> None:
-        """Plans HTTP. With `optional`, the node starts without HTTP if the address can't be bound.
+        """Reads the HTTP address from the settings.
 
-        `pipelines` is called for the pipelines that the console shows.
+        With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
+        that the console shows.
         """
         self._world = world
         self._address = plan_http(world.settings)
@@ -66,7 +67,7 @@ class HttpSide:
             self._server = server
 
     def _names(self, address: HttpAddress) -> list[str]:
-        """Returns further host names that requests may use: the names by which clients know this machine."""
+        """Returns further host names that a request's Host header may have: names of this machine for clients."""
         if _is_loopback(address.host):
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """The moment from which on a listener is called."""
+    """The moment from which on a part of the node gets new metadata images."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"
@@ -76,9 +76,10 @@ class ImageDelivery:
         self._subscribe(Since.START)
 
     def follow(self) -> None:
-        """Applies the current image and all later images. Raises StorageError if it has ACLs but no authorizer is set.
+        """Applies the current image and all later images to the parts of the node.
 
-        Call it once the image contains all records written before this node registered.
+        Call it once the image contains all records written before this node registered. Raises StorageError if the
+        image has ACLs but no authorizer is set.
         """
         image = self._broker.metadata.image
         if image.acls and self._broker.access is None:
@@ -94,7 +95,7 @@ class ImageDelivery:
                 self._broker.metadata.subscribe(listener.apply)
 
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
-        """Applies all changes since the last image that was applied without a failure."""
+        """Applies all changes since the last image that was applied without a failure to the parts of the node."""
         old, broker = self._applied, self._broker
         if broker.access is not None:
             broker.access.apply_image(None if old is EMPTY_IMAGE else old, new)
@@ -120,7 +121,7 @@ class ImageDelivery:
         self._broker.fetch_policy.settings_changed()
 
     def _cordon(self, wanted: frozenset[str]) -> None:
-        """Sets the directories that get no new partitions, and notifies the controller with a heartbeat at once."""
+        """Marks the directories in `cordoned.log.dirs`, which get no new replicas, and sends a heartbeat at once."""
         logs = self._broker.logs
         if wanted == logs.dirs.cordoned:
             return

@@ -57,7 +57,7 @@ class ListenerSecurity:
     """The protection of one listener: TLS, SASL, both or none."""
 
     def __init__(self, settings: Settings, plan: ListenerPlan, image: Callable[[], MetadataImage]) -> None:
-        """`image` returns the image with the SCRAM credentials. Raises ListenerError."""
+        """`image` returns the metadata image, which has the SCRAM credentials. Raises ListenerError."""
         self.name = plan.name
         self.tls: TlsSource | None = None
         self.sasl: SaslRules | None = None
@@ -74,7 +74,7 @@ class ListenerSecurity:
 
     @property
     def open(self) -> bool:
-        """True if connections need nothing: no TLS, no SASL."""
+        """True if the listener accepts connections without TLS and without SASL."""
         return self.tls is None and self.sasl is None
 
     def accept(self, connection: Connection) -> None:
@@ -99,7 +99,7 @@ class ListenerSecurity:
 
 
 def _value(settings: Settings, listener: str, name: str) -> str | None:
-    """Returns a listener's value that the file sets, else the general one; None if neither is set."""
+    """Returns a property as set for this listener, or else as set for all listeners; None if the file sets neither."""
     for key in (f"listener.name.{listener.lower()}.{name}", name):
         if key in settings.static:
             return settings.static[key].strip()
@@ -169,7 +169,10 @@ def _jaas(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None
 
 
 def peer_credentials(settings: Settings, listener: str, mechanism_property: str) -> Credentials:
-    """Returns what this node shows to the listener of other nodes. Raises ListenerError."""
+    """Returns the TLS context and login with which this node connects to a listener of other nodes.
+
+    Raises ListenerError.
+    """
     protocol = protocol_of(settings, listener)
     tls = login = None
     if is_tls(protocol):

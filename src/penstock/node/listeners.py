@@ -17,11 +17,11 @@ SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL"
 
 
 class ListenerError(Exception):
-    """A listener setting that can't work; the message names the setting and the remedy."""
+    """Raised for a listener setting that can't work. The message names the setting and the remedy."""
 
 
 class HttpUnavailableError(Exception):
-    """HTTP is configured, but its address can't be bound; the message names the remedy."""
+    """Raised if HTTP is configured, but its address can't be bound. The message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """The address to listen on, and the address to advertise to clients."""
+    """One listener: the address to listen on, and the address to advertise to clients."""
 
     name: str
     host: str
@@ -121,7 +121,7 @@ def _protocol(name: str, protocols: dict[str, str], controllers: set[str]) -> st
 
 
 def protocol_of(settings: Settings, listener: str) -> str:
-    """Returns the security protocol of a listener, which may be another node's."""
+    """Returns the security protocol of the listener with this name, which may be a listener of another node."""
     controllers = {name.upper() for name in settings.list("controller.listener.names")}
     return _protocol(listener, _protocol_map(settings.str("listener.security.protocol.map")), controllers)
 

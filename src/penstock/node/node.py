@@ -62,7 +62,10 @@ CERTIFICATE_CHECK_S = 5.0
 
 
 class Node:
-    """A broker, a controller or both. `start()` it, then `stop()` it, or `abandon()` it as a crash would."""
+    """A broker, a controller or both.
+
+    Call `start()`, then `stop()`; or `abandon()`, which ends the node as a crash would.
+    """
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class Node:
 
     @property
     def broker(self) -> Broker:
-        """The broker, which has the parts that handlers use. Raises before `start`."""
+        """The `Broker` object that handlers get. Raises an error before `start`."""
         assert self.broker_or_none is not None, "the node has not been started"
         return self.broker_or_none
 
@@ -278,7 +281,7 @@ class Node:
     def _dispatch(self, broker: Broker) -> Dispatch:
         """Returns the dispatcher.
 
-        It handles controllers' requests at once, clients' requests once the broker is ready.
+        It serves controllers' requests at once, clients' requests once the broker is ready.
         """
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
@@ -314,7 +317,7 @@ class Node:
         )
 
     def _refresh_certificates(self) -> None:
-        """Looks for renewed certificates of TLS listeners, from time to time until the node stops."""
+        """Reads changed certificate files of TLS listeners from time to time, until the node stops."""
         with_tls = [one for one in self._security.values() if one.tls is not None]
         if with_tls and not self._server.stopping:
             for one in with_tls:
@@ -322,7 +325,7 @@ class Node:
             asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._refresh_certificates)
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Delays a request that arrives after its listener was opened and before a dispatcher was set."""
+        """Delays a request until a dispatcher is set: its listener was opened before the dispatcher was made."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -405,7 +408,7 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 
 
 def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Credentials, Credentials]:
-    """Returns what this node shows to other brokers and to controllers."""
+    """Returns the credentials with which this node connects to other brokers and to controllers."""
     names = [name.upper() for name in settings.list("controller.listener.names")]
     brokers = inter_broker_listener(settings, plans)
     return (
@@ -415,7 +418,7 @@ def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Cre
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's last incarnation if all directories record that its writes are complete.
+    """Returns the broker's previous incarnation if all directories record that its writes are complete.
 
     Beyond Kafka: the page cache survives a killed process, so its logs are as complete as after a clean stop. Only
     after a power loss or a disk change may records be missing; then the broker's replicas lose their place among

@@ -64,7 +64,7 @@ NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The dependencies of a node that differ between production, tests and the simulator."""
+    """The dependencies of a node (clock, disk, network, …) that differ between production, tests and the simulator."""
 
     settings: Settings
     disk: Disk
@@ -72,9 +72,9 @@ class World:
     clock: Clock
     random: Random
     observer: Observer = log_event
-    """Notified of every event of the node."""
+    """A function that is called with every event of the node."""
     to_brokers: Credentials = NO_CREDENTIALS
-    """What this node shows to other brokers, on the inter-broker listener."""
+    """The credentials with which this node connects to the inter-broker listener of other brokers."""
     to_controllers: Credentials = NO_CREDENTIALS
 
 

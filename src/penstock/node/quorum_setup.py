@@ -33,7 +33,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class FirstVoters(Enum):
-    """The voters that a newly formatted directory records."""
+    """The voters that `storage format` writes to a new directory."""
 
     NONE = "none: the node learns them from the quorum that it joins"
     STATIC = "none: the properties list them"
@@ -55,7 +55,7 @@ class QuorumPlan:
         return not self.static_voters and not self.bootstrap
 
     def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
-        """Returns which voters a new directory records, given the flags of `storage format`. Raises ConfigError."""
+        """Returns the voters to write to a new directory, given the flags of `storage format`. Raises ConfigError."""
         if self.static_voters and (standalone or several):
             raise ConfigError(
                 f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "
@@ -75,7 +75,7 @@ class QuorumPlan:
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 
     def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
-        """Returns the `storage format` flags for an unformatted directory; `own` are this node's listeners."""
+        """Returns the `storage format` flags to suggest for a new directory; `own` are this node's listeners."""
         if self.alone:
             return "--standalone"
         if self.static_voters:
@@ -90,12 +90,12 @@ class QuorumPlan:
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Returns the voters to use with a metadata log that records no voters."""
+        """Returns the voters to start with if the metadata log records no voters."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 
 def plan_quorum(settings: Settings, controller_listeners: Sequence[str]) -> QuorumPlan:
-    """Reads the quorum's properties. Raises ConfigError if the node could not take part in any quorum."""
+    """Reads the quorum's properties. Raises ConfigError if no quorum is possible with them."""
     roles = settings.list("process.roles") or ("broker", "controller")
     is_broker, is_controller = "broker" in roles, "controller" in roles
     voters = _static_voters(settings, controller_listeners)

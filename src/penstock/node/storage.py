@@ -157,7 +157,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
 
 
 def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int) -> Formatted:
-    """Formats the unformatted directories. Checks everything before it writes anything."""
+    """Formats those of the directories that are unformatted. Checks everything before it writes anything."""
     if not plan.directories:
         raise StorageError("No log directory is given: set log.dirs.")
     if plan.node_id < 0:
@@ -196,7 +196,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
     """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log does.
 
-    The release has no influence.
+    The release version that is formatted does not matter.
     """
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:
@@ -258,7 +258,7 @@ def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Ma
 
 
 def storage_info(disk: Disk, directories: Sequence[str]) -> StorageInfo:
-    """Returns the contents of the directories and every problem found in them."""
+    """Returns the contents of the log directories and every problem found in them, for `storage info`."""
     properties: dict[str, MetaProperties] = {}
     problems: list[str] = []
     found: list[str] = []

@@ -11,7 +11,7 @@ from penstock.records.build import NewRecord
 from penstock.records.record import Headers
 
 BulkRecord = tuple[bytes | None, bytes | None, Headers, int | None]
-"""Key, value, headers and timestamp; a timestamp of None means now."""
+"""One record as a tuple: key, value, headers and timestamp. A timestamp of None means now."""
 
 # Upper bound of a record's bytes beyond key, value and headers: varints and the attributes byte.
 RECORD_OVERHEAD = 21
@@ -22,7 +22,7 @@ class RecordMetadata(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """-1 if unknown (acks=0, or a duplicate that the broker no longer remembers)."""
+    """The record's offset; -1 if unknown (acks=0, or a duplicate that the broker no longer remembers)."""
     timestamp: int
 
 
@@ -33,12 +33,15 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A batch that other code has built, still without the fields that the producer sets."""
+    """A record batch that other code has encoded, still without the fields that the producer sets."""
 
     count: int
     size: int
     seal: Callable[[int, int, int, bool], bytes]
-    """Returns the whole batch, given producer id, epoch, first sequence number and whether it is transactional."""
+    """A function that returns the whole batch.
+
+    Its arguments: producer id, epoch, first sequence number, whether transactional.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +54,10 @@ class PendingBatch:
     records: list[NewRecord] = field(default_factory=list)
     size: int = BATCH_OVERHEAD
     encoded: bytes | None = None
-    """Set once sent: a retry must send the same bytes, so that the broker recognises the duplicate."""
+    """The bytes of the batch, set once it is sent.
+
+    A retry must send the same bytes: the broker then recognises the duplicate.
+    """
     failures: int = 0
     retry_at: float = 0.0
     built: Built | None = None
@@ -98,7 +104,7 @@ class Accumulator:
         self.bytes = 0
 
     def open_batch(self, partition: TopicPartition, size: int) -> PendingBatch | None:
-        """Returns the partition's open batch if it has room for a record of this size."""
+        """Returns the partition's last batch if a record of this size fits into it; otherwise None."""
         queue = self._queues.get(partition)
         if queue:
             last = queue[-1]
@@ -110,7 +116,7 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """Yields each partition's next batch, with True if the batch can be sent without waiting for more records."""
+        """Yields the oldest batch of each partition, with True if it can be sent without waiting for more records."""
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes

@@ -60,7 +60,7 @@ class NewTopic:
     partitions: int = -1
     replication_factor: int = -1
     assignments: Sequence[Sequence[int]] = ()
-    """Replica ids by partition, instead of counts."""
+    """The replica ids of each partition, in place of a number of partitions and replicas."""
     configs: Mapping[str, str | None] | None = None
 
 
@@ -86,7 +86,10 @@ class Admin:
         return int(self._client.settings.request_timeout_s * 1000)
 
     async def _change(self, request: Message, *, node: int | None = None) -> Any:
-        """Sends a change, which any node forwards to the controller, and repeats it while there is no controller."""
+        """Sends a request that the controller handles to any node, which forwards it.
+
+        Repeats it while there is no controller.
+        """
 
         async def ask() -> Any:
             answer = await self._client.request(request, node=node)
@@ -240,7 +243,7 @@ class _FinalError(Exception):
 
 
 def _codes_in(answer: Any) -> set[int]:
-    """Returns the error codes of the answer and of its items."""
+    """Returns the error codes of the response and of its items."""
     items = getattr(answer, "topics", None) or getattr(answer, "responses", None) or getattr(answer, "results", None)
     return {getattr(answer, "error_code", 0), *(item.error_code for item in items or ())}
 

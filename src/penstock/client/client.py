@@ -132,7 +132,10 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """Returns an idle node if there is one, because a request behind others may wait for a node that is dead."""
+        """Returns a node for a request that any node can serve: one without requests in flight, if there is one.
+
+        A request behind others would wait with them if that node is dead.
+        """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
         }
@@ -216,7 +219,10 @@ class AsyncClient:
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Sends a request once. Raises KafkaError if no answer came. The caller checks the answer's error codes."""
+        """Sends a request once and returns the response. Raises KafkaError if no response came.
+
+        The caller checks the response's error codes.
+        """
         connection = await self.connection(node, channel)
         return await connection.request(message, version=version, timeout_s=timeout_s)
 
@@ -243,7 +249,7 @@ class AsyncClient:
     # Metadata
 
     async def metadata(self, topics: Sequence[str] | None = None, *, create: bool = False) -> MetadataResponse:
-        """Returns the Metadata answer for the given topics (default: all topics), and caches it in `cluster`."""
+        """Returns the Metadata response for the given topics (default: all topics), and caches it in `cluster`."""
         return await self.retrying(lambda: self._ask_metadata(topics, create=create))
 
     async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
@@ -265,7 +271,10 @@ class AsyncClient:
         await self.metadata(topics)
 
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
-        """Refreshes metadata before another attempt; ignores a failure, because the attempt will report it."""
+        """Refreshes metadata before a request is tried again.
+
+        Ignores a failure: the request will fail, too, and report it.
+        """
         try:
             await self._ask_metadata(topics)
         except KafkaError as error:
@@ -299,7 +308,7 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def leader(self, topic: str, partition: int) -> int:
-        """Returns a partition's leader; waits for an election within the limits of `retry`."""
+        """Returns the node id of a partition's leader. Waits for an election within the limits of `retry`."""
 
         async def find() -> int:
             leader = self.cluster.leader(topic, partition)
@@ -324,7 +333,7 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
-        """Returns the coordinator of a group or transactional id, cached until `forget_coordinator`."""
+        """Returns the node id of a group's or transactional id's coordinator. Caches it until `forget_coordinator`."""
         known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
             return known
@@ -379,7 +388,7 @@ class AsyncClient:
         return await self.retrying(attempt)
 
     async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
-        """Groups partitions by their leader."""
+        """Returns the given partitions grouped by the node id of their leader."""
         grouped: dict[int, list[tuple[str, int]]] = {}
         for topic, partition in partitions:
             grouped.setdefault(await self.leader(topic, partition), []).append((topic, partition))
@@ -394,7 +403,7 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
 
 
 def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
-    """Abandons a connection attempt without waiting for its end. Closes the connection if it opens later."""
+    """Abandons an attempt to connect without waiting for its end. Closes the connection if it opens later."""
 
     def drop(done: asyncio.Task[BrokerConnection]) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is not chosen:
@@ -405,7 +414,7 @@ def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection |
 
 
 class _Unreachable(NamedTuple):
-    """The time of the next attempt to connect to an unreachable node, and the number of failed attempts."""
+    """When to try again to connect to an unreachable node, and how often that has failed."""
 
     failures: int
     until: float
@@ -413,4 +422,7 @@ class _Unreachable(NamedTuple):
 
 
 class _NoTopicError(Exception):
-    """The topic or partition doesn't exist. Not retried, although Kafka's error code for this is retriable."""
+    """Raised if the topic or partition doesn't exist.
+
+    Not retried, although Kafka's error code for this is retriable.
+    """

@@ -60,7 +60,7 @@ SECURITY_PROPERTIES = frozenset({"security.protocol"}) | _TLS | _SASL
 
 
 class ClientSecurityError(ValueError):
-    """Security properties that can't be used; the message is one sentence without secrets."""
+    """Raised for security properties that can't be used. The message is one sentence without secrets."""
 
 
 def credentials_of(properties: Mapping[str, str]) -> Credentials:

@@ -1,4 +1,4 @@
-"""The cluster as known from Metadata answers: nodes, topics, leaders. No I/O."""
+"""The cluster as known from Metadata responses: nodes, topics, leaders. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -39,14 +39,14 @@ class TopicInfo:
 
 
 class LeaderHint(Protocol):
-    """The new leader, as named by a broker that no longer leads the partition (KIP-951)."""
+    """A partition's new leader, as named in the response of a broker that no longer leads it (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Endpoint(Protocol):
-    """The new leader's address, in case the node is unknown."""
+    """The address of a new leader, which comes with a leader hint because the client may not know the node."""
 
     node_id: int
     host: str
@@ -63,9 +63,9 @@ class Cluster:
     names_by_id: dict[bytes, str] = field(default_factory=dict)
 
     def update(self, answer: MetadataResponse, *, all_topics: bool = False) -> None:
-        """Updates the cluster from an answer.
+        """Updates nodes and topics from a Metadata response.
 
-        Topics that the answer lacks are kept, unless the request was for all topics.
+        Topics that the response lacks are kept, unless the request was for all topics.
         """
         if all_topics:
             self.topics.clear()
@@ -82,9 +82,10 @@ class Cluster:
                 self._take(topic, topic.name)
 
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
-        """Updates a topic.
+        """Updates a topic from a Metadata response.
 
-        Keeps a partition if its leader epoch in the answer is older than the known one: the answering node lags behind.
+        Keeps what is known of a partition if its leader epoch in the response is older: the node that responded lags
+        behind.
         """
         before = self.topics.get(name)
         self.forget(name)
@@ -110,7 +111,7 @@ class Cluster:
             self.names_by_id[topic.topic_id] = name
 
     def take_hint(self, partition: tuple[str, int], hint: LeaderHint, endpoints: Iterable[Endpoint]) -> bool:
-        """Applies the hint if it is newer than the known leader; returns True if it was applied."""
+        """Applies a leader hint if it is newer than the known leader. Returns True if it was applied."""
         topic = self.topics.get(partition[0])
         known = topic.partitions.get(partition[1]) if topic else None
         if topic is None or known is None or hint.leader_id < 0 or hint.leader_epoch <= known.leader_epoch:

@@ -77,7 +77,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
-    """A replica as reported by the node that holds it."""
+    """A replica in a log directory of a node, as this node reports it."""
 
     directory: str
     size: int
@@ -135,7 +135,7 @@ class ClusterAdmin:
     # --- brokers and the quorum ----------------------------------------------------------------------------------
 
     async def describe_brokers(self) -> DescribeClusterResponse:
-        """Returns all brokers. Fenced brokers are included if the answering broker is new enough to report them."""
+        """Returns all brokers. Fenced brokers are included if the broker that responds can report them (v2)."""
         connection = await self._client.connection()
         version = connection.version_of(DescribeClusterRequest.API_KEY)
         request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
@@ -215,7 +215,10 @@ class ClusterAdmin:
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, kind: int = PREFERRED
     ) -> dict[TopicPartition, ErrorCode]:
-        """Elects leaders of the given partitions (default: all). Returns the failures; ELECTION_NOT_NEEDED is none."""
+        """Elects leaders of the given partitions (default: all).
+
+        Returns the failures; ELECTION_NOT_NEEDED is no failure.
+        """
         topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
         for name, index in partitions or ():
             assert topics is not None
@@ -237,7 +240,7 @@ class ClusterAdmin:
     # --- replicas of nodes ---------------------------------------------------------------------------------------
 
     async def holdings(self, node: int) -> Holdings:
-        """Returns a node's directories, and every replica in them with its size."""
+        """Returns a node's log directories, and every replica in them with its size."""
         answer: DescribeLogDirsResponse = await self._client.request(DescribeLogDirsRequest(topics=None), node=node)
         _refused(f"Node {node}", answer.error_code, None)
         directories = []

@@ -1,4 +1,4 @@
-"""Summarises a cluster's answers: one row per node, one per partition, and the problems. Pure."""
+"""Summarises the responses of a cluster's nodes: one row per node, one per partition, and the problems. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PartitionFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """The state of a cluster at one time. Facts of nodes that didn't answer are missing from the maps."""
+    """The state of a cluster at one time. Nodes that didn't respond are missing from the maps."""
 
     cluster_id: str
     controller: int
@@ -40,13 +40,13 @@ class Facts:
     sizes: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     ends: dict[int, dict[TopicPartition, int]] = field(default_factory=dict)
     heard: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
-    """End offsets of followers by their last fetches, as reported by leaders; for followers that don't answer."""
+    """End offsets of followers as their leaders know them from fetches. Used for followers that don't respond."""
     moving: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # partition → added replicas
     cordoned: set[int] = field(default_factory=set)  # cordoned nodes, which get no new replicas
     not_asked: set[int] = field(default_factory=set)  # nodes that were not asked: only their metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
-        """Returns how many records a replica lacks, from the leader's and its own end offset; None if unknown."""
+        """Returns how many records a replica lacks: the leader's end offset minus its own. None if one is unknown."""
         facts = self.partitions[partition]
         end = self.ends.get(facts.leader, {}).get(partition)
         own = self.ends.get(replica, {}).get(partition)
@@ -56,7 +56,7 @@ class Facts:
 
 
 def largest(lags: Iterable[int | None]) -> int | None:
-    """Returns the largest lag; None if any lag is unknown, because that lag may be the largest."""
+    """Returns the largest of the lags; None if any lag is unknown, because that lag may be the largest."""
     found = list(lags)
     known = [lag for lag in found if lag is not None]
     return max(known) if known and len(known) == len(found) else None

@@ -35,7 +35,7 @@ from penstock.records.record import read_records
 
 FETCH_BYTES = 4 * 1024 * 1024
 FIRST_VERSION = 11
-"""Older versions of Fetch are served by leaders only."""
+"""The lowest version of Fetch that followers serve; older versions are served by leaders only."""
 TRIES = 10
 PAUSE_S = 0.2
 DIGEST_BYTES = 16
@@ -51,13 +51,13 @@ class Target:
     topic_id: bytes
     leader: int
     replicas: tuple[int, ...]
-    """Includes the leader."""
+    """Node ids of all replicas, including the leader."""
     compacted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A batch read from a replica; a record if the topic is compacted."""
+    """The unit of comparison: a batch of a replica, or a record if the topic is compacted."""
 
     first: int
     last: int
@@ -66,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range in which a replica differs from the leader; `offset` is the first difference."""
+    """A range of offsets in which a replica differs from the leader; `offset` is where the first difference is."""
 
     replica: int
     first: int
@@ -84,7 +84,7 @@ class Comparison:
     compared: list[int] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
     behind: dict[int, int] = field(default_factory=dict)
-    """Difference of the leader's high watermark and the replica's, for lagging replicas."""
+    """For each lagging replica, by how much its high watermark is below the leader's."""
     differences: list[Difference] = field(default_factory=list)
     ranges: int = 0
     read_bytes: int = 0
@@ -94,14 +94,17 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of the comparison: consecutive ranges of offsets of one partition."""
+    """A part of the comparison that one task does: consecutive ranges of offsets of one partition."""
 
     target: Target
     nodes: tuple[int, ...]
-    """Replicas, the leader first."""
+    """Node ids of the replicas, the leader first."""
     spans: tuple[tuple[int, int], ...]
     begins: bool
-    """True for the first share, which also covers a batch that begins before its first offset and extends into it."""
+    """True for a partition's first share.
+
+    It also covers a batch that begins before the share's first offset and extends into it.
+    """
 
 
 @dataclass(slots=True)
@@ -112,7 +115,7 @@ class Found:
     digests: list[bytes] = field(default_factory=list)
     """Digest of the leader's data per range."""
     log_start: int = 0
-    """New log start, if retention deleted part of the share meanwhile."""
+    """The new log start, if retention deleted some of these offsets during the comparison."""
     read_bytes: int = 0
 
 
@@ -122,7 +125,10 @@ class Found:
 def compare_pieces(
     replica: int, span: tuple[int, int], own: Sequence[Piece], leaders: Sequence[Piece]
 ) -> Difference | None:
-    """Returns the first difference between a replica's and the leader's pieces of one range; None if they are equal."""
+    """Returns the first difference between a replica and the leader in one range of offsets; None if they are equal.
+
+    The pieces are batches, or records of a compacted topic.
+    """
     first, last = span
     for mine, theirs in zip(own, leaders):
         if mine == theirs:
@@ -169,7 +175,7 @@ class Survivors:
 
 
 def unread(target: Target, why: str) -> Comparison:
-    """Returns the result for a partition that could not be compared."""
+    """Returns the `Comparison` of a partition whose replicas could not be read."""
     return Comparison(target.partition, target.leader, left_out=dict.fromkeys(target.replicas, why))
 
 
@@ -188,13 +194,13 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Returns the ranges between `first` and `end`, cut at multiples of `size`, so that two runs have the same cuts."""
+    """Divides the offsets between `first` and `end` at multiples of `size`, so that two runs have the same ranges."""
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
 
 
 def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
-    """Merges the results of shares; `parts` are in the order of the shares."""
+    """Merges the results of all shares of a partition; `parts` are in the order of the shares."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         for digest in part.digests:
@@ -211,7 +217,7 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 
 
 def at_rate(bytes_per_second: float | None) -> Paced:
-    """Returns a function that waits after each read for as long as the rate limit demands."""
+    """Returns a function to call after each read, which waits for as long as the rate limit demands."""
 
     async def paced(size: int) -> None:
         if bytes_per_second:
@@ -221,7 +227,7 @@ def at_rate(bytes_per_second: float | None) -> Paced:
 
 
 class _Reader:
-    """Reads one replica forward; keeps pieces until their range is requested."""
+    """Reads one replica from lower to higher offsets. Keeps batches until their range is requested."""
 
     def __init__(self, client: AsyncClient, target: Target, node: int, paced: Paced) -> None:
         self.client = client
@@ -231,7 +237,7 @@ class _Reader:
         self.paced = paced
         self.position = 0
         self.floor = 0
-        """Batches that begin before this offset belong to another range."""
+        """Batches that begin before this offset belong to another range and are skipped."""
         self.read_bytes = 0
         self.log_start = 0
         self.high_watermark = 0
@@ -265,7 +271,10 @@ class _Reader:
         return data
 
     async def bounds(self, start: int, leaders_mark: int) -> None:
-        """Sets `log_start` and `high_watermark`. Retries briefly, because a follower learns both with a delay."""
+        """Reads the replica's `log_start` and `high_watermark`.
+
+        Retries briefly, because a follower learns both with a delay.
+        """
         for attempt in range(TRIES):
             try:
                 data = await self.fetch(max(start, self.log_start), max_bytes=1)
@@ -318,7 +327,7 @@ class _Reader:
         return found
 
     def go_to(self, offset: int, *, begins: bool) -> None:
-        """Moves to another offset and drops the pieces read so far."""
+        """Continues reading at another offset and drops the batches read so far."""
         self.position = offset
         self.floor = 0 if begins else offset
         self._ahead = []
@@ -331,7 +340,10 @@ class _DamagedError(Exception):
 
 
 async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparison:
-    """Finds the comparable replicas and the range of offsets. Raises KafkaError if the leader can't be read."""
+    """Finds the replicas that can be compared, and the range of offsets.
+
+    Raises KafkaError if the leader can't be read.
+    """
     partition, leader = target.partition, target.leader
     found = Comparison(partition, leader)
     start = (await list_offsets(client, {partition: EARLIEST}))[partition].offset
@@ -382,7 +394,7 @@ async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Foun
 
 
 async def compare_replicas(client: AsyncClient, target: Target, *, range_offsets: int, paced: Paced) -> Comparison:
-    """Compares a whole partition in this process. Raises KafkaError if a replica can't be read."""
+    """Compares all replicas of a partition in this process. Raises KafkaError if a replica can't be read."""
     found = await outline(client, target, paced)
     parts = shares(target, found, range_offsets=range_offsets)
     return gathered(found, [await compare_share(client, part, paced) for part in parts])

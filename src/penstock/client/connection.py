@@ -1,4 +1,4 @@
-"""One connection to a broker: negotiates versions, sends requests and matches answers to them in order."""
+"""One connection to a broker: negotiates versions, sends requests and matches responses to them in order."""
 
 import asyncio
 import socket
@@ -66,18 +66,21 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Stream(asyncio.BufferedProtocol):
-    """The transport's protocol: passes frames to the requests that wait for them."""
+    """The asyncio protocol of the connection: passes received frames to the requests that wait for them."""
 
     address: str
     reader: FrameReader
     transport: asyncio.Transport | None = None
     waiting: deque[_Waiting] = field(default_factory=deque)
     timer: asyncio.TimerHandle | None = None
-    """One timer for all requests: it checks when the oldest may be late, by which time most have been answered."""
+    """One timer for the timeouts of all requests.
+
+    It fires when the oldest request may be late; most have a response by then.
+    """
     writable: asyncio.Event = field(default_factory=asyncio.Event)
     lost: KafkaError | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set together with the transport."""
+    """Set when the transport has closed the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -118,7 +121,7 @@ class _Stream(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection after this time, once no request waits: its owner opens and authenticates another."""
+        """Closes the connection after this time, once no request is in flight. The client then opens another one."""
         asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
@@ -174,7 +177,10 @@ class _Stream(asyncio.BufferedProtocol):
 
 
 class BrokerConnection:
-    """A connection on which requests may overlap; the broker answers in order. A failed connection stays `closed`."""
+    """A connection on which several requests may be in flight; the broker responds in order.
+
+    A failed connection stays `closed`.
+    """
 
     def __init__(self, stream: _Stream, settings: ConnectionSettings) -> None:
         self._stream = stream
@@ -237,9 +243,9 @@ class BrokerConnection:
         return high
 
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float | None = None) -> Any:
-        """Sends a request and returns the decoded answer.
+        """Sends a request and returns the decoded response. Raises KafkaError.
 
-        Raises KafkaError. The caller checks the answer's error codes.
+        The caller checks the response's error codes.
         """
         if version is None:
             version = self.version_of(message.API_KEY)
@@ -247,11 +253,11 @@ class BrokerConnection:
 
     @property
     def writable(self) -> bool:
-        """False while the peer doesn't keep up with reading; then `request` waits."""
+        """False while the broker does not read fast enough; `request` then waits before it sends."""
         return self._stream.writable.is_set()
 
     def post(self, message: Message, version: int, timeout_s: float | None = None) -> "asyncio.Future[memoryview]":
-        """Sends a request and returns a future of the answer's bytes, to be passed to `decoded`."""
+        """Sends a request and returns a future of the response's bytes, to be passed to `decoded`."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
@@ -260,7 +266,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request. Returns a future that is done once the answer has come, or the connection is closed."""
+        """Abandons a request. Returns a future that is done once the response has come, or the connection is closed."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()
@@ -268,7 +274,7 @@ class BrokerConnection:
         return future
 
     async def send(self, message: Message, *, version: int | None = None) -> None:
-        """Sends a request that has no answer: Produce with acks=0."""
+        """Sends a request that gets no response: Produce with acks=0."""
         if version is None:
             version = self.version_of(message.API_KEY)
         await self._until_writable()
@@ -324,14 +330,14 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the bytes after the correlation id: they are the same in the headers of all requests of a version."""
+        """Returns the part of a request header after the correlation id: the same for all requests of a version."""
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
         self._header_ends[api_key, version] = end
         return end
 
     def decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
-        """Decodes the answer in a frame. Raises KafkaError for an invalid frame."""
+        """Decodes the response in a frame. Raises KafkaError for an invalid frame."""
         try:
             # Passes the beginning of the frame only: a reader copies its input to `bytes`, and a fetch has megabytes.
             _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame[:_HEADER_ROOM])
@@ -358,7 +364,7 @@ class BrokerConnection:
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 
     async def _authenticate(self, login: Login) -> None:
-        """Authenticates with the login. Raises KafkaError, which shows no secret."""
+        """Authenticates the connection with the SASL login. Raises KafkaError, whose message shows no secret."""
         chosen: SaslHandshakeResponse = await self.request(SaslHandshakeRequest(mechanism=login.mechanism), version=1)
         if chosen.error_code:
             offered = f"; it offers {', '.join(chosen.mechanisms)}" if chosen.mechanisms else ""
@@ -399,5 +405,5 @@ def _why(error: OSError | UnicodeError) -> str:
 
 
 def _error_code(frame: memoryview) -> int:
-    """Returns the error code of an ApiVersions answer, which has the same position in every version."""
+    """Returns the error code of an ApiVersions response, which has the same position in every version."""
     return int.from_bytes(frame[4:6], "big", signed=True) if len(frame) >= 6 else 0

@@ -91,7 +91,7 @@ class Consumer:
         return self._positions[partition]
 
     async def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
-        """Returns fetched data as soon as there is any, and moves the positions behind it.
+        """Returns fetched data as soon as there is any, and moves the positions to the offset after the data.
 
         Returns an empty list after `timeout_s` without data.
         """
@@ -123,7 +123,7 @@ class Consumer:
     # Positions
 
     def _move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Sets new positions, and drops the leader epochs of the records read before."""
+        """Sets new positions, and forgets the leader epochs of the records read before."""
         self._positions.update(positions)
         for partition in positions:
             self._epochs.pop(partition, None)
@@ -194,7 +194,7 @@ class Consumer:
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
         """Starts to look up the leaders of partitions that have none, while other partitions are read.
 
-        Returns no data, like a fetch that finds none.
+        Returns an empty list, as a fetch without records does.
         """
         topic, index = partitions[0]
         info = self._client.cluster.topics.get(topic)
@@ -326,7 +326,7 @@ class Consumer:
         self._move(await self._look_up({partition: self._settings.reset}))
 
     async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        """Handles a leader log that lacks the last record read, because an unclean election has lost it."""
+        """Handles a leader whose log lacks the last record that was read: an unclean election has lost that record."""
         if self._positions.get(partition) != offset:
             return
         if self._settings.reset is None:

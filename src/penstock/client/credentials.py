@@ -1,4 +1,4 @@
-"""What a client needs to be accepted by a listener: a TLS context, a SASL login, both or none."""
+"""The credentials with which a client connects to a listener: a TLS context, a SASL login, both or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error codes of answers, including unknown codes of newer brokers."""
+"""Error codes in responses, including unknown codes of newer brokers."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from penstock.protocol.schema import Struct
 
 COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 COORDINATOR_BUSY = COORDINATOR_MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-"""Codes that a coordinator answers for a moment: when it is new, moves or has just started."""
+"""Temporary error codes of a coordinator that is loading, moving or just starting."""
 
 
 def code_of(number: int) -> ErrorCode:
@@ -19,7 +19,7 @@ def code_of(number: int) -> ErrorCode:
 
 
 def error_codes(answer: Struct) -> Iterator[ErrorCode]:
-    """Yields every error code in an answer and its parts, except NONE."""
+    """Yields every error code in a response and its items, except NONE."""
     for field in answer.FIELDS:
         value = getattr(answer, field.name)
         if field.name == "error_code" and value:
@@ -31,8 +31,8 @@ def error_codes(answer: Struct) -> Iterator[ErrorCode]:
 
 
 def may_pass(code: ErrorCode) -> bool:
-    """True if a retry may succeed.
+    """True if a retry may succeed after this error.
 
-    BROKER_NOT_AVAILABLE is included, because a lost node's partitions get new leaders.
+    BROKER_NOT_AVAILABLE is included: a lost node's partitions get new leaders.
     """
     return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

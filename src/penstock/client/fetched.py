@@ -17,9 +17,9 @@ class Fetched:
     topic: str
     partition: int
     fetch_offset: int
-    """The fetched offset; the first batch may hold earlier records."""
+    """The offset that was requested; the first batch may also hold earlier records."""
     next_offset: int
-    """The offset of the next fetch."""
+    """The offset at which the next fetch starts."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -46,7 +46,7 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """Returns the visible data batches of a fetch, and the offset behind all its batches, visible or not.
+    """Returns the visible data batches of a fetch, and the offset after all its batches, visible or not.
 
     `aborted` lists the aborted transactions for read_committed; None means read_uncommitted.
     """
@@ -60,7 +60,7 @@ def read_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int, int]:
-    """Returns the result of `visible_batches` and the leader epoch of the last batch, visible or not.
+    """Returns what `visible_batches` returns, and the leader epoch of the last batch, visible or not.
 
     A transaction's records are dropped from its first offset until its abort marker, which names the same producer.
     """

@@ -16,11 +16,14 @@ LOGIN_MECHANISMS = ("PLAIN", *MECHANISMS)
 
 class ClientExchange(Protocol):
     def first(self) -> bytes:
-        """Returns the first token."""
+        """Returns the client's first SASL token."""
         ...
 
     def step(self, message: bytes) -> bytes | None:
-        """Takes the broker's answer and returns the next token; None if the exchange is done. Raises SaslError."""
+        """Takes the broker's token and returns the client's next token; None if the exchange is done.
+
+        Raises SaslError.
+        """
         ...
 
 

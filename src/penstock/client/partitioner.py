@@ -29,7 +29,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def another_partition(partitions: int, last: int | None, random: Random) -> int:
-    """Returns a random partition other than `last`, the last batch's, for records without a key."""
+    """Returns a random partition for records without a key, other than `last`, the partition of the last batch."""
     if last is None or partitions == 1:
         return random.randrange(partitions)
     return (last + random.randrange(1, partitions)) % partitions

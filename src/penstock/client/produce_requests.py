@@ -10,7 +10,7 @@ _LAST_VERSION_WITH_NAMES = 12
 
 
 def divide(batches: list[PendingBatch], max_bytes: int) -> list[list[PendingBatch]]:
-    """Returns the batches of each request, in order. A batch above `max_bytes` gets a request of its own."""
+    """Divides batches into requests of at most `max_bytes`, in order. A larger batch gets a request of its own."""
     groups: list[list[PendingBatch]] = []
     room = 0
     for batch in batches:
@@ -25,7 +25,7 @@ def divide(batches: list[PendingBatch], max_bytes: int) -> list[list[PendingBatc
 def build(
     batches: list[PendingBatch], cluster: Cluster, *, transactional_id: str | None, acks: int, timeout_s: float
 ) -> ProduceRequest:
-    """Returns the request for these encoded batches, with topic ids as far as the cluster's metadata has them."""
+    """Returns the Produce request for these encoded batches, with topic ids where the cluster's metadata has them."""
     topics: dict[str, TopicProduceData] = {}
     for batch in batches:
         name, index = batch.partition
@@ -39,7 +39,7 @@ def build(
 
 
 def last_version(request: ProduceRequest, *, adds_partitions: bool) -> int | None:
-    """Returns the highest version that may be used; None means the highest that both sides support.
+    """Returns the highest Produce version that may be used; None means the highest that both sides support.
 
     `adds_partitions` is False for a producer whose transaction version needs AddPartitionsToTxn first.
     """

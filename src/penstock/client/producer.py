@@ -158,7 +158,7 @@ class Producer:
         return list(found)
 
     async def _place(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PendingBatch:
-        """Returns the batch for a record of this size; waits for buffer space."""
+        """Returns the batch to which to add a record of this size; waits for buffer space."""
         if self._transactions is not None:
             self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
@@ -175,7 +175,10 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Called after records were added. Blocks later sends if the buffer is full; sends `batch` if that is full."""
+        """Handles a batch after records were added.
+
+        Sends the batch if it is full; blocks later sends if the buffer is full.
+        """
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
         if batch is not None and batch.size >= self._settings.batch_bytes:
@@ -234,12 +237,12 @@ class Producer:
         self._transactional().begin()
 
     async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Makes a group's offsets part of the open transaction."""
+        """Adds a group's offsets to the open transaction: they are committed with its records or not at all."""
         await self._transactional().send_offsets(group_id, offsets)
 
     @property
     def transaction(self) -> PreparedTxnState:
-        """Returns the open transaction, for an external coordinator that may end it."""
+        """Returns the producer id and epoch of the open transaction, for an external coordinator that may end it."""
         transactions = self._transactional()
         transactions.check_open()
         return PreparedTxnState(transactions.producer_id, transactions.producer_epoch)
@@ -397,7 +400,7 @@ class Producer:
             )
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
-        """Sends batches to a leader; returns those to be retried after a refresh of leaders."""
+        """Sends one Produce request to a leader. Returns the batches to retry after the leaders are refreshed."""
         connection = await self._client.connection(leader)
         transactions, settings = self._transactions, self._settings
         request = produce_requests.build(
@@ -435,7 +438,10 @@ class Producer:
     # Outcomes
 
     def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> bool:
-        """Handles a batch's result. Returns True if its leader must be refreshed before the retry."""
+        """Handles the result of a batch in a Produce response.
+
+        Returns True if its leader must be refreshed before a retry.
+        """
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
             self._settle(batch, Appended(result.base_offset, result.log_append_time_ms))
@@ -449,7 +455,10 @@ class Producer:
         return False
 
     def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
-        """Schedules a retry and returns True; returns False if the error is final or the delivery timeout is over."""
+        """Handles a batch that was not delivered. Returns True if it will be retried.
+
+        Returns False if the error is final or the delivery timeout is over.
+        """
         now = asyncio.get_running_loop().time()
         batch.failures += 1
         new_id = self._identity.can_be_replaced and error.code in _NEEDS_NEW_ID and batch.failures == 1

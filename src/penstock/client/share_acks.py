@@ -20,7 +20,7 @@ class PendingAcks:
         self._by_partition.setdefault(partition, {})[offset] = kind
 
     def take(self, partition: TopicPartition) -> dict[int, int]:
-        """Removes and returns the answers of one partition, by offset."""
+        """Removes and returns the acknowledgement types of one partition's records, by offset."""
         return self._by_partition.pop(partition, {})
 
     def partitions(self) -> list[TopicPartition]:
@@ -28,7 +28,7 @@ class PendingAcks:
 
 
 def batches_of(answers: dict[int, int], make: type[B]) -> list[B]:
-    """Returns the answers as acknowledgement batches of a request: runs of offsets with the same answer."""
+    """Returns the acknowledgement batches of a request: one for each range of offsets with the same type."""
     batches: list[B] = []
     run: tuple[int, int, int] | None = None
     for offset, kind in sorted(answers.items()):

@@ -45,9 +45,9 @@ NOT_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_E
 @dataclass(frozen=True, slots=True)
 class ShareConsumerSettings:
     max_records: int = 500
-    """Records of one poll; the broker may return more, up to the end of a batch."""
+    """The number of records after which a poll is full; the broker may return more, up to the end of a batch."""
     strict: bool = False
-    """True: never more than `max_records` (KIP-1206)."""
+    """True if a poll may never return more than `max_records` (KIP-1206)."""
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 50 * 1024 * 1024
@@ -143,7 +143,10 @@ class ShareConsumer:
                 interval_ms = 1000
 
     async def _heartbeat(self) -> int:
-        """Sends a heartbeat and takes over the assignment. Returns the time until the next one."""
+        """Sends a heartbeat and takes over the assignment in the response.
+
+        Returns the time until the next heartbeat.
+        """
         joining = self._epoch == JOIN_EPOCH
         request = ShareGroupHeartbeatRequest(
             group_id=self.group,
@@ -176,7 +179,7 @@ class ShareConsumer:
     # Records
 
     async def poll(self) -> list[Delivered]:
-        """Returns newly acquired records; none if there are none within the fetch's time.
+        """Returns newly acquired records; an empty list if there are none within the fetch's maximum wait.
 
         Sends the acknowledgements since the last poll; `outcomes` gets their results.
         """
@@ -193,7 +196,7 @@ class ShareConsumer:
         self._acks.add((delivered.topic, delivered.partition), delivered.record.offset, kind)
 
     async def commit(self) -> list[tuple[TopicPartition, dict[int, int], KafkaError | None]]:
-        """Sends all acknowledgements and returns their outcomes: partition, answers by offset, and the error or None.
+        """Sends all acknowledgements. Returns for each partition its types by offset, and the error or None.
 
         An error may mean that the outcome is unknown, such as after a lost connection.
         """
@@ -312,7 +315,7 @@ class ShareConsumer:
         return found
 
     def _errors(self, answer: Any, code_field: str, message_field: str) -> dict[TopicPartition, KafkaError]:
-        """Returns the errors of an answer by partition, and takes over the leaders that they name."""
+        """Returns the errors of a response by partition, and takes over the new leaders that they name."""
         errors = {}
         for topic in answer.responses:
             name = self._client.cluster.names_by_id.get(topic.topic_id, "")

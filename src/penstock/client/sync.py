@@ -36,7 +36,7 @@ from penstock.records.record import Headers
 
 T = TypeVar("T")
 
-"""Key, value, headers and timestamp; a timestamp of None means now."""
+"""One record as a tuple: key, value, headers and timestamp. A timestamp of None means now."""
 
 
 class _WallClock:
@@ -124,7 +124,7 @@ class Client:
     def request(
         self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Sends a request once, to one node (None: any node). The caller checks the answer's error codes."""
+        """Sends a request once, to one node (None: any node). The caller checks the response's error codes."""
         return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
@@ -229,7 +229,7 @@ class SyncProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> "SyncSent":
-        """Queues a record; waits only for buffer space."""
+        """Queues a record to be sent. Waits only for buffer space."""
         sent = self._client.run(
             self._producer.send(topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
         )
@@ -241,7 +241,7 @@ class SyncProducer:
         self._client.run(self._producer.send_many(topic, list(records), partition=partition))
 
     def send_built(self, topic: str, partition: int, built: Built) -> None:
-        """Queues a batch built elsewhere; waits only for buffer space."""
+        """Queues a batch that other code has encoded. Waits only for buffer space."""
         self._client.run(self._producer.send_built(topic, partition, built))
 
     def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
@@ -279,7 +279,7 @@ class SyncProducer:
 
 
 class SyncSent:
-    """The future of one record."""
+    """The result of sending one record, which may not be known yet."""
 
     __slots__ = ("_client", "_sent")
 

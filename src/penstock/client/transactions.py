@@ -106,7 +106,7 @@ class Transactions:
         self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
 
     def prepare(self) -> PreparedTxnState:
-        """Marks the transaction as prepared: nothing more may be written; all records must have been delivered."""
+        """Marks the transaction as prepared: no more records may be sent. All records must have been delivered."""
         if not self._two_phase:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "The producer can't prepare: set two_phase_commit in its settings."
@@ -132,12 +132,15 @@ class Transactions:
         self._used = False
 
     def check_open(self) -> None:
-        """Raises KafkaError if no transaction is open: records can only be sent in one."""
+        """Raises KafkaError if no transaction is open.
+
+        A transactional producer sends records only inside a transaction.
+        """
         if self.state is not State.OPEN:
             self._expect(State.OPEN)
 
     async def enlist(self, partitions: Iterable[TopicPartition]) -> None:
-        """Adds partitions to the transaction, before their first batch is sent."""
+        """Adds partitions to the transaction (AddPartitionsToTxn), before their first batch is sent."""
         async with self._asking:
             new = [partition for partition in partitions if partition not in self._enlisted]
             if new and not self.implicit:

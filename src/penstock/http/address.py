@@ -44,8 +44,9 @@ def parse_address(text: str) -> HttpAddress | None:
 class Names:
     """The host names that a request's Host header may have.
 
-    A web page can make its own host name resolve to this machine (DNS rebinding) and would then read every answer; its
-    requests carry that name and are refused. IP addresses can't be rebound: a wildcard listener accepts any of them.
+    A web page can make its own host name resolve to this machine (DNS rebinding) and would then read every response;
+    its requests carry that name and are refused. IP addresses can't be rebound: a wildcard listener accepts any of
+    them.
     """
 
     __slots__ = ("_any_address", "_names")

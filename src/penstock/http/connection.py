@@ -36,7 +36,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class ConnectionServer(Protocol):
-    """The part of the HTTP server that its connections use."""
+    """The interface of the HTTP server that its connections use."""
 
     names: Names
     stopping: bool
@@ -107,7 +107,7 @@ class HttpConnection(asyncio.Protocol):
     # --- requests
 
     def _process_received(self) -> None:
-        """Processes received data up to the next complete request, unless one is being answered."""
+        """Processes received bytes up to the next complete request. Does nothing while a request is being served."""
         while self._task is None and not self._unsent and not self._lingering and self._transport is not None:
             try:
                 event = self._http.next_event()
@@ -160,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
             self._answered()
 
     def _answered(self) -> None:
-        """Called when all bytes of an answer are sent: processes the next request."""
+        """Processes the next request. Called when all bytes of a response are sent."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
@@ -208,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
     # --- closing
 
     def finish(self) -> None:
-        """Closes the connection once the current answer is sent, because the node stops."""
+        """Closes the connection once the current response is sent, because the node stops."""
         if self._task is None and not self._unsent:
             self._close()
 

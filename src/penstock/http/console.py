@@ -56,7 +56,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Facts of the node that renders the page: its id and version, failovers it noticed, problems of its own disks."""
+    """Facts about the node that renders the page: its id, its version, failovers it noticed, problems of its disks."""
 
     node_id: int
     version: str
@@ -66,7 +66,7 @@ class PageContext:
     damaged: Sequence[Row] = ()
     """Replicas of this node with a damaged batch: topic, partition and reason."""
     short_of_space: Sequence[str] = ()
-    """Why directories of this node take no records of clients."""
+    """For directories that accept no more records of clients: the reasons, such as too little free space."""
     moves: Sequence[MoveFigures] = ()
     """Moves of this node's replicas between its log directories."""
 
@@ -75,9 +75,9 @@ class PageContext:
 class Column:
     title: str
     cell: Callable[[Row], str]
-    """Returns HTML, escaped already."""
+    """A function that returns a row's cell as HTML that is already escaped."""
     kind: str = ""
-    """A CSS class: `number`, or another style."""
+    """The CSS class of the column: `number`, or another style."""
 
 
 def page(context: PageContext, overview: Overview, pipelines: Sequence[Pipeline]) -> str:
@@ -241,7 +241,7 @@ def _cards(overview: Overview) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Returns the last minutes as an SVG line; an empty string if there are too few points."""
+    """Returns the values of the last minutes as an SVG line; an empty string if there are too few points."""
     if len(values) < 3:
         return ""
     most = max(values) or 1.0
@@ -257,7 +257,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _attention(overview: Overview, context: PageContext) -> str:
-    """Renders the section on problems: their causes as sentences, then the affected topics."""
+    """Renders the section that lists problems: their causes as sentences, then the affected topics."""
     causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, context))
     said = f'<ul class="causes">{causes}</ul>' if causes else ""
     if not overview.wrong_topics:
@@ -291,7 +291,7 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
 
 
 def _moves(context: PageContext) -> str:
-    """Renders the moves between log directories of this node; nothing if there are none."""
+    """Renders the moves of replicas between this node's log directories; nothing if there are none."""
     if not context.moves:
         return ""
     rows = [
@@ -343,7 +343,7 @@ def _pipelines(pipelines: Sequence[Pipeline]) -> str:
 
 
 def _pipeline(pipeline: Pipeline) -> list[Row]:
-    """Returns a row per query of the pipeline, or one row for a pipeline without queries."""
+    """Returns the table rows of a pipeline: one for each query, or one if it has no queries."""
     last = pipeline.last if len(pipeline.last) <= LAST_SHOWN else pipeline.last[: LAST_SHOWN - 1] + "…"
     known: Row = {"pipeline": pipeline.name, "state": pipeline.state, "last": "" if pipeline.queries else last}
     if pipeline.state == "failed":

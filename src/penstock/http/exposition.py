@@ -1,4 +1,4 @@
-"""Prometheus' text format, version 0.0.4. Pure."""
+"""Renders metrics in Prometheus' text format, version 0.0.4. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _family(name: str, kind: Kind, text: str, value: float | None) -> Family:
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """Returns the families as text, in the given order, without families that have no series."""
+    """Returns the metric families as text, in the given order, without families that have no series."""
     return "".join(line for family in families if family.samples for line in _lines(family)).encode(errors="replace")
 
 

@@ -66,7 +66,10 @@ FAILED = text(500, "This page failed; the broker's log has the cause.")
 def parse_request(
     method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names
 ) -> Request | Response:
-    """Returns the request, or the response that refuses it. Header names are in lower case, as h11 gives them."""
+    """Checks a request. Returns it, or the response that refuses it.
+
+    Header names are in lower case, as h11 gives them.
+    """
     found = dict(headers)
     if not names.allow(found.get(b"host", b"").decode("latin-1")):
         return text(421, "This server does not have the requested host name: use its IP address, or localhost.")

@@ -56,7 +56,7 @@ def version() -> str:
 
 
 def resident_bytes() -> int | None:
-    """Returns the resident memory; None where the system has no /proc."""
+    """Returns the process's resident memory in bytes; None where the system has no /proc."""
     if sys.platform != "linux":
         return None
     with open("/proc/self/statm", "rb") as file:
@@ -75,7 +75,10 @@ def _connections(server: Server) -> Iterator[Family]:
 
 
 async def traffic_families(server: Server) -> list[Family]:
-    """Returns traffic metrics. Yields to the event loop in between, because each connection costs a system call."""
+    """Returns metrics of bytes sent and received.
+
+    Yields to the event loop in between, because each connection costs a system call.
+    """
     if not KNOWN:
         return []
     received = {listener.name: listener.gone.received for listener in server.listeners}
@@ -136,7 +139,7 @@ def _replication(broker: Broker) -> Iterator[Family]:
 def _failovers(controller: Controller) -> Iterator[Family]:
     """Yields failover metrics.
 
-    The last failover is known to every node. Counts only include failovers that this node decided as the controller.
+    The last failover is known to every node. Counts include only failovers that this node decided as the controller.
     """
     yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
     yield counter(
@@ -187,7 +190,7 @@ def directory_families(broker: Broker) -> Iterator[Family]:
 
 
 def _moves(broker: Broker) -> Iterator[Family]:
-    """Yields the progress of moves between log directories, of a limited number of them, and counts of ended moves."""
+    """Yields metrics of moves between log directories: progress of a limited number of moves, counts of ended moves."""
     moves = broker.moves
     figures = moves.figures()
     left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories has still to copy.")
@@ -209,7 +212,10 @@ def _moves(broker: Broker) -> Iterator[Family]:
 
 
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
-    """Yields metrics of pipelines. Pipelines that don't run have no figures, because theirs are outdated."""
+    """Yields metrics of pipelines.
+
+    A pipeline that doesn't run has no figures, because its last figures are outdated.
+    """
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
     lag = gauge("penstock_pipeline_lag_records", "Offsets that the query has not read yet.")
     rate = gauge("penstock_pipeline_rows_per_second", "Rows per second of the query's last batch.")

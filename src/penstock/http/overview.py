@@ -25,15 +25,15 @@ class Overview:
     """Partitions that are offline, under min ISR or under-replicated: at most ATTENTION_MAX, the worst first, and of
     equally bad ones users' topics before internal topics."""
     wrong_topics: list[Row]
-    """All problems by topic, in the same order."""
+    """All topics with problems, in the same order as `attention`."""
     topics: list[Row]
     """Topics by name, Kafka's internal topics last."""
     history: Sequence[float]
-    """Records a second, a point per sample."""
+    """Records per second of the cluster, one value per sample."""
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
-    """Returns each topic's sums over those of its partitions whose leaders have answered."""
+    """Returns for each topic the sums over its partitions, without partitions whose leader did not respond."""
     found: dict[str, tuple[int, int, int]] = {}
     for (topic, index), part in facts.partitions.items():
         count, end, size = found.get(topic, (0, 0, 0))
@@ -66,7 +66,7 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """Returns a row per topic with problems. Partitions get no rows, because a failed node affects too many of them."""
+    """Returns a row for each topic with problems. Partitions get no rows: a failed node affects too many of them."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["problem"]), []).append(row)

@@ -36,7 +36,7 @@ class Led:
 
 @dataclass(slots=True)
 class Held:
-    """The figures of all partitions that this node holds."""
+    """The figures of all partitions that this node holds, for their metrics."""
 
     led: list[Led]
     followed: int = 0
@@ -90,7 +90,10 @@ def _node(held: Held) -> Iterator[Family]:
 
 
 async def _cluster(broker: Broker) -> list[Family]:
-    """Returns counts of this node's metadata image. Every node that has caught up has the same counts."""
+    """Returns metrics that count entries of this node's metadata image.
+
+    They are the same on every node that has caught up.
+    """
     image = broker.metadata.image
     states = {"up": 0, "fenced": 0, "stopping": 0}
     for each in image.brokers.values():
@@ -169,7 +172,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Returns the lag of groups that this node coordinates, for partitions that it holds."""
+    """Returns metrics of the lag of groups that this node coordinates, for partitions that it holds."""
     found: dict[tuple[str, str], int] = {}
     groups = looked_at = 0
     for coordinator in broker.groups.coordinators():

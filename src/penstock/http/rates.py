@@ -17,7 +17,7 @@ POINTS = 60
 
 
 class Sums(NamedTuple):
-    """The sums over those partitions of a topic whose leaders have answered."""
+    """Sums over a topic's partitions, without partitions whose leader did not respond."""
 
     partitions: int
     end: int
@@ -42,7 +42,10 @@ class Rates:
         self.history: deque[float] = deque(maxlen=POINTS)
 
     def add_sample(self, at_s: float, topics: Mapping[str, Sums]) -> dict[str, Rate]:
-        """Adds a sample and returns the rates. Topics that are new, changed or recreated are left out."""
+        """Adds a sample and returns the growth rates by topic.
+
+        Topics that are new, changed or recreated are left out.
+        """
         now = _Sample(at_s, topics)
         while len(self._samples) > 1 and self._samples[1].at_s <= at_s - WINDOW_S:
             self._samples.popleft()

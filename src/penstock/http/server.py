@@ -26,7 +26,7 @@ class Site(Protocol):
 
 
 class HttpServer:
-    """Listens from `start` to `stop`; answers requests once `serve` has set a site."""
+    """Listens from `start` to `stop`. Serves requests once `serve` was called."""
 
     def __init__(self, address: HttpAddress, network: Network, names: Iterable[str] = ()) -> None:
         self.names = Names(address, names)
@@ -55,7 +55,10 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """Sets how to make the site. The first request makes it in a thread, because its imports take a while."""
+        """Sets the function that makes the site.
+
+        The first request calls it in a thread, because its imports take a while.
+        """
         self._make = make
 
     async def stop(self) -> None:
@@ -81,7 +84,10 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers the connection and returns None. Returns the refusal instead if too many connections are open."""
+        """Registers a connection and returns None.
+
+        Returns a response that refuses it if too many connections are open.
+        """
         from penstock.http.messages import TOO_MANY
 
         if len(self._connections) >= MAX_CONNECTIONS:

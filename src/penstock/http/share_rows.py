@@ -1,4 +1,4 @@
-"""Rows about share groups on this node: what is in flight, which member holds it, and for how long."""
+"""Rows about share groups on this node: which records are acquired, by which member, and for how long."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Site:
         return b"".join(rendered)
 
     async def _read_pipelines(self) -> list[Pipeline]:
-        """Returns this cluster's pipelines, and not those of other clusters that run on the same machine."""
+        """Returns the pipelines of this cluster, without those of other clusters that run on the same machine."""
         broker = self._view.broker
         topics = broker.metadata.image.topics_by_id
 
@@ -186,6 +186,6 @@ class Site:
 
 
 def static(path: str) -> Response:
-    """Returns a static file of the package, read anew each time: files are small and seldom requested."""
+    """Returns a static file of the package. Reads it at each request: files are small and seldom requested."""
     content = get_data("penstock.http", f"static{path}")
     return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")

@@ -1,4 +1,4 @@
-"""The parts of a running node that pages read, and a short cache that concurrent requests share."""
+"""The parts of a running node that pages read, and a cache that concurrent requests share for a short time."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class View:
 
 
 async def yield_between_slices(number: int) -> None:
-    """Yields to the event loop after every SLICE items; call it with each item's number."""
+    """Yields to the event loop after every SLICE items. Call it for each item, with the item's number."""
     if number % SLICE == SLICE - 1:
         await asyncio.sleep(0)
 
 
 def cached_s(partitions: int) -> float:
-    """Returns how many seconds a result over this many partitions is cached."""
+    """Returns for how many seconds a result is cached that was computed over this many partitions."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 

@@ -40,7 +40,7 @@ _IMPLYING: Mapping[Operation, frozenset[int]] = {
 
 
 class Acl(Protocol):
-    """One ACL as the metadata image keeps it."""
+    """One ACL as it is in the metadata image."""
 
     @property
     def resource_type(self) -> int: ...
@@ -63,7 +63,7 @@ _Entries = dict[str, list[tuple[str, int, bool]]]
 
 
 class Authorizer:
-    """Answers questions about the ACLs that it was made with. It never changes."""
+    """Decides what principals may do, with the ACLs that it was made with. It never changes."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Authorizer:
         )
 
     def operations(self, principal: str, host: str, resource: AclResource, name: str) -> int:
-        """Returns the allowed operations as Kafka's bit field."""
+        """Returns the principal's allowed operations on the resource as Kafka's bit field."""
         bits = 0
         for operation in SUPPORTED_OPERATIONS[resource]:
             if self.allows(principal, host, operation, resource, name):
@@ -157,7 +157,7 @@ class Authorizer:
         return allowed or (not has_acls and self._allow_without_acls)
 
     def _matching(self, resource: AclResource, name: str) -> Iterator[_Entries]:
-        """Yields the ACLs of each resource pattern that covers the name."""
+        """Yields the ACLs of each resource pattern that covers the resource's name."""
         for literal in (name, WILDCARD) if name != WILDCARD else (WILDCARD,):
             entries = self._literal.get((resource, literal))
             if entries is not None:
@@ -177,7 +177,7 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the allowed and the denied names or prefixes."""
+        """Returns the names or prefixes that ACLs allow for the operation, and those that they deny."""
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

@@ -1,7 +1,10 @@
-"""The error of an authentication that failed."""
+"""The error that a failed authentication raises."""
 
 from __future__ import annotations
 
 
 class SaslError(Exception):
-    """An exchange that can't succeed. The message is one sentence, which the peer may see: it holds no secret."""
+    """Raised if an authentication can't succeed.
+
+    The message is one sentence without secrets, because the peer may see it.
+    """

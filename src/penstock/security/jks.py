@@ -1,7 +1,7 @@
 """Reads a Java key store (JKS): private keys with their certificates, and trusted certificates.
 
-A JKS file is a list of entries behind a checksum with the store's password. Keys are encrypted with a stream of chained
-SHA-1 digests, Sun's own scheme. Nothing is written here: new stores should be PEM or PKCS12.
+A JKS file is a list of entries, followed by a SHA-1 digest of the store's password and the entries. Keys are encrypted
+with a stream of chained SHA-1 digests, Sun's own scheme. Nothing is written here: new stores should be PEM or PKCS12.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SEQUENCE, _OCTETS = 0x30, 0x04
 
 
 class JksError(ValueError):
-    """A store that can't be read; the message is one sentence without secrets."""
+    """Raised for a store that can't be read. The message is one sentence without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class JksKey:
     alias: str
     key: bytes = field(repr=False)
-    """The private key, PKCS 8 in DER."""
+    """The decrypted private key, as PKCS #8 in DER."""
     chain: tuple[bytes, ...]
 
 
@@ -110,7 +110,7 @@ def _decrypted(encrypted: bytes, password: str) -> bytes:
 
 
 def _protected_key(encrypted: bytes) -> bytes:
-    """Returns the octets of an EncryptedPrivateKeyInfo: SEQUENCE { SEQUENCE { protector, … }, OCTET STRING }."""
+    """Parses an EncryptedPrivateKeyInfo, SEQUENCE { SEQUENCE { protector, … }, OCTET STRING }. Returns its octets."""
     outer, _ = _der(encrypted, 0, _SEQUENCE)
     algorithm, after = _der(outer, 0, _SEQUENCE)
     if not algorithm.startswith(_PROTECTOR):
@@ -120,7 +120,7 @@ def _protected_key(encrypted: bytes) -> bytes:
 
 
 def _der(data: bytes, position: int, tag: int) -> tuple[bytes, int]:
-    """Returns the content of the element at the position, and the position behind it."""
+    """Returns the content of the DER element at `position`, and the position after it."""
     try:
         if data[position] != tag:
             raise JksError("the key store has a private key in an unknown form")

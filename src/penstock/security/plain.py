@@ -1,4 +1,4 @@
-"""SASL PLAIN: user and password in one message, so it belongs on encrypted listeners."""
+"""SASL PLAIN: the client sends user and password in clear text, so it belongs on encrypted listeners."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def plain_message(user: str, password: str) -> bytes:
 
 
 class PlainServer:
-    """One exchange, which has one message. `user` is set if the password is right."""
+    """The server's side of one PLAIN authentication. `user` is set if the password is right."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
         self.user: str | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Checks user and password, and returns the empty answer. Raises SaslError."""
+        """Checks user and password in the client's message. Returns an empty token. Raises SaslError."""
         if len(message) > MAX_MESSAGE_BYTES:
             raise SaslError("The PLAIN message is too long.")
         try:

@@ -41,9 +41,9 @@ def _escaped(value: str) -> str:
 
 
 def parse_mapping_rules(text: str) -> Callable[[str], str]:
-    """Returns the function that maps a distinguished name to a user name. Raises ValueError.
+    """Parses the rules. Returns a function that maps a distinguished name to a user name. Raises ValueError.
 
-    The first rule whose pattern matches the whole name counts; `DEFAULT` keeps the name.
+    The first rule whose pattern matches the whole name applies; `DEFAULT` keeps the name.
     """
     rules: list[tuple[re.Pattern[str], str, str] | None] = []
     rest = text.strip()
@@ -80,7 +80,10 @@ def parse_mapping_rules(text: str) -> Callable[[str], str]:
 
 
 def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable[[str], str]) -> str | None:
-    """Returns the principal of a verified client certificate; None if the client showed none. Raises ValueError."""
+    """Returns the principal of a verified client certificate; None if the client sent no certificate.
+
+    Raises ValueError.
+    """
     if not certificate or not certificate.get("subject"):
         return None
     return f"User:{map_name(distinguished_name(certificate['subject']))}"

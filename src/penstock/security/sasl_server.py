@@ -22,11 +22,11 @@ MAX_STEPS = 10
 
 
 class Exchange(Protocol):
-    """A mechanism's side of the server for one exchange."""
+    """The server's side of one authentication with a SASL mechanism."""
 
     @property
     def user(self) -> str | None:
-        """The user, once it is authenticated."""
+        """The name of the user; None until the client is authenticated."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -41,7 +41,7 @@ class SaslState(Enum):
 
 class SaslServer:
     def __init__(self, mechanisms: Mapping[str, Callable[[], Exchange]]) -> None:
-        """`mechanisms` makes an exchange for each mechanism that the listener offers."""
+        """`mechanisms` has, for each mechanism that the listener offers, a function that makes an `Exchange`."""
         self._mechanisms = mechanisms
         self._exchange: Exchange | None = None
         self._mechanism = ""
@@ -55,7 +55,10 @@ class SaslServer:
         return list(self._mechanisms)
 
     def handshake(self, mechanism: str) -> bool:
-        """Begins an exchange. Returns False if the mechanism is not offered. Raises SaslError out of turn."""
+        """Begins an authentication with the mechanism. Returns False if the mechanism is not offered.
+
+        Raises SaslError if no handshake is expected now.
+        """
         if self.state is SaslState.DONE and self.user is not None:
             self._former = (self._mechanism, self.user)
         elif self.state is not SaslState.HANDSHAKE:
@@ -72,7 +75,10 @@ class SaslServer:
         return True
 
     def token(self, message: bytes) -> bytes:
-        """Takes the client's next token and returns the answer. Raises SaslError; the connection then closes."""
+        """Takes the client's next token and returns the server's token.
+
+        Raises SaslError; the connection then closes.
+        """
         if self.state is not SaslState.EXCHANGE or self._exchange is None:
             self.state = SaslState.FAILED
             raise SaslError("SaslAuthenticate is not expected before SaslHandshake.")

@@ -32,7 +32,7 @@ _BINDING = "biws"  # "n,," in base64: no channel binding
 
 
 class ScramMechanism(IntEnum):
-    """The mechanisms as the protocol numbers them."""
+    """The SCRAM mechanisms with their numbers in Kafka's protocol."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -50,7 +50,7 @@ MECHANISMS: dict[str, ScramMechanism] = {mechanism.label: mechanism for mechanis
 
 
 class ScramKeys(Protocol):
-    """A credential as the metadata image keeps it."""
+    """A SCRAM credential as it is in the metadata image."""
 
     @property
     def salt(self) -> bytes: ...
@@ -75,7 +75,7 @@ def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, itera
 
 
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted: bytes, iterations: int) -> ScramCredential:
-    """Returns the credential that a server keeps, from a salted password."""
+    """Returns the credential (stored key and server key) that a server keeps, made from a salted password."""
     client_key = _mac(mechanism, salted, b"Client Key")
     stored = hashlib.new(mechanism.hash, client_key).digest()
     return ScramCredential(salt, stored, _mac(mechanism, salted, b"Server Key"), iterations)
@@ -93,7 +93,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def _attributes(text: str, kinds: str) -> list[str]:
-    """Splits `a=…,b=…` and returns the values of the first attributes, which must be of these kinds, in order."""
+    """Splits `a=…,b=…`. Returns the values of the first attributes, whose names must be these, in this order."""
     parts = text.split(",")
     if len(parts) < len(kinds):
         raise SaslError("The SCRAM message has too few attributes.")
@@ -142,7 +142,7 @@ def _nonce_in(nonce: str) -> str:
 
 
 class ScramServer:
-    """One exchange. `step` takes the client's messages; `user` is set once the client has proved its password."""
+    """The server's side of one authentication. `user` is set once the client has proved that it knows the password."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ScramServer:
         self.user: str | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Returns the server's next message. Raises SaslError."""
+        """Takes the client's message and returns the server's next message. Raises SaslError."""
         return self._final(message) if self._keys is not None else self._first(message)
 
     def _first(self, message: bytes) -> bytes:
@@ -235,9 +235,9 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def step(self, message: bytes) -> bytes | None:
-        """Returns the client's next message; None after the server has proved that it knows the credential.
+        """Takes the server's message and returns the client's next message. Raises SaslError.
 
-        Raises SaslError.
+        Returns None after the server has proved that it knows the credential.
         """
         self._step += 1
         if self._step == 1:

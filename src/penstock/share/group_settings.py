@@ -1,4 +1,4 @@
-"""The settings of one share group: its group configs, moved into the broker's limits, or the broker's defaults."""
+"""The settings of one share group: its group configs, limited to the broker's bounds, or the broker's defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MILLISECONDS = (86_400_000, 3_600_000, 60_000, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Where a group without an offset starts: `earliest`, `latest`, or a time back from now."""
+    """The offset at which a group without a start offset begins: `earliest`, `latest`, or a time before now."""
 
     kind: str
     back_ms: int = 0

@@ -35,7 +35,10 @@ class Locks:
         self._next = 1
 
     def take(self, member: str, first: int, stop: int, now_ms: int, duration_ms: int) -> Lock:
-        """Returns a lock of the member for records in [first, stop)."""
+        """Returns a lock with which the member holds the records in [first, stop).
+
+        The member's latest lock is extended if its deadline is near enough; otherwise a new lock is made.
+        """
         deadline_ms = now_ms + duration_ms
         lock = self._latest.get(member)
         if lock is not None and deadline_ms <= lock.deadline_ms <= deadline_ms + GRAIN_MS:
@@ -68,7 +71,7 @@ class Locks:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Lock]:
-        """Removes and returns the locks that have run out, in the order of their deadlines."""
+        """Removes and returns the locks that have expired, in the order of their deadlines."""
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
             lock = self.by_number.get(heapq.heappop(self._heap)[1])

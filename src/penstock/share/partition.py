@@ -47,7 +47,7 @@ class _Undo(NamedTuple):
 
 @dataclass(slots=True)
 class Transition:
-    """Records on their way from acquired to another state, while that state is being written."""
+    """A change of acquired records to another state, while that state is being written to the share coordinator."""
 
     number: int
     changes: list[StateBatch] = field(default_factory=list)
@@ -55,7 +55,10 @@ class Transition:
     max_deliveries: int = 0
 
     def add(self, run: Run, state: RecordState, count: int) -> None:
-        """Adds acquired records. Neighbours with the same past or the same future are joined."""
+        """Adds the change of a run of acquired records.
+
+        Adjacent runs with the same state before or after are joined.
+        """
         undo, changes = self.undo, self.changes
         if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
             undo[-1] = undo[-1]._replace(stop=run.stop)
@@ -68,7 +71,7 @@ class Transition:
 
 
 class Wish(NamedTuple):
-    """The member and the limits of a ShareFetch for one partition."""
+    """The member that fetches, and the limits of its ShareFetch for one partition."""
 
     member: str
     max_records: int
@@ -124,7 +127,7 @@ class SharePartition:
         return self.locks.next_deadline()
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
-        """Yields the runs of the window, with the lock of acquired ones."""
+        """Yields all runs (ranges of records in the same state) of the window; an acquired run comes with its lock."""
         for run in self.window.runs(self.window.start, self.window.end):
             yield run, self.locks.by_number.get(run.owner) if run.state == ACQUIRED else None
 
@@ -157,7 +160,7 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets that can't be delivered. Returns False if the window is full."""
+        """Archives offsets that have nothing to deliver. Returns False if the window is full."""
         if first >= stop:
             return True
         window = self.window
@@ -171,7 +174,7 @@ class SharePartition:
         return True
 
     def _acquire_batch(self, acquiring: _Acquiring, first: int, batch: FetchedBatch) -> bool:
-        """Acquires the available records of a batch. Returns False if no further batch may be acquired."""
+        """Acquires the available records of a batch. Returns False if the ShareFetch may acquire no further batch."""
         window, limits = self.window, acquiring.limits
         for run in [run for run in window.runs(first, batch.last + 1) if run.state == AVAILABLE]:
             if run.deliveries >= limits.max_deliveries:  # the limit was lowered
@@ -208,7 +211,7 @@ class SharePartition:
     def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], limits: ShareLimits, now_ms: int
     ) -> Transition | None:
-        """Applies a member's answers. Returns a transition to be written; None if there is nothing to write.
+        """Applies a member's acknowledgements. Returns a transition to be written; None if there is nothing to write.
 
         Raises KafkaError and changes nothing if one of the records is not acquired by the member.
         """
@@ -231,7 +234,10 @@ class SharePartition:
         return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
-        """Yields the acquired runs of one answer, each with the member's answer for it."""
+        """Splits an acknowledged range. Yields (run of acquired records, acknowledgement type).
+
+        Raises KafkaError if the member has not acquired all records of the range.
+        """
         first, last = max(answer.first, self.window.start), answer.last
         if last < first:
             return  # done before, or deleted from the log
@@ -274,13 +280,16 @@ class SharePartition:
         return transition
 
     def _begun(self, transition: Transition) -> Transition | None:
-        """Takes the records of a transition out of their locks. Returns None for a transition without records."""
+        """Marks the records of a transition as pending, so that their locks no longer hold them.
+
+        Returns None for a transition without records.
+        """
         for each in transition.undo:
             self.window.fill(each.first, each.stop, PENDING, each.deliveries, transition.number)
         return transition if transition.changes else None
 
     def commit(self, transition: Transition) -> None:
-        """Makes a transition final, after it has been written."""
+        """Makes a transition final, after the share coordinator has stored it."""
         for change in transition.changes:
             self.window.fill(change.first, change.last + 1, change.state, change.deliveries)
             if change.state == AVAILABLE:
@@ -288,7 +297,7 @@ class SharePartition:
         self._advance()
 
     def rollback(self, transition: Transition) -> None:
-        """Undoes a transition that could not be written. Records whose lock has run out meanwhile become available."""
+        """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available."""
         for each in transition.undo:
             if each.lock in self.locks.by_number:
                 self.window.fill(each.first, each.stop, ACQUIRED, each.deliveries, each.lock)
@@ -320,12 +329,12 @@ class SharePartition:
         return state
 
     def log_start_moved(self, offset: int) -> None:
-        """Forgets the records before the log's start: they were deleted."""
+        """Drops the records before the log start from the window, because they were deleted from the log."""
         self.window.drop_before(offset)
         self._advance()
 
     def after(self, changes: Sequence[StateBatch]) -> tuple[int, int]:
-        """Returns the start offset and the number of complete records in the window as they are after the changes."""
+        """Returns the start offset and the number of complete records that the window will have after the changes."""
         start = self.window.start
         ends = {
             max(change.first, start): change.last + 1
@@ -343,7 +352,10 @@ class SharePartition:
         return start, complete - (start - self.window.start)
 
     def stored(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
-        """Returns the current state of earlier changes that still have to be written, without acquired records."""
+        """Returns the current state of the given records, to write it again.
+
+        Leaves out acquired and pending records.
+        """
         return [
             StateBatch(run.first, run.stop - 1, run.state, run.deliveries)
             for batch in batches
@@ -352,7 +364,7 @@ class SharePartition:
         ]
 
     def _advance(self) -> None:
-        """Moves the start of the window past records that are done."""
+        """Moves the start of the window past records that are acknowledged or archived."""
         window = self.window
         done = window.start
         if window.totals[ACKNOWLEDGED] or window.totals[ARCHIVED]:
@@ -365,7 +377,7 @@ class SharePartition:
 
 
 class _Acquiring:
-    """The progress of one acquisition: the acquired records, and how many more may be acquired."""
+    """The progress of one ShareFetch: the acquired records, and how many more may be acquired."""
 
     __slots__ = ("limits", "now_ms", "ranges", "stopped", "taken", "throttling", "wish")
 
@@ -387,7 +399,7 @@ class _Acquiring:
         return self.stopped or self.left <= 0
 
     def portion(self, run: Run, batch_size: int) -> int:
-        """Returns how many records of a run of available records may be acquired."""
+        """Returns how many records of a run of available records may be acquired by this ShareFetch."""
         limits = self.limits
         size = run.size if self.wish.mode is AcquireMode.BATCH_OPTIMIZED else min(run.size, self.left)
         if run.deliveries < limits.throttled_from:

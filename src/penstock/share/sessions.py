@@ -28,7 +28,7 @@ class ShareSession:
     partitions: dict[Slot, None] = field(default_factory=dict)
 
     def rotated(self) -> list[Slot]:
-        """Returns the partitions in an order that changes with each request, so that each of them gets its turn."""
+        """Returns the session's partitions, beginning with another one at each request."""
         slots = list(self.partitions)
         if not slots:
             return slots
@@ -59,7 +59,7 @@ class ShareSessions:
         *,
         acknowledges: bool,
     ) -> ShareSession:
-        """Opens or continues the session of a ShareFetch. Raises KafkaError."""
+        """Opens or continues the session of a ShareFetch, and returns it. Raises KafkaError."""
         if epoch == FIRST_EPOCH:
             if acknowledges:
                 raise KafkaError(
@@ -108,7 +108,7 @@ class ShareSessions:
         return session
 
     def close(self, group: str, member: str) -> ShareSession | None:
-        """Ends a session. Returns it; None if there was none."""
+        """Ends the session of a member and returns it; None if there was none."""
         session = self._by_member.pop((group, member), None)
         if session is None:
             return None
@@ -122,7 +122,7 @@ class ShareSessions:
         return session
 
     def close_owner(self, owner: object) -> list[ShareSession]:
-        """Ends the sessions of a closed connection and returns them."""
+        """Ends all sessions of a closed connection and returns them."""
         keys = list(self._by_owner.get(owner, ()))
         return [session for key in keys if (session := self.close(*key)) is not None]
 

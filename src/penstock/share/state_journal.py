@@ -16,7 +16,7 @@ _VALUE_VERSION = 0
 
 
 class ShareKey(NamedTuple):
-    """A partition of a share group."""
+    """Identifies a share partition: group, topic id and partition."""
 
     group: str
     topic_id: bytes
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Changes since the last snapshot. An offset or epoch of -1 is unchanged."""
+    """The changes of a share partition's state since the last snapshot. An offset or epoch of -1 means unchanged."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -52,7 +52,7 @@ class Update(NamedTuple):
 
 
 class JournalRecord(NamedTuple):
-    """A share partition and its new state, or a change of it; None deletes the state."""
+    """One record of the log: a share partition with a snapshot or an update of its state. None deletes the state."""
 
     key: ShareKey
     value: Snapshot | Update | None
@@ -87,7 +87,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def fields_of(batch: StateBatch) -> dict[str, Any]:
-    """Returns the fields of a state batch by the names that all messages use."""
+    """Returns a state batch as a dictionary, with the field names that all Kafka messages use for it."""
     return {
         "first_offset": batch.first,
         "last_offset": batch.last,
@@ -97,7 +97,7 @@ def fields_of(batch: StateBatch) -> dict[str, Any]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
-    """Decodes a record; returns None for an unknown type, so that records of newer versions stay in the log."""
+    """Decodes a record of the log. Returns None for an unknown type: records of newer versions stay in the log."""
     if key is None or len(key) < PREFIX_BYTES:
         return None
     number = int.from_bytes(key[:PREFIX_BYTES], "big")
@@ -137,7 +137,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | Non
 
 
 def read_batches(batches: Sequence[Any]) -> tuple[StateBatch, ...]:
-    """Reads the state batches of any message."""
+    """Returns the state batches in a Kafka message's array of them."""
     return tuple(
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in batches
     )

@@ -21,7 +21,7 @@ UNKNOWN_COUNT = -1
 
 
 class Write(NamedTuple):
-    """A write of a share-partition leader."""
+    """The content of a WriteShareGroupState request for one share partition."""
 
     state_epoch: int
     leader_epoch: int
@@ -44,7 +44,10 @@ class Summary(NamedTuple):
 
 
 def initialize(shard: ShareStateShard, turn: Turn, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-    """Creates the state, or replaces it by one that starts at another offset. A repeated request changes nothing."""
+    """Creates the state of a share partition, or replaces it by one that starts at another offset.
+
+    A repeated request changes nothing.
+    """
     _check_exists(shard, key)
     state = shard.states.get(key)
     if state is not None:
@@ -68,7 +71,7 @@ def initialize(shard: ShareStateShard, turn: Turn, key: ShareKey, state_epoch: i
 
 
 def read(shard: ShareStateShard, turn: Turn, key: ShareKey, leader_epoch: int) -> Read:
-    """Returns the state to the partition's leader, and fences earlier leaders."""
+    """Returns the state of a share partition to the partition's leader, and fences earlier leaders."""
     state = _state(shard, key, leader_epoch)
     if leader_epoch > state.leader_epoch:
         turn.write(key, Update(state.snapshot_epoch, leader_epoch, state.start_offset, state.complete_count, ()))

@@ -75,7 +75,7 @@ class ShareStateShard:
         """No-op: no transaction writes to this topic."""
 
     def remembered(self) -> Mapping[ShareKey, tuple[Any, ...]]:
-        """Returns all durable state, which a replay of the log must restore."""
+        """Returns all durable state. A replay of the log must restore exactly this."""
         return {
             key: (
                 state.state_epoch,
@@ -91,15 +91,15 @@ class ShareStateShard:
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """Looks for deleted topics after a load: they may have been deleted while no coordinator was active."""
+        """Checks after a load whether topics were deleted while no coordinator was active."""
         self._deleted_ms = turn.now_ms
 
     def abandon(self, turn: Turn) -> None:
-        """Drops the state when the leadership is lost. No request is parked."""
+        """Drops all state when the leadership is lost. There are no parked requests to answer."""
         self.states.clear()
 
     def see(self, image: MetadataImage, now_ms: int | None = None) -> None:
-        """Takes over a new image. `now_ms` is given if topics were deleted."""
+        """Takes over a new metadata image. `now_ms` is given if topics were deleted, and makes `on_timers` run."""
         self.image = image
         if now_ms is not None:
             self._deleted_ms = now_ms
@@ -110,7 +110,7 @@ class ShareStateShard:
         return self._deleted_ms
 
     def on_timers(self, turn: Turn) -> None:
-        """Erases the states of deleted topics."""
+        """Deletes the states of share partitions whose topic was deleted."""
         if self._deleted_ms is None or turn.now_ms < self._deleted_ms:
             return
         self._deleted_ms = None
@@ -127,7 +127,7 @@ class ShareStateShard:
                 turn.write(key, snapshot_of(state, turn.wall_ms))
 
     def redundant_before(self) -> int:
-        """Returns the offset before which no record of the log is needed."""
+        """Returns the offset before which all records of the log can be deleted: the oldest snapshot that is needed."""
         return min((state.snapshot_offset for state in self.states.values()), default=self._next_offset)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The state of a record, with the numbers of `__share_group_state`. PENDING is never written."""
+    """The state of a record, with the numbers of `__share_group_state`. PENDING (being written) is never stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -25,14 +25,14 @@ FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AcquireMode(IntEnum):
-    """The meaning of `max_records` in a ShareFetch (KIP-1206)."""
+    """Whether a ShareFetch may acquire more records than `max_records` (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # whole record batches, so that more records than the limit may be acquired
     RECORD_LIMIT = 1  # never more records than the limit
 
 
 class ShareLimits(NamedTuple):
-    """The limits of one share group, from its group configs or the broker."""
+    """The limits of one share group, from its group configs or the broker's defaults."""
 
     lock_duration_ms: int = 30_000
     max_deliveries: int = 5
@@ -48,7 +48,7 @@ class ShareLimits(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """Records in one state, in the form in which the share coordinator stores them."""
+    """A range of records in one state, in the form in which the share coordinator stores it."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class StateBatch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that a member has acquired, and how often they have been delivered."""
+    """A range of records that a member has acquired, and how often they have been delivered."""
 
     first: int
     last: int
@@ -73,7 +73,7 @@ class FetchedBatch(NamedTuple):
 
 
 class AcknowledgedRange(NamedTuple):
-    """A member's answer for a range of offsets: one type for all, or one type for each offset."""
+    """A member's acknowledgement of a range of offsets: one type for all of them, or one type for each offset."""
 
     first: int
     last: int

@@ -53,7 +53,7 @@ class StoredState:
         return _told(self.window)
 
     def merged(self, start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
-        """Returns the start offset and the batches as they are after an update, without changing the state."""
+        """Returns the start offset and the state batches that an update would give. Does not change the state."""
         window = Window(self.window.start)
         _add(window, self.batches())
         _merge(window, start_offset, batches)
@@ -61,10 +61,10 @@ class StoredState:
 
 
 def _merge(window: Window, start_offset: int, batches: Iterable[StateBatch]) -> None:
-    """Applies a write.
+    """Applies a WriteShareGroupState to the window.
 
-    The start offset does not go back, and acknowledged or archived records stay so: a write that was delayed on its
-    way and overtaken by a later one must not bring back a record that is done.
+    The start offset does not go back, and acknowledged or archived records stay so: a write that was delayed on its way
+    and overtaken by a later one must not make such a record available again.
     """
     if start_offset != UNKNOWN_OFFSET:
         window.drop_before(start_offset)

@@ -1,7 +1,7 @@
-"""The offsets that a share group has begun to deliver, as runs of records in the same state.
+"""The offsets that a share group has begun to deliver, as runs: ranges of records in the same state.
 
-A run is an index into four arrays, not an object: an untouched batch is one run, and a batch whose records
-were acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
+A run is an index into four arrays, not an object: an untouched batch is one run, and a batch whose records were
+acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
 """
 
 from __future__ import annotations
@@ -53,12 +53,15 @@ class Window:
 
     @property
     def bytes(self) -> int:
-        """The memory of the arrays."""
+        """The memory that the arrays use, in bytes."""
         columns = (self._firsts, self._states, self._counts, self._owners)
         return sum(len(column) * column.itemsize for column in columns)
 
     def runs(self, first: int, stop: int) -> Iterator[Run]:
-        """Yields the parts of runs in [first, stop). The window must not change meanwhile."""
+        """Yields the runs (ranges of records in the same state) that overlap [first, stop), cut to this range.
+
+        The window must not change meanwhile.
+        """
         first, stop = max(first, self.start), min(stop, self.end)
         if first >= stop:
             return
@@ -76,7 +79,7 @@ class Window:
             index += 1
 
     def first_in(self, state: int, since: int) -> int | None:
-        """Returns the lowest offset from `since` on that is in this state; None if there is none."""
+        """Returns the lowest offset at or after `since` whose record is in this state; None if there is none."""
         if not self.totals[state]:
             return None
         since = max(since, self.start)
@@ -89,7 +92,7 @@ class Window:
         return max(firsts[found], since)
 
     def append(self, stop: int, state: int, count: int = 0, owner: int = NOBODY) -> None:
-        """Extends the window up to `stop` with records in one state."""
+        """Extends the window up to offset `stop`. The new records are all in the given state."""
         if stop <= self.end:
             return
         self.totals[state] += stop - self.end
@@ -122,7 +125,7 @@ class Window:
         self._replace(low, high, () if merged else (first,), state, count, owner)
 
     def drop_before(self, offset: int) -> None:
-        """Moves the start of the window; beyond its end, the window becomes empty."""
+        """Moves the start of the window to `offset`. If that is beyond its end, the window becomes empty."""
         if offset <= self.start:
             return
         if offset >= self.end:
@@ -136,7 +139,10 @@ class Window:
         self.start = offset
 
     def _cut(self, offset: int) -> int:
-        """Returns the index of the run that begins at `offset`, and splits a run for it if necessary."""
+        """Returns the index of the run that begins at `offset`.
+
+        If no run begins there, splits the run that contains it.
+        """
         firsts = self._firsts
         index = bisect_left(firsts, offset)
         if offset >= self.end or (index < len(firsts) and firsts[index] == offset):

@@ -26,7 +26,7 @@ async def create_topics(
 
 
 async def read_records(bootstrap: str, topic: str, partition: int | None) -> list[Record]:
-    """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
+    """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer
     from penstock.client.offsets import list_offsets

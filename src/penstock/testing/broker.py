@@ -128,7 +128,7 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """Returns `host:port`, for any client's bootstrap.servers."""
+        """Returns the broker's `host:port`, for any client's bootstrap.servers."""
         return self.node.bootstrap
 
     def bootstrap_of(self, listener: str) -> str:
@@ -149,7 +149,7 @@ class Broker:
 
     @property
     def node(self) -> Node:
-        """Returns the node itself. It runs on another thread, so call its methods with `run`."""
+        """Returns the `Node` object of the broker. It runs on another thread, so call its methods with `run`."""
         if self._node is None:
             raise RuntimeError("the broker is not running: use it inside `with`, or call start()")
         return self._node
@@ -160,7 +160,7 @@ class Broker:
         return self._thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """Returns a connected client of Penstock's own; close it, or use it in `with`."""
+        """Returns a connected `penstock.client` client; close it, or use it in `with`."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
@@ -174,5 +174,5 @@ class Broker:
         self.run(create_topics(self.bootstrap, wanted, 1, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
+        """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
         return self.run(read_records(self.bootstrap, topic, partition))

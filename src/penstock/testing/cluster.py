@@ -174,7 +174,7 @@ class Cluster:
         self.start(node)
 
     def pause(self, node: int) -> None:
-        """Pauses the node as SIGSTOP does a process: connections stay open, requests are not answered."""
+        """Pauses a node as SIGSTOP pauses a process: connections stay open, and requests get no response."""
         self._member(node).thread.pause()
 
     def resume(self, node: int) -> None:
@@ -202,7 +202,7 @@ class Cluster:
         return sorted(self._members)
 
     def node(self, node: int) -> Node:
-        """Returns the node itself. It runs on another thread, so call its methods with `run`."""
+        """Returns the `Node` object of a node. It runs on another thread, so call its methods with `run`."""
         return self._member(node).node
 
     def run(self, node: int, work: Coroutine[Any, Any, T]) -> T:
@@ -210,7 +210,7 @@ class Cluster:
         return self._member(node).thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """Returns a connected client of Penstock's own; close it, or use it in `with`."""
+        """Returns a connected `penstock.client` client; close it, or use it in `with`."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
@@ -227,7 +227,7 @@ class Cluster:
         self._anywhere(create_topics(self.bootstrap, wanted, replication_factor, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Returns all records of a topic, or of one partition, up to the current end; partition by partition."""
+        """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:
@@ -296,7 +296,10 @@ class _Member:
 
 
 def _kept_ports(home: str, host: str, count: int) -> list[int]:
-    """Returns the nodes' ports. They are kept beside the data, because the metadata log holds the voters' addresses."""
+    """Returns the nodes' ports from the file beside the data; chooses and stores them first if there is none.
+
+    Ports must not change, because the metadata log holds the voters' addresses.
+    """
     path = os.path.join(home, "ports.json")
     if not os.path.exists(path):
         os.makedirs(home, DIRECTORY_MODE, exist_ok=True)
@@ -312,7 +315,7 @@ def _kept_ports(home: str, host: str, count: int) -> list[int]:
 
 
 def _all(futures: Sequence[Future[Any]]) -> None:
-    """Waits for all futures, then raises the first failure."""
+    """Waits for all futures, then raises the error of the first that failed."""
     failure: BaseException | None = None
     deadline = time.monotonic() + START_LIMIT_S
     for future in futures:

@@ -16,7 +16,7 @@ END_LIMIT_S = 1.0
 
 
 class LoopThread:
-    """An event loop in a daemon thread, which does not keep the process of a failed test alive."""
+    """An event loop in a daemon thread, so that a failed test's process can end."""
 
     def __init__(self, name: str = "penstock-broker") -> None:
         self._loop = new_event_loop()
@@ -32,7 +32,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def pause(self) -> None:
-        """Blocks the loop until `resume`: sockets stay open and silent, like those of a stopped process."""
+        """Blocks the event loop until `resume`: sockets stay open and silent, like those of a stopped process."""
         stands = threading.Event()
 
         def stand_still() -> None:

@@ -12,7 +12,7 @@ START_LIMIT_S = 120.0
 
 
 class SimBridge:
-    """Runs the machines and faults of a seed in a background thread, in real time, behind loopback sockets."""
+    """Runs the simulated nodes and faults of a seed in a background thread, in real time, behind loopback sockets."""
 
     def __init__(self, seed: int = 0, profile: str = "calm", *, nodes: int = 3, seconds: float = 20.0) -> None:
         self._cluster = BridgedCluster(draw_plan(seed, profile, nodes=nodes, duration_s=seconds))
@@ -24,7 +24,10 @@ class SimBridge:
 
     @property
     def violations(self) -> list[str]:
-        """The rules that the nodes have broken so far, as far as they can be checked from outside the clients."""
+        """The simulator's rules that the nodes have broken so far.
+
+        Rules that need to see inside clients are not checked.
+        """
         return [str(violation) for violation in self._cluster.violations]
 
     @property
@@ -32,7 +35,10 @@ class SimBridge:
         return [str(line) for line in self._cluster.story]
 
     def wait_until_healed(self, limit_s: float) -> bool:
-        """Waits until the time of faults is over and all machines are healed. Returns False after `limit_s`."""
+        """Waits until the simulator injects no more faults and all nodes run again.
+
+        Returns False after `limit_s` seconds.
+        """
         return self._cluster.healed.wait(limit_s)
 
     def __enter__(self) -> SimBridge:

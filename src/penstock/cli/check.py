@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_together(path: str, static: dict[str, str]) -> None:
-    """Raises Failure for properties that contradict each other, for instance listeners and roles."""
+    """Raises Failure if properties contradict each other, for example listeners and roles."""
     from penstock.disk.memory import MemoryDisk
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.settings import Settings

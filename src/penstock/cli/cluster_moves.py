@@ -139,7 +139,7 @@ def _starting_point(
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
     """Returns the replicas of each partition, the racks of all usable brokers, and the sizes of partitions.
 
-    A partition that is being moved has its target replicas.
+    For a partition that is being reassigned, the replicas are those after the reassignment.
     """
     placement = {
         each: going[each].target if each in going else part.replicas
@@ -198,7 +198,7 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Cordons nodes, or uncordons them with None."""
+    """Cordons the nodes; uncordons them if the value is None."""
     for node in nodes:
         set_cordoned(broker, node, directories, lambda held: held.cordoned == (directories is not None))
 
@@ -246,7 +246,7 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
 
 
 def _unthrottle(broker: Broker) -> None:
-    """Removes all throttles, including those of other tools, because no move is under way."""
+    """Removes all replication throttles, also those that other tools have set, because no move is under way."""
     from penstock.protocol.errors import KafkaError
 
     topics = [topic.name for topic in broker.topics() if topic.name]
@@ -303,7 +303,10 @@ def run_moves(args: argparse.Namespace) -> int:
 
 
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
-    """Returns the slowest new replica's progress: its share of the leader's bytes and the records that it lacks."""
+    """Returns the progress of the slowest new replica of a partition.
+
+    The progress is its share of the leader's bytes, and the number of records that it lacks.
+    """
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)
     parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]
@@ -351,7 +354,7 @@ def run_forget(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """Drops a node's replica and copies it anew: removes the node from the partition, then adds it again."""
+    """Deletes a node's replica and copies it again: removes the node from the partition's replicas, then adds it."""
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 

@@ -71,7 +71,7 @@ def read_facts(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Collects the facts that `status` shows. Facts that only an unreachable node knows are left out."""
+    """Collects the facts that `status` shows. Leaves out facts that only a node knows that can't be reached."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError
@@ -155,7 +155,7 @@ def _table(facts: Facts, args: argparse.Namespace) -> tuple[list[str], list[dict
 
 
 def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
-    """Renders the status for a terminal."""
+    """Returns the status as text for a terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -166,7 +166,7 @@ def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
 
 
 def _lag(row: dict[str, Any]) -> Any:
-    """Returns the row's lag; "unknown" if it can't be computed because a replica's node doesn't answer."""
+    """Returns the lag of a partition's row as text; "unknown" if a replica's node does not respond."""
     follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
     return "unknown" if row["lag"] is None and follows else row["lag"]
 

@@ -73,7 +73,7 @@ def _targets(broker: Broker, wanted: Sequence[str]) -> list[Target]:
 
 
 def _here(broker: Broker, targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
-    """Compares one partition after the other in this process."""
+    """Compares the replicas of one partition after the other, in this process."""
     found = []
     with output.Progress("compared", total=len(targets), unit="partitions") as progress:
         for target in targets:
@@ -94,7 +94,7 @@ async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int
 
 
 def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
-    """Compares the partitions in Spark tasks, which run on the executors."""
+    """Compares the replicas of all partitions in Spark tasks, which run on the executors."""
     from penstock.cli.pipeline_session import progress_lines, spark_session
     from penstock.pipelines.verify import verify
     from penstock.pipelines.watching import told, watched

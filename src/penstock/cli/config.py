@@ -74,7 +74,7 @@ def _resource(parser: argparse.ArgumentParser) -> None:
 
 
 def _address(args: argparse.Namespace) -> tuple[int, str, int | None]:
-    """Returns the resource's type and name, and the broker to ask (None: any broker can answer)."""
+    """Returns the config resource's type and name, and the broker to send the request to; None means any broker."""
     kind = KINDS[args.kind]
     if args.kind not in ("broker", "broker-logger"):
         return kind, args.name, None

@@ -8,7 +8,10 @@ from penstock.cli.exit import Exit, Failure
 
 
 def ask(question: str) -> None:
-    """Returns if the answer is yes. Raises Failure for another answer, or without a terminal."""
+    """Asks the user on the terminal and returns if the answer is yes.
+
+    Raises Failure for any other answer, or without a terminal.
+    """
     if not sys.stdin.isatty():
         raise Failure(
             "the plan needs a terminal to be confirmed: add --yes to carry it out, or --dry-run to only see it",

@@ -51,7 +51,10 @@ class Broker:
             return self.client.run(work)
 
     def ask(self, request: Message, *, node: int | None = None) -> Any:
-        """Sends one request to `node` (default: any node) and returns the answer. The caller checks its error codes."""
+        """Sends one request to `node` (default: any node) and returns the response.
+
+        The caller checks its error codes.
+        """
         with refusals():
             return self.client.request(request, node=node)
 
@@ -61,7 +64,7 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster that has answered; empty before the first answer."""
+        """The id of the cluster that has responded; empty before the first response."""
         return self.client.asynchronous.cluster.cluster_id or ""
 
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
@@ -70,9 +73,9 @@ class Broker:
         return sorted(answer.topics, key=lambda topic: topic.name or "")
 
     def existing(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
-        """Returns the given topics (default: all).
+        """Returns the topics with these names (default: all).
 
-        Raises Failure if a topic can't be used, and suggests a similar name.
+        Raises Failure if a topic does not exist or can't be used, and suggests a similar name.
         """
         found = self.topics(names)
         for topic in found:
@@ -99,9 +102,9 @@ class Broker:
 def connect(
     args: argparse.Namespace, client_id: str = "penstock-cli", settings: ConnectionSettings | None = None
 ) -> Iterator[Broker]:
-    """Connects to the brokers of --bootstrap.
+    """Connects to the brokers of --bootstrap. Raises Failure if none responds.
 
-    Raises Failure if none answers. `settings` take precedence over --timeout.
+    `settings` take precedence over --timeout.
     """
     settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
@@ -163,7 +166,7 @@ def refusals() -> Iterator[None]:
 
 
 def failure(what: str, code: int, message: str | None) -> Failure:
-    """Returns the Failure for an error code in an answer about `what`."""
+    """Returns the Failure for an error code in a response. `what` names the object that the response is about."""
     known = ErrorCode(code)
     return Failure(f"{what}: {_sentence(known, message)}", CODES.get(known, Exit.FAILED))
 
@@ -205,7 +208,7 @@ def outcome(
     rows: Sequence[Mapping[str, Any]],
     failures: Sequence[tuple[str, int, str | None]],
 ) -> int:
-    """Prints the results and the failures; the first failure decides the exit code."""
+    """Prints the results and the failures of a command. The first failure decides the exit code, which is returned."""
     if rows or (how == "json" and not failures):
         output.rows(how, columns, rows)
     problems = [failure(*each) for each in failures]

@@ -45,7 +45,7 @@ class Place(NamedTuple):
 Piece = Callable[[Consumed], bytes]
 Formatter = Callable[[Place, "list[Record]"], bytes]
 Shown = Callable[[bytes], bytes]
-"""A function from bytes of a record to the bytes to print."""
+"""A function that returns the bytes to print for bytes of a record."""
 
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
@@ -84,7 +84,7 @@ def as_written(value: bytes) -> bytes:
 
 
 def for_terminal(value: bytes) -> bytes:
-    """Returns the value with escapes for control characters and for bytes that are not UTF-8."""
+    """Returns bytes of a record for printing on a terminal, with control characters and invalid UTF-8 as escapes."""
     return printable(value.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
@@ -145,7 +145,10 @@ def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -
 def delimited(
     *, key_delimiter: bytes | None, delimiter: bytes, null: bytes = b"", shown: Shown = as_written
 ) -> Formatter:
-    """Returns the default formatter. It writes value and delimiter; with -K, it writes key and key delimiter first."""
+    """Returns the formatter that is used without -f: it writes the value and a delimiter.
+
+    With -K, it writes the key and the key delimiter first.
+    """
 
     def text(value: bytes | None) -> bytes:
         return null if value is None else shown(value)

@@ -45,7 +45,7 @@ def _names(broker: Broker) -> dict[bytes, str]:
 
 
 def ends(broker: Broker, partitions: Iterable[Partition], when: int) -> Offsets:
-    """Returns the offsets at a timestamp, EARLIEST or LATEST, without partitions that have been deleted."""
+    """Returns the partitions' offsets at a timestamp, EARLIEST or LATEST, without partitions that have been deleted."""
     known = {
         (topic.name or "", partition.partition_index) for topic in broker.topics() for partition in topic.partitions
     }
@@ -123,7 +123,10 @@ def run_reset(args: argparse.Namespace) -> int:
 
 
 def _wanted(broker: Broker, topics: Collection[str], committed_before: Collection[Partition]) -> list[Partition]:
-    """Returns the partitions that values such as `orders` and `orders:0,2` name; without values, all committed ones."""
+    """Returns the partitions that arguments such as `orders` and `orders:0,2` name.
+
+    Without arguments, returns all partitions with a committed offset.
+    """
     if not topics:
         return sorted(committed_before)
     wanted: list[Partition] = []

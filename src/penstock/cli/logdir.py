@@ -102,7 +102,7 @@ def _planned(parser: argparse.ArgumentParser) -> None:
 
 
 def read_holdings(broker: Broker, nodes: Sequence[int] = ()) -> Held:
-    """Returns the directories and replicas of the given nodes (default: all running nodes)."""
+    """Returns the log directories of the given nodes (default: all running nodes), with the replicas in them."""
     running = {each.broker_id for each in broker.run(broker.cluster.describe_brokers()).brokers if not each.is_fenced}
     missing = sorted(set(nodes) - running)
     if missing:
@@ -157,7 +157,7 @@ def directory_rows(node: int, holdings: Holdings) -> list[dict[str, Any]]:
 
 
 def copies(held: Held) -> dict[tuple[int, TopicPartition], CopyState]:
-    """Returns the state of every move under way, by node and partition."""
+    """Returns the progress of every move between log directories that is under way, by node and partition."""
     from penstock.metadata.directory_balance import CopyState
 
     return {

@@ -223,7 +223,7 @@ def _run(
     *,
     cordon: Callable[[], None] | None = None,
 ) -> int:
-    """Shows a plan, asks, and carries it out.
+    """Shows a plan, asks for confirmation, and carries it out.
 
     `cordon` closes a directory to new replicas before the first move; replicas that it got until then are moved, too.
     """
@@ -273,7 +273,7 @@ def _show(args: argparse.Namespace, moves: Sequence[NodeMove]) -> None:
 
 
 def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
-    """Runs the moves, at most `at_once` of each node at a time. Returns True if any of them failed."""
+    """Runs the moves, at most `at_once` of each node at a time. Returns True if any move failed."""
     waiting: dict[int, deque[DirectoryMove]] = {}
     for node, move in moves:
         waiting.setdefault(node, deque()).append(move)
@@ -298,7 +298,10 @@ def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
 def _begin(
     broker: Broker, node: int, moves: Sequence[DirectoryMove], going: dict[TopicPartition, DirectoryMove]
 ) -> bool:
-    """Starts moves and adds those that began to `going`. Returns True if a move was refused."""
+    """Starts moves of replicas, and adds those that the nodes accepted to `going`.
+
+    Returns True if a move was refused.
+    """
     wanted = {move.partition: move.target for move in moves}
     failures = broker.run(broker.cluster.move_replicas(node, wanted)) if wanted else {}
     for move in moves:

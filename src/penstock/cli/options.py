@@ -25,7 +25,7 @@ def verb(
 
 
 def finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], *, output: bool = True) -> None:
-    """Adds the parts that every command has: the function to run, --output and --debug."""
+    """Completes a command's parser: sets the function to run, and adds --output and --debug."""
     parser.set_defaults(run=run, parser=parser)
     if output:
         parser.add_argument("--output", choices=("table", "json"), default="table", help="how to print the result")
@@ -94,7 +94,7 @@ def _at_most(value: int, most: int) -> int:
 
 
 def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """Parses `NAME=VALUE` options into a dictionary."""
+    """Parses `NAME=VALUE` arguments into a dictionary."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
 
 
 def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str = "") -> None:
-    """Prints a listing. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
+    """Prints a list of rows. `columns` names the keys that a table shows, in order; JSON has every key of a row."""
     listed = list(found)
     if how == "json":
         print(json_text([dict(row) for row in listed], indent=2))
@@ -60,7 +60,7 @@ def rows(how: str, columns: Sequence[str], found: Iterable[Row], *, empty: str =
 
 
 def record(how: str, fields: Row) -> None:
-    """Prints one object, as `name  value` lines or as JSON."""
+    """Prints one object, as `name value` lines or as a JSON object."""
     if how == "json":
         print(json_text(dict(fields), indent=2))
         return

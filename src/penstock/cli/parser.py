@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         return next((action for action in commands if str(action.metavar) in message), None)
 
     def leftover(self, words: Sequence[str]) -> NoReturn:
-        """Exits with an error about the first word that is neither an option nor an argument."""
+        """Exits with an error about the first word of the command line that is neither an option nor an argument."""
         first, *_ = words
         if not first.startswith("-") or first == "-":
             self.error(f"{first!r} is an extra word: the command takes no more arguments")
@@ -89,7 +89,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """Returns the error if the command line holds only shared options and no command, else an empty string."""
+    """Returns the error message if the command line has shared options and no command; else an empty string."""
     name, _, _ = words[0].partition("=") if words else ("", "", "")
     if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
         return ""
@@ -99,7 +99,10 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Returns the words with shared options moved from before the command, or before its verb, to behind it."""
+    """Moves shared options that stand before the command or its verb behind it.
+
+    Returns the words of the command line.
+    """
     moved: list[str] = []
     kept: list[str] = []
     rest = list(words)

@@ -57,7 +57,7 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> float | None:
-    """Returns the seconds to run, from --seconds (`given`) or RUN_SECONDS (`told`); None means until Ctrl-C."""
+    """Returns how many seconds the demo runs: --seconds (`given`) or RUN_SECONDS (`told`); None means until Ctrl-C."""
     if given is not None:
         return given
     if told:
@@ -150,7 +150,7 @@ class _Show:
         return self._in_table >= self._generator.total or time.monotonic() - self._stopping_s >= CATCH_UP_S
 
     def _check(self) -> None:
-        """Raises Failure if the broker has ended or events can't be produced."""
+        """Raises Failure if the broker process has ended or events can't be produced."""
         self._broker.check()
         if self._generator.problem is not None:
             raise Failure(f"events can't be produced: {self._generator.problem}")
@@ -214,7 +214,7 @@ def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Calla
 
 @contextmanager
 def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
-    """Yields a function that draws the table: in place on a terminal, as one line elsewhere."""
+    """Yields a function that draws the table of results: in place on a terminal, as one line elsewhere."""
     if not sys.stdout.isatty():
         yield lambda _, line: output.note(line)
         return

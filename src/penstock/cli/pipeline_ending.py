@@ -12,7 +12,7 @@ AGAIN_S = 1.0
 
 
 class Ending:
-    """Ends a run at a deadline or a signal. A second signal, a moment later, raises KeyboardInterrupt."""
+    """Tells a pipeline to stop at a deadline or a signal. A second signal, a moment later, raises KeyboardInterrupt."""
 
     def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._until_s = until_s

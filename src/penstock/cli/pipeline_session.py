@@ -60,7 +60,7 @@ def pace(args: argparse.Namespace) -> Any:
 
 @contextmanager
 def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
-    """Connects to a topic's brokers with the `kafka.*` options that the pipeline's other clients use."""
+    """Opens a client of a topic's brokers, with the `kafka.*` options that the pipeline's other clients use."""
     from penstock.cli.connect import connect
     from penstock.pipelines.topics import client_part
     from penstock.spark.brokers import connection_settings
@@ -75,7 +75,10 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
 
 
 def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Topic:
-    """Checks that the topic exists before Spark spends seconds on its start, and returns it."""
+    """Returns the topic, with the id of its cluster.
+
+    Raises Failure if the topic does not exist, before Spark spends seconds on its start.
+    """
     from penstock.pipelines.topics import Topic
 
     wanted = Topic(bootstrap or args.bootstrap, name, pairs(args.option, "--option"))
@@ -85,7 +88,7 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns only the `kafka.*` options, which every client of the same brokers needs."""
+    """Returns the options that begin with `kafka.`, which every client of the same brokers needs."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
@@ -209,7 +212,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Shows the text of `line` while the block runs, for work other than queries.
+    """Prints the text that `line` returns, again and again while the block runs, for work other than queries.
 
     On a terminal the text is redrawn often; elsewhere a line is printed now and then.
     """

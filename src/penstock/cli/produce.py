@@ -160,9 +160,9 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Splits a stream of chunks at a delimiter. Yields, for each chunk, the pieces that end in it.
+    """Splits a stream of chunks at a delimiter. Yields, for each chunk, the parts that end in it.
 
-    At the end yields the last piece, which has no delimiter.
+    At the end yields the last part, which has no delimiter.
     """
     rest = bytearray()
     for part in parts:
@@ -196,7 +196,7 @@ def _file(path: str) -> bytes:
 
 
 def _encoded(text: str | None) -> bytes | None:
-    """Returns a command line argument as the bytes that were typed; None stays None."""
+    """Returns a command line argument as the bytes that the user typed; None stays None."""
     return None if text is None else os.fsencode(text)
 
 

@@ -40,7 +40,10 @@ def configure_logging(verbosity: int) -> None:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes control characters, so that a client id or topic name can't move the cursor or start another log line."""
+    """Formats log lines and escapes control characters in them.
+
+    So a client id or topic name can't move the cursor or start another log line.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return output.printable(super().formatMessage(record))
@@ -67,7 +70,7 @@ def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -
 
 
 def _end_at_once(error: Exception) -> None:
-    """Ends the process at once, because a broker that stays up without its disk would block a failover."""
+    """Ends the process at once after a fatal failure: a broker that stays up without disk would block a failover."""
     from penstock.node.storage import StorageError
 
     sentence = f"this node can't go on without its disk ({error}): repair the disk and start again"

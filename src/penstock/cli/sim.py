@@ -142,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def put_in(mutant: str | None) -> None:
-    """Puts a generated bug into this process; no-op if an earlier seed of the same process did so."""
+    """Applies a generated bug to this process; no-op if an earlier seed of the same process has applied it."""
     from penstock.sim.mutants.hook import install, installed
 
     if mutant is None or installed() == mutant:
@@ -154,7 +154,7 @@ def put_in(mutant: str | None) -> None:
 
 
 def _list_plants(args: argparse.Namespace) -> int:
-    """Lists the planted bugs, each with a run that finds it."""
+    """Prints the list of planted bugs, each with a simulator run that finds it."""
     from penstock.sim.faults.planted import FOUND_BY, PLANTS
     from penstock.sim.faults.planted_points import POINT_BUGS_FOUND_BY
 

@@ -1,7 +1,7 @@
 """`penstock sim --points`: records the points of each seed, then runs it with faults at chosen points.
 
-The points are chosen towards faults that have not happened yet at such a point. `--coverage FILE` keeps the counts from
-one call to the next.
+A point is a place in a run at which a fault can be injected, such as a write or a message. Points are chosen so that
+faults happen which have not happened yet at such a point. `--coverage FILE` keeps the counts from one call to the next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_points(args: argparse.Namespace) -> int:
 
 
 def _save(args: argparse.Namespace, coverage: Coverage) -> None:
-    """Writes the coverage file after each seed, so that an interrupted call keeps what it has covered."""
+    """Writes the coverage file after each seed, so that an interrupted call keeps the coverage so far."""
     if args.coverage:
         coverage.save(Path(args.coverage))
 
@@ -57,7 +57,7 @@ def _verdicts(args: argparse.Namespace, seed: int, coverage: Coverage) -> Iterat
 
 
 def _run_one(args: argparse.Namespace, coverage: Coverage) -> int:
-    """Runs one seed. Prints the faults of each run, and the story of the first run that fails."""
+    """Runs one seed. Prints the faults of each run, and the events of the first run that fails."""
     began = time.process_time()
     for verdict in _verdicts(args, args.seed, coverage):
         _save(args, coverage)
@@ -84,7 +84,7 @@ class _Job:
     seed: int
     args: argparse.Namespace
     covered: dict[Cell, int]
-    """Coverage at the time at which the job was handed out."""
+    """The coverage (faults at points so far) at the time at which the job was handed out."""
 
 
 @dataclass(slots=True)
@@ -93,9 +93,9 @@ class _Done:
     runs: int = 0
     virtual_s: float = 0.0
     failed: list[tuple[str, str]] = field(default_factory=list)
-    """First violation of each failing run, and the command that repeats the run."""
+    """The first violation of each failing run, and the command that repeats the run."""
     covered: dict[Cell, int] = field(default_factory=dict)
-    """What the job adds to the coverage."""
+    """The faults at points that this job adds to the coverage."""
 
 
 def _do(job: _Job) -> _Done:
@@ -148,7 +148,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
 
 
 def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
-    """Yields the outcome of each seed. A seed starts with all that the seeds before it have covered."""
+    """Yields the outcome of each seed. A seed starts with the coverage of all seeds before it."""
     seeds = iter(args.seeds)
     sent = picklable(args)
     if args.jobs == 1:

@@ -15,7 +15,7 @@ LAST_VERSION_WITH_NAMES = 9
 
 
 def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Returns the group's stored offsets by partition."""
+    """Returns the group's committed offsets by partition."""
     topics = [
         fetch.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
         for name, indexes in _by_topic(partitions).items()

@@ -135,7 +135,7 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _describe(broker: Broker, ids: Iterable[str]) -> Iterator[tuple[Any, int]]:
-    """Yields the state and the coordinator's node id of each transactional id."""
+    """Yields the state of each transactional id, with the node id of its coordinator."""
     from penstock.protocol.messages import api_65_describe_transactions as api
 
     for node, names in _by_coordinator(broker, ids).items():

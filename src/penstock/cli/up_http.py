@@ -1,4 +1,4 @@
-"""The HTTP listeners of `penstock up`: from --http, --no-http and --override."""
+"""Determines the HTTP listeners of `penstock up` from --http, --no-http and --override."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HTTP_LISTENER = "penstock.http.listener"
 
 
 def http_listeners(args: argparse.Namespace) -> list[str]:
-    """Returns the HTTP listener of each node; an empty string means none."""
+    """Returns the HTTP listener of each node as text; an empty string means no HTTP."""
     from penstock.http.address import HttpAddress, parse_address
 
     if args.no_http:

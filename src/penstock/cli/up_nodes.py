@@ -59,7 +59,10 @@ def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
 
 
 def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
-    """Returns all nodes. Writes their properties files, and formats their directories if they are new."""
+    """Returns the settings of all nodes.
+
+    Writes their properties files, and formats their directories if they are new.
+    """
     import random
 
     from penstock.disk.api import DIRECTORY_MODE, DiskError

@@ -245,7 +245,7 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the snapshot ends after the log. The process ended between storing the snapshot and restarting the log.
+    """True if the snapshot is newer than the log's end. Then the process ended before it restarted the log after it.
 
     The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
     the snapshot's end.

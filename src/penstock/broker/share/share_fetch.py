@@ -97,7 +97,10 @@ class ShareFetching:
             led.partition.waiters.unpark(self)
 
     async def _wait(self, deadline: float) -> None:
-        """Waits until `wake` is called, unless it was called since the last attempt, or until the deadline."""
+        """Waits until `wake` is called or the deadline comes.
+
+        Does not wait if `wake` was called since the last attempt.
+        """
         if self._woken:
             self._woken = False
             await asyncio.sleep(0)

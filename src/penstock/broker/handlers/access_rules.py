@@ -64,9 +64,8 @@ class Asker(NamedTuple):
         if topic_id != ZERO_UUID:
             found = self.image.topics_by_id.get(topic_id)
             return None if found is None else found.name
-        fields = ("name", "topic", "topic_name")
-        name: str = next((found for field in fields if (found := getattr(item, field, None))), "")
-        return name
+        name: str = getattr(item, "name", "") or getattr(item, "topic", "") or getattr(item, "topic_name", "")
+        return name or ""
 
 
 class Denied(NamedTuple):
@@ -106,8 +105,14 @@ def each(operation: Operation, resource: AclResource, field: str) -> Rule:
 
     def check(asker: Asker, request: Any) -> Denied | None:
         items = getattr(request, field) or ()
-        codes = [_code(asker, operation, resource, asker.topic(item)) for item in items]
-        return Denied(field, codes) if any(codes) else None
+        access, ctx = asker.access, asker.ctx
+        for item in items:
+            name = asker.topic(item)
+            if name is not None and not access.allows(ctx, operation, resource, name):
+                break
+        else:
+            return None
+        return Denied(field, [_code(asker, operation, resource, asker.topic(item)) for item in items])
 
     return check
 
@@ -140,14 +145,12 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
     if request.transactional_id is not None:
         allowed = asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id)
         return None if allowed else DENIALS[TRANSACTIONAL_ID]
-    transactional = any(
-        partition.records is not None
-        and len(partition.records) > ATTRIBUTES_AT
-        and partition.records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT
-        for topic in request.topic_data
-        for partition in topic.partition_data
-    )
-    return DENIALS[TRANSACTIONAL_ID] if transactional else None
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records
+            if records is not None and len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+                return DENIALS[TRANSACTIONAL_ID]
+    return None
 
 
 def described_or_created(asker: Asker, request: Any) -> Denied | None:

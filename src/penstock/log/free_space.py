@@ -1,8 +1,8 @@
 """Refuses records of clients before a log directory is full.
 
 A timer reads the free space of every directory. Between two readings, the bytes that clients write are subtracted, so
-that a burst can't fill the disk before the next reading. Other writes are not refused: followers, the node's own
-topics, and everything that frees space go on.
+that a burst can't fill the disk before the next reading. Moves between directories end before they fill the target.
+Other writes are not refused: followers, the node's own topics, and everything that frees space go on.
 """
 
 from __future__ import annotations
@@ -81,6 +81,20 @@ class FreeSpace:
             f"{_reason(path, watched)}: delete records or topics, or move replicas to another directory "
             "(`penstock logdir`).",
         )
+
+    def take_for_copy(self, path: str, size: int) -> None:
+        """Counts bytes that a move between directories writes. Raises KafkaError if fewer than the limit would be left.
+
+        A refused copy does not stop clients, whose records may still fit.
+        """
+        watched = self.watched.get(path)
+        if watched is None:
+            return
+        if watched.usable - size < watched.min_free:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{_reason(path, watched)}: free space, or choose another directory."
+            )
+        watched.usable -= size
 
     def _refuse(self, path: str, watched: _Watched, resume_at: int, *, was: bool) -> None:
         watched.resume_at = resume_at

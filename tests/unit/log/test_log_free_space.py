@@ -47,6 +47,15 @@ def test_a_lower_limit_takes_effect_at_the_next_look() -> None:
     assert not refused(found, 100)
 
 
+def test_a_copy_stops_at_the_limit_and_leaves_the_rest_to_clients() -> None:
+    found = space(1000, 600)
+    found.take_for_copy("/a", 300)
+    with pytest.raises(KafkaError, match="choose another directory"):
+        found.take_for_copy("/a", 200)
+    assert found.short() == {}
+    assert not refused(found, 100)
+
+
 def test_a_directory_whose_space_is_unknown_takes_everything() -> None:
     found = space(0, 600)
     assert refused(found, 1)

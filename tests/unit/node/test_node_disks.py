@@ -31,6 +31,7 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.records.build import build_batch
+from penstock.replication.directory_move import MoveState
 
 META, A, B = "/meta", "/data/a", "/data/b"
 
@@ -238,6 +239,30 @@ def test_without_a_limit_free_space_is_not_looked_at() -> None:
         await user.node.start()
         assert await user.produce(await user.create_in(A)) == (ErrorCode.NONE, None)
         assert not any("free space" in task.get_name() for task in asyncio.all_tasks())
+        await user.node.stop()
+
+    run(scenario)
+
+
+def test_a_move_into_a_directory_that_is_nearly_full_fails_and_the_replica_stays() -> None:
+    async def scenario() -> None:
+        user = Disks(penstock_log_dirs_min_free_bytes="1000000")
+        await user.node.start()
+        topic = await user.create_in(A)
+        for _ in range(60):  # more than the tail that a swap copies
+            assert await user.produce(topic) == (ErrorCode.NONE, None)
+        user.disk.free[B] = 1_000_010
+        await looked(user.node)
+        broker = user.node.broker
+        partition = broker.partitions.get(topic, 0)
+        assert broker.moves.request(topic, 0, broker.logs.dirs.find(B), partition) is ErrorCode.NONE
+        await broker.moves.settle()
+        (ended,) = broker.moves.ended
+        assert ended.state is MoveState.FAILED
+        assert f"Log directory {B} is nearly full" in ended.reason
+        assert partition.log.log_dir == A
+        assert await user.produce(topic) == (ErrorCode.NONE, None)
+        assert broker.logs.dirs.free_space.short() == {}
         await user.node.stop()
 
     run(scenario)

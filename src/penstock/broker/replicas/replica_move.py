@@ -179,6 +179,7 @@ class ReplicaMove:
                 await asyncio.sleep(min(pause, MAX_SLEEP_SECONDS))
                 return
             chunk = min(chunk, max(MIN_CHUNK_BYTES, throttle.limit // CHUNKS_PER_SECOND))
+        self._parts.logs.dirs.free_space.take_for_copy(self.target.path, min(chunk, self._future.bytes_left))
         await self._copy_chunk(chunk)
         if self._future.flush_is_due:
             await self._future.log.flush()

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
-from penstock.cli.exit import Exit, Failure
+from penstock.cli.exit import Exit
+from penstock.cli.logdir_holdings import Held, copies, read_holdings
 from penstock.cli.options import connection, positive_float, positive_int, size, verb
 
 if TYPE_CHECKING:
-    from penstock.cli.connect import Broker
     from penstock.client.cluster_admin import Holdings
     from penstock.metadata.directory_balance import CopyState
     from penstock.protocol.vocabulary import TopicPartition
 
 DEFAULT_AT_ONCE = 2
 DEFAULT_KEPT_FREE = 64 << 20
-Held = dict[int, "Holdings"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,18 +97,7 @@ def _planned(parser: argparse.ArgumentParser) -> None:
     _throttled(parser)
 
 
-# --- what nodes hold ------------------------------------------------------------------------------------------------
-
-
-def read_holdings(broker: Broker, nodes: Sequence[int] = ()) -> Held:
-    """Returns the log directories of the given nodes (default: all running nodes), with the replicas in them."""
-    running = {each.broker_id for each in broker.run(broker.cluster.describe_brokers()).brokers if not each.is_fenced}
-    missing = sorted(set(nodes) - running)
-    if missing:
-        raise Failure(
-            f"node {missing[0]} is not among the running brokers {sorted(running)}: start it first", Exit.NOT_FOUND
-        )
-    return {node: broker.run(broker.cluster.holdings(node)) for node in sorted(nodes or running)}
+# --- directories -----------------------------------------------------------------------------------------------------
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -154,21 +142,6 @@ def directory_rows(node: int, holdings: Holdings) -> list[dict[str, Any]]:
 
 
 # --- moves under way ------------------------------------------------------------------------------------------------
-
-
-def copies(held: Held) -> dict[tuple[int, TopicPartition], CopyState]:
-    """Returns the progress of every move between log directories that is under way, by node and partition."""
-    from penstock.metadata.directory_balance import CopyState
-
-    return {
-        (node, partition): CopyState(
-            holdings.replicas[partition].size if partition in holdings.replicas else future.size,
-            future.size,
-            future.lag,
-        )
-        for node, holdings in held.items()
-        for partition, future in holdings.futures.items()
-    }
 
 
 def run_describe(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from penstock.cli import output
 from penstock.cli.confirm import ask
 from penstock.cli.cordon import CORDONED, set_cordoned
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.logdir import Held, copies, read_holdings
+from penstock.cli.logdir_holdings import Held, copies, read_holdings
 from penstock.client.cluster_facts import readable
 from penstock.metadata.directory_balance import DirectoryMove, DirectoryState, PlacedReplica, balance, evacuate
 from penstock.protocol.errors import ErrorCode, KafkaError

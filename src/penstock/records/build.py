@@ -102,7 +102,8 @@ def build_batch(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """Returns `header`, with the right length and CRC, followed by `payload`."""
+    """Returns the bytes of `header` with the length and the CRC of a batch that has this payload. The caller appends
+    the payload."""
     view = memoryview(payload)
     try:
         crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))

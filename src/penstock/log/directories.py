@@ -1,4 +1,4 @@
-"""The log directories of a node: which there are, which one a new log gets, and which have failed."""
+"""The log directories of a node: lists them, chooses the one for a new log, and tracks which have failed."""
 
 from __future__ import annotations
 

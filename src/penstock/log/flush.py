@@ -324,7 +324,7 @@ class Durability:
             self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
-        """Moves the recovery point up to the goal's offset. The caller has synced all files of the goal."""
+        """Moves the recovery point up to the offset of `goal`. The caller has synced all files of the goal."""
         log = self._log
         if log.generation != goal.generation or log.offline:
             return

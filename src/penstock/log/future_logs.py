@@ -124,7 +124,8 @@ class FutureLogs:
         )
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        """Takes the directory offline, except if it is full: then only the move ends."""
+        """Takes a future log's directory offline after a disk error, except if the disk is full: then only the move
+        ends."""
         if error.errno not in _FULL:
             self._logs.take_offline(self._logs.dirs.of(log), error)
 

@@ -242,7 +242,7 @@ def _end_of(segments: list[Segment]) -> int:
 
 
 def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, recovered: Recovered) -> int:
-    """Verifies every batch above the recovery point. Returns the log end offset."""
+    """Verifies every batch of the segments above the recovery point. Returns the log end offset."""
     first = 0
     while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
         segments[first].synced_size = segments[first].size

@@ -443,7 +443,8 @@ class Log:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Deletes segments by size, time and log start offset. Returns how many were deleted."""
+        """Deletes segments that are beyond the limits of size or time or below the log start offset. Returns how many
+        were deleted."""
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:

@@ -1,7 +1,7 @@
 """All logs of a node: opens them, creates and deletes them, flushes them, and writes their checkpoints.
 
     open ──► lock and identify each directory ──► load its logs (recover them unless the stop was clean) ──► serve
-    close ──► flush and close every log ──► checkpoints ──► the mark of a clean stop ──► unlock
+    close ──► flush and close every log ──► checkpoints ──► the clean-shutdown marker ──► unlock
 
 A directory that fails goes offline with all its logs, and the broker is notified; the other directories go on.
 """

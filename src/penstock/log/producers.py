@@ -283,7 +283,8 @@ class ProducerStateManager:
     def start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """Begins a check with the coordinator. Returns None if the transaction is open here and needs no check."""
+        """Begins to verify with the coordinator that the producer's transaction is open. Returns None if it is open in
+        this log and needs no verification."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return None
         if self._verifications is None:

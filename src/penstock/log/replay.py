@@ -57,7 +57,8 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields every batch from `offset` to the log end that has a producer id, and perhaps other batches."""
+        """Yields the batches from `offset` to the log end that have a producer id. May also yield
+        batches without one."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -21,8 +21,7 @@ CHECKED_AT_ONCE = 256 * 1024
 
 
 class LogSlice:
-    """A range of whole batches in a segment file. As in Kafka, the last batch may be incomplete
-    because of `max_bytes`."""
+    """A range of batches in a segment file. As in Kafka, `max_bytes` may make the last batch incomplete."""
 
     __slots__ = ("_log", "_truncations", "position", "segment", "size")
 

@@ -23,7 +23,8 @@ SWAP_SUFFIX = ".swap"
 
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
-    """Replaces each run of old, sealed segments by a new one. The new files end in `.cleaned` and are synced already.
+    """Replaces groups of consecutive old, sealed segments by one new segment each. The new files end in `.cleaned` and
+    are synced already.
 
     The log may change while this function syncs: segments that are truncated or deleted meanwhile are not replaced.
     Returns how many replacements were made.

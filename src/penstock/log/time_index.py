@@ -116,7 +116,7 @@ class TimeIndex:
         return stored + [(stamp, self._base + offset) for stamp, offset in zip(self._timestamps, self._offsets)]
 
     def is_sane(self) -> bool:
-        """True if the first and the last entry are in order: a cheap check."""
+        """True if the first and the last entry of the index are in order: a cheap check."""
         if not self._file.stored:
             return True
         first, last = self._stored_entry(0), self.last

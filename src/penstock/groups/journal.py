@@ -19,7 +19,7 @@ _OFFSET_COMMIT = 1
 
 
 class OffsetKey(NamedTuple):
-    """Key of an offset commit, in a compact form: a load may read a million of them."""
+    """The key of an offset commit, in a form that takes little memory, because a load may read a million of them."""
 
     group: str
     topic: str

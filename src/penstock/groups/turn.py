@@ -36,7 +36,7 @@ class Turn:
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     """Called in a later turn, when the records are committed or could not be committed."""
     effects: list[Any] = field(default_factory=list)
-    """Performed once the records are committed; dropped if they cannot be written."""
+    """Actions that are performed once the records are committed, and dropped if the records cannot be written."""
     producer: tuple[int, int] | None = None
     """Producer id and epoch of the transaction to which the records belong."""
 

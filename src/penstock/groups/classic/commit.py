@@ -45,7 +45,8 @@ def check_commit(
 
 
 def offset_age_base(group: ClassicGroup, topic: str, committed: Committed) -> int | None:
-    """Returns the time from which an offset's retention counts; None while the group may still use the offset."""
+    """Returns the time from which offsets.retention.minutes counts for an offset; None while the group may still use
+    the offset."""
     if group.protocol_type is None:  # a simple consumer: only its commits show that it is alive
         return committed.commit_ms
     if group.state is State.EMPTY:

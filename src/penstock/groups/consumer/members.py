@@ -28,7 +28,8 @@ def find_member(
     member_id: str,
     owned: Partitions | None,
 ) -> tuple[ConsumerMember, str | None]:
-    """Returns the member as it was before this request, and the id of the member that it replaces, if any."""
+    """Finds the member that sent a heartbeat. Returns the member as it was before this request, and the id of the
+    static member that it replaces, if any."""
     if request.instance_id is not None:
         return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)
     member = group.members.get(member_id)

@@ -36,7 +36,7 @@ class QuorumState:
 
     @staticmethod
     def from_bytes(data: bytes) -> QuorumState:
-        """Parses the file, also in version 0 (without directory ids)."""
+        """Parses a `quorum-state` file, also one of version 0 (without directory ids)."""
         try:
             fields = json.loads(data)
             version = fields["data_version"]

@@ -178,7 +178,7 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """Returns the row of a property, also for names with the prefix `listener.name.<listener>.`."""
+    """Returns the definition of a broker property, also for names with the prefix `listener.name.<listener>.`."""
     listener = _LISTENER.fullmatch(name)
     base = name if listener is None else _without_mechanism(listener[1])
     for known in (BROKER_CONFIGS, DYNAMIC_ONLY_CONFIGS, OWN_CONFIGS, AUTHORIZER_CONFIGS):

@@ -66,7 +66,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RangeOr:
-    """A number from `low` to `high`, or `other`, a value outside this range with a special meaning."""
+    """Accepts a number from `low` to `high`, or `other`, a value outside this range with a special meaning."""
 
     low: int
     high: int
@@ -94,7 +94,8 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of items from `values`, or of any items if `values` is empty. `allow_empty`: the list may be empty."""
+    """Accepts a list of items from `values`, or of any items if `values` is empty. With `allow_empty`, the list may be
+    empty."""
 
     values: tuple[str, ...] = ()
     allow_empty: bool = True
@@ -120,7 +121,7 @@ class NonEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Text that matches a regular expression; `why` explains the form to the user."""
+    """Accepts text that matches a regular expression; `why` explains the form to the user."""
 
     pattern: str
     why: str
@@ -150,7 +151,8 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
-        """Returns the typed value, or raises ConfigError. Accepts exactly what Kafka accepts."""
+        """Parses the text of a config's value. Returns the typed value, or raises ConfigError. Accepts exactly what
+        Kafka accepts."""
         value = parse_value(self.name, self.type, text)
         if isinstance(value, tuple):
             value = tuple(dict.fromkeys(value))  # duplicates are dropped

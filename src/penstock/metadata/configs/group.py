@@ -202,13 +202,14 @@ def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
 
 
 def group_default(name: str, settings: Settings) -> ConfigValue:
-    """Returns the value for a group without this config."""
+    """Returns the value of a group config for a group that does not set it."""
     inherited = GROUP_INHERITANCE.get(name, Inheritance()).default
     return GROUP_CONFIGS[name].default_value() if inherited is None else settings.get(inherited)
 
 
 def effective_group_configs(image: MetadataImage, group: str, settings: Settings) -> dict[str, ConfigValue]:
-    """Returns a group's values: its own configs, moved into the broker's limits, and inherited values for the rest."""
+    """Returns the group configs in effect: the group's own values, limited to the broker's minimum and maximum, and
+    inherited values for the rest."""
     own = image.config(32, group)
     return {
         name: _within_limits(name, key.parse(own[name]), settings) if name in own else group_default(name, settings)

@@ -21,7 +21,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(text: str) -> list[tuple[str, str]]:
-    """Returns every entry in order, repeated keys included."""
+    """Parses `.properties` text. Returns every entry in order, repeated keys included."""
     return [_split(line) for line in _logical_lines(text)]
 
 

@@ -240,9 +240,8 @@ class Settings:
 
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
-    """Returns the counts by host from `host:count,host:count`. A host may be an IPv6 address, so the last colon
-    separates.
-    """
+    """Parses `host:count,host:count`. Returns the count of each host. The last colon separates, because a host may be
+    an IPv6 address."""
     found: dict[str, int] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:

@@ -365,7 +365,7 @@ class LogConfig:
 
     @property
     def fsync_before_ack(self) -> bool:
-        """Returns True if an append is acknowledged only once it is on disk."""
+        """Returns True if records of the topic are acknowledged only once they are on disk."""
         return self.penstock_acks_fsync or self.flush_messages == 1
 
     @staticmethod

@@ -86,7 +86,7 @@ def requested_isr(wish: isr_change.PartitionData) -> list[tuple[int, int]]:
 def refusal(
     image: MetadataImage, broker_id: int, partition: PartitionImage | None, wish: isr_change.PartitionData
 ) -> ErrorCode:
-    """Returns why the request is refused; NONE if it is granted."""
+    """Returns the error code for an AlterPartition request that is refused; NONE if it is granted."""
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     stale = _stale(broker_id, partition, wish)

@@ -52,9 +52,8 @@ class _Resource(Protocol):
 
 
 def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
-    """Returns errors by position for malformed resources: given twice, with a key given twice, or with a null value to
-    set.
-    """
+    """Returns a dict from the position of each malformed resource to its error. A resource is malformed if it is given
+    twice, has a key twice, or has a null value to set."""
     counts = Counter((each.resource_type, each.resource_name) for each in resources)
     outcomes: Outcomes = {}
     for index, resource in enumerate(resources):

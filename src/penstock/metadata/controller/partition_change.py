@@ -242,7 +242,8 @@ def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected
 
 
 def has_everything(target: _Target, broker_id: int) -> bool:
-    """Returns True if the replica is in sync, or is eligible while the ISR is empty."""
+    """Returns True if the replica has all acknowledged records: it is in sync, or it is an eligible leader replica
+    while the ISR is empty."""
     return broker_id in target.isr or (not target.isr and broker_id in target.elr)
 
 

@@ -171,7 +171,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All records below `offset` are committed and can be applied."""
+    """Tells the caller that all records below `offset` are committed and can be applied."""
 
     high_watermark: int
 

@@ -96,9 +96,8 @@ class LogView:
         self.flushed_offset = max(self.flushed_offset, offset)
 
     def _check_quiet(self) -> None:
-        """Checks that no fsync is in progress: if one ended after a truncation, it would count for records appended
-        since.
-        """
+        """Checks that no fsync is in progress before the log is truncated or reset: if it ended afterwards, it would
+        count for records appended since."""
         check(self.flushed_offset == self.end_offset, "a log is truncated only while no fsync is in progress")
 
     def truncate_to(self, offset: int) -> None:
@@ -138,9 +137,8 @@ class LogView:
         return OffsetAndEpoch(end, self._epochs[above - 1] if above else 0)
 
     def compare(self, offset: int, last_epoch: int) -> Diverging | Behind | None:
-        """Compares this log with another log, which ends at `offset` in `last_epoch`. Returns None if the other log is
-        a prefix of this log.
-        """
+        """Compares this log with a follower's log, which ends at `offset` with a record of `last_epoch`. Returns None
+        if the follower's log is a prefix of this log."""
         if self.start_offset > 0:
             assert self.snapshot is not None
             if offset < self.start_offset:

@@ -111,7 +111,7 @@ class VoterHistory:
         return next((voters for offset, voters in reversed(self._changes) if offset < end_offset), self._changes[0][1])
 
     def since(self, high_watermark: int) -> list[VoterSet]:
-        """Returns the latest committed set, and the uncommitted sets after it."""
+        """Returns the latest committed set of voters, and the uncommitted sets after it."""
         above = [voters for offset, voters in self._changes if offset >= high_watermark]
         return [self.before(high_watermark), *above]
 
@@ -120,7 +120,8 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """Drops the sets that a snapshot of the records below `end_offset` replaces, except for the last of them."""
+        """Drops the sets of voters that a snapshot of the records below `end_offset` replaces, except for the last of
+        them."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

@@ -37,7 +37,7 @@ class _Change(NamedTuple):
 
 
 class Severity(Enum):
-    """How many of the unsynced changes a power cut undoes."""
+    """How many of the unsynced changes a power cut undoes: all, some or none."""
 
     NOTHING = "nothing"
     EVERYTHING = "all unsynced changes"

@@ -21,7 +21,7 @@ PARTITION_BYTES = 200
 
 
 class Owner(NamedTuple):
-    """A producer id and epoch."""
+    """The producer that owns a transactional id: its producer id and epoch."""
 
     producer_id: int
     producer_epoch: int

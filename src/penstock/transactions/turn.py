@@ -45,7 +45,7 @@ class Turn:
     replies: list[tuple[object, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     effects: list[Markers] = field(default_factory=list)
-    """Performed once the records are committed; dropped if they cannot be written."""
+    """Actions that are performed once the records are committed, and dropped if the records cannot be written."""
     producer: tuple[int, int] | None = None
 
     def write(self, txn: Transaction) -> None:

@@ -435,7 +435,8 @@ def _converted(
 
 
 def _assigned_time(header: BatchHeader, rules: AppendRules, max_timestamp: int, now_ms: int) -> tuple[int, int]:
-    """Returns the attributes and the max timestamp that the batch gets in the log."""
+    """Returns the attributes and the max timestamp that the batch gets in the log, by the topic's
+    message.timestamp.type."""
     if not rules.log_append_time:
         return header.attributes & ~LOG_APPEND_TIME_FLAG, max_timestamp
     if header.log_append_time:

@@ -145,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """True if a client may send the same request again and expect another answer."""
+        """True if a client may retry the same request and can expect another result."""
         return self in _RETRIABLE
 
 

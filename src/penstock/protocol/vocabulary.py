@@ -73,7 +73,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """Changes of a config that IncrementalAlterConfigs asks for."""
+    """The operations on a config that an IncrementalAlterConfigs request can contain."""
 
     SET = 0
     DELETE = 1

@@ -45,7 +45,7 @@ class OpenSegment:
     base_offset: int
     file: int
     position: int
-    """The byte at which to begin: at or before the batch that holds the first wanted offset."""
+    """The byte of the file at which to begin reading: at or before the batch that holds the first wanted offset."""
     end: int | None
     """The base offset of the next segment, where this segment ends; None for the active segment."""
     whole: bool = False

@@ -181,7 +181,7 @@ class Seen:
             self.whole, self.fraction = max(self.whole, whole), max(self.fraction, fraction)
 
     def _add_small(self, value: int) -> None:
-        """Counts an integer that every numeric type holds."""
+        """Counts an integer that is so small that every numeric type holds it."""
         self.integers += 1
         self.longs += 1
         self.doubles += 1

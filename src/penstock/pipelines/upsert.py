@@ -94,7 +94,7 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns an SQL condition that is true for a row with a complete key.
+        """Returns an SQL condition that is true for a row that has a key: at least one key column is set.
 
         A row with a value in `_bad` has its key only if all key columns are set and none of them is nested.
         """

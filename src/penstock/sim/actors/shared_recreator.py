@@ -20,7 +20,7 @@ from penstock.sim.checks.history import Outcome, TopicChange
 @dataclass(frozen=True, slots=True)
 class SharedRecreatorOptions:
     topics: Sequence[tuple[str, int, Mapping[str, str]]]
-    """Name, number of partitions and configs of each topic."""
+    """The topics that the actor recreates: name, number of partitions and configs of each."""
     pause_s: float = 1.0
     replication_factor: int = 1
 

@@ -16,7 +16,7 @@ class Tap(NamedTuple):
     owner: type
     method: str
     observer: Callable[..., Any]
-    """Called with the method's own arguments."""
+    """The function to call, with the arguments of the observed method."""
     before: bool = False
     """True: the observer is called before the method; False: after the method has returned."""
     answer: bool = False

@@ -93,7 +93,7 @@ def mutants_of(source: str, path: str, package: str) -> list[Mutant]:
 
 
 def mutated(source: str, path: str, name: str) -> ast.Module:
-    """Returns the tree of the file with this mutant in it. Raises KeyError if the file has no such mutant."""
+    """Returns the syntax tree of the file with this mutant in it. Raises KeyError if the file has no such mutant."""
     tree = ast.parse(source)
     for found, change in changes_in(tree, path):
         if found == name:

@@ -251,7 +251,7 @@ def _expression_changes(slot: Slot) -> Iterator[Change]:
 
 
 def _comparisons(slot: Slot, node: ast.Compare, index: int) -> Iterator[Change]:
-    """Yields the changes of one operator of a comparison such as `a <= b < c`."""
+    """Yields the mutants of one comparison operator in a comparison such as `a <= b < c`."""
     op, right = node.ops[index], node.comparators[index]
     left = node.comparators[index - 1] if index else node.left
     if (other := _BOUNDARY.get(type(op))) is not None:

@@ -28,7 +28,7 @@ class Result:
     source: str
     """A digest of the mutated file: after a change of the file the mutant is run again."""
     diff: str
-    """Empty for a mutant of the held-out half, which nobody should look at."""
+    """The mutant's change of the code; empty for a mutant of the held-out half, which nobody should look at."""
 
     @classmethod
     def of(cls, mutant: Mutant, by: str, outcome: Outcome, budget_s: float, source: str) -> Self:

@@ -90,7 +90,8 @@ class Runner:
                 return replace(outcome, cpu_s=spent)
 
     def _passes(self, command: str) -> bool:
-        """True if the run breaks no rule without a mutant; each command is tried once."""
+        """True if a simulated run breaks no rule without a mutant. Each command is tried once, and
+        the result is kept."""
         with self._lock:
             if command not in self.passing and command not in self.failing:
                 failed = run_worker({"by": "command", "command": command}, SETUP_S * PATIENCE).killed

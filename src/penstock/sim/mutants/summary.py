@@ -1,4 +1,4 @@
-"""Counts the results of a measurement: kills by unit tests and by the simulator apart, and the survivors."""
+"""Counts the results of a measurement: the kills by unit tests, the kills by the simulator, and the survivors."""
 
 from __future__ import annotations
 

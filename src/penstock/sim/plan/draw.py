@@ -208,7 +208,8 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
-    """Draws the parameters of all kinds, whatever `kind` is, so that every kind draws equally many random numbers."""
+    """Draws the parameters of a fault: those of all kinds, whatever `kind` is, so that every kind draws equally many
+    random numbers."""
     params = {
         "draw": random.random(),
         "changes": random.randint(1, 40),

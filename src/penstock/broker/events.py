@@ -35,7 +35,7 @@ Observer: TypeAlias = Callable[[NodeEvent], None]
 
 
 def log_event(event: NodeEvent) -> None:
-    """Writes the log line of an event."""
+    """Writes an event to the log as one line."""
     logger.info(ROLE_LINE, event.role, event.epoch, event.leader_id)
 
 

@@ -122,7 +122,7 @@ class Lifecycle:
     # --- registration ---------------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Registers this node and waits until the image has every record before the registration.
+        """Registers this node, and waits until its image has every record that was written before the registration.
 
         Raises RefusedError.
         """

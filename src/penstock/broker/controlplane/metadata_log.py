@@ -219,7 +219,7 @@ class MetadataLog:
 
     @property
     def reaches_other_cluster(self) -> bool:
-        """True if a peer refused this node's cluster id and no peer has answered since."""
+        """True if a peer refused this node's cluster id and no peer has accepted it since."""
         return bool(self._quorum.other_cluster_peers)
 
     async def answer_peer(self, request: Any) -> Any:

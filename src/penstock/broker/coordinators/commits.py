@@ -103,7 +103,10 @@ class Commits:
         return left
 
     def _complete(self) -> None:
-        """Answers committed decisions, and starts to follow the high watermark if uncommitted ones are left."""
+        """Sends the replies of committed decisions.
+
+        If uncommitted ones are left, starts to follow the high watermark.
+        """
         if self._stopped:
             return
         high_watermark = self._partition.log.high_watermark

@@ -47,7 +47,7 @@ class Loading:
         return self._partition.log.size <= INLINE_LOAD_BYTES
 
     def start(self, loading: Coroutine[Any, Any, None]) -> None:
-        """Runs a load in the background, until `stop`."""
+        """Runs a load (a coroutine) in the background. `stop` ends it."""
         self._task = asyncio.get_running_loop().create_task(loading)
 
     def stop(self) -> None:

@@ -261,7 +261,7 @@ class Coordinator(Generic[M]):
                 self._follow_up(partial(_call_after, after, code))
 
     def perform(self, turn: Turn) -> None:
-        """Performs the effects of a decision."""
+        """Performs the effects of a decision, such as sending markers, after its records are committed."""
         if self._perform is not None:
             for effect in turn.effects:
                 self._perform(self, effect)
@@ -365,7 +365,7 @@ class Coordinator(Generic[M]):
         self._arm()
 
     def close(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Stops the coordinator after its leadership ended or its log failed; answers all waiters with `code`."""
+        """Stops the coordinator after its leadership ended or its log failed. All waiting requests fail with `code`."""
         if self.phase is Phase.CLOSED:
             return
         self.phase = Phase.CLOSED

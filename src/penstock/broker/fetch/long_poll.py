@@ -66,7 +66,10 @@ class PartitionRead:
         self.has_news = False
 
     def fail(self, error: KafkaError) -> None:
-        """Sets the partition's error, such as a failed disk or a damaged record; the rest of the fetch goes on."""
+        """Sets the partition's error, such as a failed disk or a damaged record.
+
+        The fetch continues with the other partitions.
+        """
         self.error, self.slice = error.code, None
 
     def found(self, log: Log, piece: LogSlice | None) -> None:

@@ -181,7 +181,7 @@ def created_topics(asker: Asker, request: Any) -> Denied | None:
 def deleted_topics(asker: Asker, request: Any) -> Denied | None:
     """DeleteTopics: requires DELETE on the cluster, or on each topic.
 
-    A topic id is answered as unknown if the client may not describe the topic.
+    If the client may not describe a topic, the topic's id is reported as unknown.
     """
     if asker.access.sees(asker.ctx, Operation.DELETE, CLUSTER, CLUSTER_NAME):
         return None

@@ -1,4 +1,4 @@
-"""Fetch v4-18: reads by consumers and by followers.
+"""Fetch v4-18: returns records to consumers and followers.
 
 Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), parked fetches, both isolation levels. The first batch

@@ -1,4 +1,4 @@
-"""Fetch v4-18 on a controller's listener: the metadata log, for the other replicas of the quorum and for brokers."""
+"""Fetch v4-18 on a controller listener: returns records of the metadata log to controllers and brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets v1-11: offsets by timestamp, and special offsets.
+"""ListOffsets v1-11: returns the offset for a timestamp, or a special offset such as the latest.
 
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (there is no tiered storage: -4 is

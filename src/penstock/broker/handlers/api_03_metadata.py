@@ -1,7 +1,8 @@
-"""Metadata v0-13: brokers of the client's listener, topics by name or id (v12+), auto-create, authorised operations.
+"""Metadata v0-13: returns the brokers of the client's listener, and topics by name or id (v12+).
 
-A null list (an empty one in v0) means every topic; that response is cached, encoded, until the image changes. A missing
-topic that may be auto-created is created before the response, so that the client need not retry.
+On request, also the client's authorised operations. A null list (an empty one in v0) means every topic; that response
+is cached, encoded, until the image changes. A missing topic that may be auto-created is created before the response, so
+that the client need not retry.
 """
 
 from __future__ import annotations

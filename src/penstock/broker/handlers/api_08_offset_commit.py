@@ -1,7 +1,7 @@
-"""OffsetCommit v2-10: commits offsets of a group; answered when they are committed to the log.
+"""OffsetCommit v2-10: commits offsets of a group. The response is sent when the offsets are committed to the log.
 
-Topics by name, since v10 by id. A partition that does not exist gets its own error (UNKNOWN_TOPIC_OR_PARTITION or
-UNKNOWN_TOPIC_ID); the others are committed. Commits of members count as heartbeats.
+Topics are given by name, since v10 by id. A partition that does not exist gets its own error
+(UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID); the others are committed. Commits of members count as heartbeats.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""OffsetFetch v1-10: one group until v7, a batch of groups since v8; all topics when none are named (v2 and later).
+"""OffsetFetch v1-10: returns the committed offsets of a group; since v8 of several groups.
 
-Topics by name, since v10 by id. `require_stable` answers UNSTABLE_OFFSET_COMMIT where a transaction is still open.
+Topics are given by name, since v10 by id; without topics (since v2) all topics are returned. With `require_stable`,
+partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations

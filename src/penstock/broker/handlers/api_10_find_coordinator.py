@@ -1,7 +1,7 @@
-"""FindCoordinator v0-6: one key until v3, a batch of keys since v4; key types group (0), transaction (1), share (2).
+"""FindCoordinator v0-6: returns the coordinator of a key; since v4 of several keys.
 
+The key types are group (0), transaction (1) and share (2); the key of a share partition is `group:topic id:partition`.
 The first request creates the internal topic of its coordinators and waits for it, where Kafka makes the client retry.
-The key of a share partition is `group:topic id:partition`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JoinGroup v0-9: answered when the join phase ends.
+"""JoinGroup v0-9: a member joins a group; the response is sent when the join phase ends.
 
 Rebalance timeout since v1, member id handshake since v4, static members since v5, null protocols since v7, reasons
 since v8, skip-assignment since v9.

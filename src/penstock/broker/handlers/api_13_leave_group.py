@@ -1,4 +1,4 @@
-"""LeaveGroup v0-5: one member until v2; since v3 several members, by member or instance id, with one result each."""
+"""LeaveGroup v0-5: removes a member from its group; since v3 several members, by member or instance id."""
 
 from __future__ import annotations
 

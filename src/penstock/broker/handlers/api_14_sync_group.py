@@ -1,6 +1,7 @@
-"""SyncGroup v0-5: the leader sends the assignments, each member gets its own; answered when they are committed.
+"""SyncGroup v0-5: the leader of a group sends the assignments, and each member gets its own.
 
-Static members since v3; the protocol type and name are required since v5.
+The responses are sent when the assignments are committed to the log. Static members since v3; the protocol type and
+name are required since v5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListGroups v0-5: the groups that this node coordinates, filtered by state since v4 and by type since v5.
+"""ListGroups v0-5: lists the groups that this node coordinates, filtered by state since v4 and by type since v5.
 
 Many groups are listed in several passes of the loop.
 """

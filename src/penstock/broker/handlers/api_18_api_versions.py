@@ -1,4 +1,4 @@
-"""ApiVersions v0-4: the APIs and features of this node.
+"""ApiVersions v0-4: returns the API versions and features that this node serves.
 
 Advertises the API keys in the registry; those of telemetry only if there is a telemetry receiver, as Kafka does.
 Produce is advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker without

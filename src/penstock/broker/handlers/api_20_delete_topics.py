@@ -1,4 +1,4 @@
-"""DeleteTopics v1-6: by name, and by id since v6. The whole request is refused if `delete.topic.enable` is false."""
+"""DeleteTopics v1-6: deletes topics by name, and by id since v6. Refused if `delete.topic.enable` is false."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""OffsetForLeaderEpoch v2-4: the end offset of an epoch, with which a client or follower finds where logs diverge
-(KIP-101, KIP-279).
+"""OffsetForLeaderEpoch v2-4: returns the end offset of a leader epoch.
+
+Clients and followers use it to find where logs diverge (KIP-101, KIP-279).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeAcls v1-3: the ACLs that a filter selects, grouped by resource. SECURITY_DISABLED without an authorizer."""
+"""DescribeAcls v1-3: returns the ACLs that match a filter, by resource. SECURITY_DISABLED without an authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateAcls v1-3: one result for each ACL. SECURITY_DISABLED for each without an authorizer, as in Kafka."""
+"""CreateAcls v1-3: creates ACLs, with a result for each. SECURITY_DISABLED for each without an authorizer."""
 
 from __future__ import annotations
 

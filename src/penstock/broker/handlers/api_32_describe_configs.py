@@ -1,4 +1,4 @@
-"""DescribeConfigs, versions 1 to 4: topics, this broker, the cluster's defaults, loggers, client metrics and groups.
+"""DescribeConfigs, versions 1 to 4: returns configs of topics, brokers, loggers, client metrics and groups.
 
 - A value comes with its source, its synonyms in the order of lookup, and since version 3 with its type and
   documentation.

@@ -1,4 +1,4 @@
-"""SaslAuthenticate v0-2: one token of the mechanism's exchange. v1+ returns how long the session lasts (KIP-368).
+"""SaslAuthenticate v0-2: handles one SASL token. v1+ returns how long the session lasts (KIP-368).
 
 A refused token gets SASL_AUTHENTICATION_FAILED after a delay, then the connection closes. ILLEGAL_SASL_STATE on a
 listener without SASL, and for a connection that is authenticated already.

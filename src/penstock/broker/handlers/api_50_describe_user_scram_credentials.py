@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials, version 0: the SCRAM mechanisms and iterations of users, never the keys.
+"""DescribeUserScramCredentials, version 0: returns the SCRAM mechanisms and iterations of users, never the keys.
 
 Without users in the request, all users are described. A user named twice gets DUPLICATE_RESOURCE, a user without
 credentials RESOURCE_NOT_FOUND.

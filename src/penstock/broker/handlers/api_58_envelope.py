@@ -1,4 +1,4 @@
-"""Envelope v0: a client's request that a broker forwards to the active controller, on behalf of the client."""
+"""Envelope v0: handles a client's request that a broker forwarded to this active controller for the client."""
 
 from __future__ import annotations
 

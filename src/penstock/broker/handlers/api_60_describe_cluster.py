@@ -1,4 +1,4 @@
-"""DescribeCluster v0-2: the brokers of the client's listener, fenced ones (v2) on request.
+"""DescribeCluster v0-2: returns the brokers of the client's listener; since v2 also fenced ones on request.
 
 On a controller listener it returns the controllers (KIP-919), so that tools find all of them and the active one. A
 broker listener refuses requests for controllers, and a controller listener refuses requests for brokers.

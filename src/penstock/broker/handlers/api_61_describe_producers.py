@@ -1,4 +1,4 @@
-"""DescribeProducers v0: the idempotent and transactional producers in a partition's state."""
+"""DescribeProducers v0: returns the idempotent and transactional producers that a partition's log knows."""
 
 from __future__ import annotations
 

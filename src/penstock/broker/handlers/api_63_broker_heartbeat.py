@@ -1,5 +1,6 @@
-"""BrokerHeartbeat v0-2: a broker reports that it is alive, requests unfencing or shutdown, and reports failed or
-cordoned directories.
+"""BrokerHeartbeat v0-2: a broker reports that it is alive, and may request unfencing or shutdown.
+
+It also reports failed and cordoned directories.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeTransactions v0: returns state, producer, start, timeout and partitions, or an error, for each id."""
+"""DescribeTransactions v0: returns state, producer, start, timeout and partitions of transactional ids, or errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListTransactions v0-2: the transactional ids that this node coordinates.
+"""ListTransactions v0-2: lists the transactional ids that this node coordinates.
 
 Filters by state and producer id, since v1 by duration, since v2 by a pattern in RE2's syntax that must match the whole
 id; a pattern that takes too long gets INVALID_REGULAR_EXPRESSION. The response lists the filter's unknown state names.

@@ -1,5 +1,6 @@
-"""ConsumerGroupDescribe v0-1 (KIP-848): epochs, subscriptions, current and target assignments; member types
-since v1.
+"""ConsumerGroupDescribe v0-1 (KIP-848): describes groups of the consumer protocol.
+
+Returns epochs, subscriptions, current and target assignments, and since v1 member types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions, version 0: the metrics that a client should push, the interval, and the subscription id.
+"""GetTelemetrySubscriptions, version 0: returns the metrics that a client should push, how often, and with which id.
 
 A client with the zero id gets a new id. A second request within the push interval is refused with
 THROTTLING_QUOTA_EXCEEDED, unless the subscriptions of the cluster have changed since.

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs v0: a broker reports the log directories of its replicas."""
+"""AssignReplicasToDirs v0: stores the log directories that a broker reports for its replicas."""
 
 from __future__ import annotations
 

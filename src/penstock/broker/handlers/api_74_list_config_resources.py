@@ -1,4 +1,4 @@
-"""ListConfigResources, versions 0 to 1: names of the resources that have configs.
+"""ListConfigResources, versions 0 to 1: lists the names of resources that have configs.
 
 Version 0 lists only client metrics subscriptions. Version 1 lists the resources of the requested types, or of all
 types: every topic, every broker, the loggers of every broker, and the groups and subscriptions that have a config.

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions v0: topics in the order of their names, page by page.
+"""DescribeTopicPartitions v0: describes topics in the order of their names, page by page.
 
 A response has at most `response_partition_limit` partitions, or the broker's own limit if lower; the cursor names the
 first partition of the next page. Unknown topics do not count towards the limit. An empty list of topics means all of

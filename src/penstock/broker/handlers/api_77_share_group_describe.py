@@ -1,4 +1,4 @@
-"""ShareGroupDescribe v1 (KIP-932): epochs, subscriptions and assignments of share groups."""
+"""ShareGroupDescribe v1 (KIP-932): returns epochs, subscriptions and assignments of share groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReadShareGroupState v0: a share-partition leader loads its state, and earlier leaders are fenced."""
+"""ReadShareGroupState v0: returns a share partition's state to its leader, and fences earlier leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReadShareGroupStateSummary v0-1: start offsets for a group coordinator; since v1 the number of completed records."""
+"""ReadShareGroupStateSummary v0-1: returns start offsets, since v1 also completed records, to a group coordinator."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LeaderHints:
-    """Collects the leaders in one response, and their addresses on the client's listener."""
+    """Collects the leaders to name in one response, with their addresses on the client's listener."""
 
     __slots__ = ("_image", "_listener", "nodes")
 

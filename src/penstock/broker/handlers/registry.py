@@ -113,7 +113,7 @@ Role = Literal["BROKER", "CONTROLLER"]
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
-        """Returns a response, an `Encoded`, a `Close` or None (no answer) at once, or a `Later` of one of them."""
+        """Returns a response, an `Encoded`, a `Close` or None (no response) at once, or a `Later` of one of them."""
         ...
 
 

@@ -1,4 +1,7 @@
-"""Connections to other nodes, one per node and lane, opened on first use and again after a loss."""
+"""Connections to other nodes, one per node and lane, opened on first use and again after a loss.
+
+A lane is a connection for one kind of requests, so that requests of different kinds don't wait for each other.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Call:
     _task: asyncio.Task[Any] | None = None
 
     async def answer(self) -> Any:
-        """Returns the response; None after `leave`. Raises KafkaError."""
+        """Waits for the response and returns it; None after `leave`. Raises KafkaError."""
         if self._connection is None:
             return await self.future
         try:

@@ -46,7 +46,7 @@ class FollowedPartition:
     not_before: float = 0.0
     """End of the current pause, in the event loop's time."""
     asked: int = NO_OFFSET
-    """The fetch offset in the last request."""
+    """The fetch offset of this partition in the last Fetch request."""
     key: Key = field(init=False)
 
     def __post_init__(self) -> None:

@@ -269,7 +269,7 @@ class Partitions:
             logger.error("%s is offline: %s", partition, error)
 
     def release_waiters(self) -> None:
-        """Ends all waits at the partitions, because the node stops: parked fetches are answered."""
+        """Ends all waits at the partitions, because the node stops. Parked fetches respond at once."""
         for partition in self._by_name.values():
             partition.stop()
 

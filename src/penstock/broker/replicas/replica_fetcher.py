@@ -176,10 +176,10 @@ class ReplicaFetcher:
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Fetches paused partitions again whose pause is over.
+        """Makes partitions whose pause is over part of the next Fetch.
 
-        Opens their logs only for a short time; the others stay paused. Returns the end of the next pause; None if no
-        partition is paused.
+        Their logs may have to be opened: after a short time, the partitions whose logs are not open stay paused until
+        the next call. Returns the end of the next pause; None if no partition is paused.
         """
         self._hold_back_throttled(now)
         if not self._paused:

@@ -85,7 +85,7 @@ class ReplicaMove:
         return self._rate.copied
 
     def figures(self) -> MoveFigures:
-        """Returns the progress of the move."""
+        """Returns the progress of the move: its state, the bytes copied and the rate."""
         copying = self.state in (MoveState.REQUESTED, MoveState.COPYING, MoveState.CAUGHT_UP)
         rate = self._rate.per_second(asyncio.get_running_loop().time()) if copying else 0.0
         return MoveFigures(

@@ -48,7 +48,7 @@ class SaslRules:
 
 
 class SaslSession:
-    """The authentication of one connection."""
+    """The state of one connection's SASL authentication."""
 
     __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "raw", "rules", "server")
 

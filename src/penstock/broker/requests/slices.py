@@ -36,13 +36,13 @@ class Slices:
         self._collects = False
 
     async def turn(self) -> None:
-        """Returns when the caller may run its next slice; callers get their turns in the order of their calls."""
+        """Waits until the caller may run its next slice. Callers run in the order of their calls."""
         with self.uncollected():
             async with self._lock:
                 await asyncio.sleep(0)
 
     async def serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine that serves a large request, with the collector disabled during its steps."""
+        """Runs a coroutine that serves a large request, with Python's garbage collector disabled during its steps."""
         return await self._steps(coroutine)
 
     @types.coroutine

@@ -126,7 +126,7 @@ class SharePartitions:
     # --- sessions
 
     def end_session(self, group: str, member: str) -> None:
-        """Ends a session and releases everything that its member holds."""
+        """Ends a share session and releases all records that its member has acquired."""
         session = self.sessions.close(group, member)
         if session is not None:
             self._ended([session])

@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """True if the connection is closed or about to close, so that an answer would be lost."""
+        """True if the connection is closed or about to close, so that a response would be lost."""
         return self._closing or self._transport is None
 
     @property
@@ -417,7 +417,10 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
-        """Closes the connection after an unexpected exception of the dispatcher, which answers all other errors."""
+        """Closes the connection after an unexpected exception of the dispatcher.
+
+        The dispatcher itself handles all expected errors.
+        """
         self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
 

@@ -1,4 +1,4 @@
-"""Frames, shared by server and client: four bytes of size, big-endian, then that many bytes."""
+"""Frames, as server and client send them: a size in four bytes, big-endian, then that many bytes."""
 
 import struct
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class FrameError(Exception):
 
 
 class FrameReader:
-    """Cuts one stream into frames, for clients, which receive few and large answers.
+    """Cuts one stream into frames, for clients, which receive few and large responses.
 
     A server's connection cuts its stream itself, from a buffer that all connections share.
     """

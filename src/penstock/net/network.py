@@ -19,7 +19,7 @@ UNLIMITED = 2_147_483_647
 
 
 class Listening(Protocol):
-    """An open listener."""
+    """An open listening socket, or several on the same port."""
 
     @property
     def port(self) -> int:

@@ -168,7 +168,10 @@ class Admin:
     async def list_offsets(
         self, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
     ) -> dict[tuple[str, int], FoundOffset]:
-        """Returns offsets; `wanted` maps (topic, partition) to a timestamp or a position such as EARLIEST."""
+        """Returns the offsets of partitions.
+
+        `wanted` maps (topic, partition) to a timestamp or a position such as EARLIEST.
+        """
         return await list_offsets(self._client, wanted, isolation_level=isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:

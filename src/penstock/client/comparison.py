@@ -109,11 +109,11 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """The result of comparing a share."""
+    """The result of comparing the replicas in one `Share`."""
 
     differences: list[Difference] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
-    """Digest of the leader's data per range."""
+    """A digest of the leader's data for each range."""
     log_start: int = 0
     """The new log start, if retention deleted some of these offsets during the comparison."""
     read_bytes: int = 0

@@ -54,7 +54,7 @@ class Since(NamedTuple):
 
 
 Position = int | Since
-"""An offset, EARLIEST, LATEST or a time."""
+"""Where to read a partition from: an offset, EARLIEST, LATEST or a time."""
 
 
 class Consumer:
@@ -70,7 +70,7 @@ class Consumer:
         self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
 
     async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Reads exactly these partitions from now on."""
+        """Makes the consumer read exactly these partitions from now on, each from the given position."""
         self._positions = {}
         await self.seek(positions)
 

@@ -14,7 +14,7 @@ class PreparedTxnState(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PreparedTxnState":
-        """Parses the text form. Raises ValueError."""
+        """Parses the text form `producerId:epoch`. Raises ValueError."""
         if not text:
             return NOTHING_PREPARED
         producer_id, colon, epoch = text.partition(":")

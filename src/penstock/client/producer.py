@@ -66,7 +66,7 @@ class ProducerSettings:
     two_phase_commit: bool = False
     """Transactions have no timeout and can be prepared, for an external coordinator to end them (KIP-939)."""
     first_sequence: int = 0
-    """Sequence number of the first record to each partition, for tests: a broker accepts any from a new producer."""
+    """The first sequence number for each partition. For tests: a broker accepts any number from a new producer."""
     create_topics: bool = False
     """True to request a missing topic in a way that makes the broker create it, if auto-creation is on."""
 

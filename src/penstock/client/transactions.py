@@ -149,7 +149,7 @@ class Transactions:
             self._used = self._used or bool(new)
 
     def failed(self, error: KafkaError) -> None:
-        """Marks the transaction as failed, because a batch is lost: it can only be aborted."""
+        """Marks the transaction as failed, because a batch was not delivered: it can only be aborted."""
         if error.code in _FENCED:
             self.state = State.FENCED
         elif self.state is State.OPEN:

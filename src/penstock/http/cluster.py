@@ -96,7 +96,10 @@ class ClusterFacts:
     # --- other nodes
 
     async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
-        """Adds the other nodes' log sizes and end offsets to `facts`. Leaves out nodes that don't answer in ASK_S."""
+        """Adds the other nodes' log sizes and end offsets to `facts`.
+
+        Leaves out nodes that don't respond within ASK_S seconds.
+        """
         if self._client is None:
             addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
             settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)

@@ -14,11 +14,11 @@ MAX_PIPELINES = 100
 class Pipeline:
     name: str
     state: str
-    """running, done, stopped, failed or killed."""
+    """The state of the pipeline: running, done, stopped, failed or killed."""
     began: str
     spec: str
     last: str
-    """The newest event; for a failed pipeline, the cause."""
+    """The newest event of the pipeline; for a failed pipeline, the cause."""
     queries: tuple[Query, ...] = ()
     clusters: tuple[str, ...] = ()
 

@@ -222,7 +222,7 @@ class ScramServer:
 
 class ScramClient:
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str, extensions: str = "") -> None:
-        """`extensions` are further attributes of the first message, such as `tokenauth=true`."""
+        """`extensions` are further attributes of the client's first message, such as `tokenauth=true`."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce

@@ -29,7 +29,7 @@ class ShareKey(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The whole state of a share partition."""
+    """The record that holds the whole state of a share partition."""
 
     snapshot_epoch: int
     state_epoch: int

@@ -72,7 +72,7 @@ class ShareStateShard:
                 state.update(value)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
-        """No-op: no transaction writes to this topic."""
+        """Does nothing: no transaction writes to `__share_group_state`."""
 
     def remembered(self) -> Mapping[ShareKey, tuple[Any, ...]]:
         """Returns all durable state. A replay of the log must restore exactly this."""

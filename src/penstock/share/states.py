@@ -41,8 +41,10 @@ class ShareLimits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """Records with this many deliveries are delivered in smaller and smaller portions, as in Kafka: if one
-        record makes its consumer fail, the others must not run out of deliveries with it.
+        """The number of deliveries from which on a record is delivered in smaller and smaller groups, as in Kafka.
+
+        If one record makes its consumer fail, the others in its group are delivered again, too; they must not reach the
+        limit of deliveries because of it.
         """
         return max(2, (self.max_deliveries + 1) // 2)
 

@@ -43,7 +43,7 @@ class Window:
         self._owners = array("q")
 
     def __len__(self) -> int:
-        """Returns the number of runs."""
+        """Returns the number of runs: ranges of records in the same state."""
         return len(self._firsts)
 
     @property

@@ -172,7 +172,7 @@ def _lag(row: dict[str, Any]) -> Any:
 
 
 def _watch(broker: Broker, args: argparse.Namespace) -> NoReturn:
-    """Redraws the status until Ctrl-C, even while the cluster doesn't answer."""
+    """Redraws the status until Ctrl-C, even while no node of the cluster responds."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text

@@ -30,7 +30,7 @@ MIN_TIMESTAMP, MAX_TIMESTAMP = -1, 2**63 - 1
 
 
 def envelopes(place: Place, records: list[Record]) -> bytes:
-    """Returns one line of JSON per record."""
+    """Returns the records as JSON, one line for each record."""
     kind = "logappend" if place.log_append_time else "create"
     where = f'{{"topic":{_quoted(place.topic)},"partition":{place.partition},"offset":'
     lines = []

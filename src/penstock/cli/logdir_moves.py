@@ -368,7 +368,10 @@ def throttle(broker: Broker, rate: int, nodes: Iterable[int]) -> None:
 
 
 def unthrottle(broker: Broker, nodes: Iterable[int]) -> None:
-    """Removes the throttle of these nodes, including one that another tool set, because no move is under way."""
+    """Removes these nodes' throttle on moves between log directories, because no move is under way.
+
+    A throttle that another tool has set is removed, too.
+    """
     for node in nodes:
         try:
             broker.client.alter_configs(ResourceType.BROKER, str(node), [(RATE, ConfigOperation.DELETE, None)])

@@ -189,7 +189,7 @@ def run_terminate(args: argparse.Namespace) -> int:
 
 
 class Open(NamedTuple):
-    """A transaction that is open in a partition."""
+    """A transaction that is open in a partition's log."""
 
     topic: str
     partition: int

@@ -13,6 +13,7 @@ from penstock.broker.handlers import api_00_produce as api
 from penstock.broker.requests.context import RequestContext
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.log.free_space import FreeSpace
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
@@ -49,6 +50,7 @@ class Node:
         broker: Any = SimpleNamespace(
             partitions=SimpleNamespace(get=lambda topic, index: partitions[index]),
             quotas=SimpleNamespace(record_produce=self._charge),
+            logs=SimpleNamespace(dirs=SimpleNamespace(free_space=FreeSpace(MemoryDisk()))),
         )
         data = [PartitionProduceData(index=index, records=memoryview(batch)) for index, batch in batches]
         request = ProduceRequest(

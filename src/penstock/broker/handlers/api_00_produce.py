@@ -255,7 +255,7 @@ class _Produce:
             )
         free = self.broker.logs.dirs.free_space
         if free.watched:
-            free.take(partition.log.log_dir, len(data.records))
+            free.take(partition.leader_log().log_dir, len(data.records))
         if prepared is None:
             self.bytes += len(data.records)
         if self.ctx.api_version < FIRST_VERSION_WITH_ZSTD and claimed_attributes(data.records) & CODEC == Codec.ZSTD:

@@ -75,10 +75,11 @@ class LogDirectories(Sequence[LogDir]):
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
-        """Returns the directory with that id; without an id, the directory with the fewest logs.
+        """Returns the directory for a new log: the one with `directory_id`; without an id, the one with the fewest
+        logs.
 
-        Offline directories are left out; without an id, cordoned ones are used only if no others remain.
-        Raises KafkaError if no directory remains.
+        Offline directories are left out; without an id, cordoned ones are used only if no others remain. Raises
+        KafkaError if no directory remains.
         """
         if topic == METADATA_TOPIC:
             candidates = [self.metadata]

@@ -125,7 +125,7 @@ class Durability:
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
-        """Resets the state of a log that is empty and starts at `offset`."""
+        """Sets the recovery point and the flushed offset of a log that is empty and starts at `offset`."""
         self.recovery_point = self.flushed_offset = offset
 
     # Moves to another directory.

@@ -281,7 +281,7 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Returns the position after the batches that end before `offset`."""
+        """Returns the position in the file after all batches that end before `offset`."""
         found = self.locate(offset)
         return found[0] if found is not None else self.size
 

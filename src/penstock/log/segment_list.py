@@ -95,7 +95,7 @@ class SegmentList(Sequence["Segment"]):
         self._changed()
 
     def remove(self, doomed: list[Segment]) -> None:
-        """Takes the `doomed` segments out. If none is left, `add` has to follow before the list is used."""
+        """Removes the `doomed` segments from the list. If none is left, `add` has to follow before the list is used."""
         self._segments = [segment for segment in self._segments if segment not in doomed]
         self._changed()
 

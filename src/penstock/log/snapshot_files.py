@@ -51,7 +51,8 @@ class SnapshotFiles:
         self._directory = directory
 
     def take_last(self, producers: ProducerStateManager) -> str | None:
-        """Takes the snapshot of a clean stop. Writes no file if the log never had a producer id."""
+        """Writes the snapshot of the producer state at a clean stop. Writes no file if the log
+        never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None
 
     def load_latest(

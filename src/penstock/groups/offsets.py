@@ -28,7 +28,7 @@ OFFSET_BYTES = 300  # approximate size of a committed offset without its metadat
 
 
 class Stored(NamedTuple):
-    """A commit from a load. It is kept as bytes until it is first read."""
+    """A committed offset that was loaded from the log. It is kept as bytes until it is first read."""
 
     value: bytes
     log_offset: int

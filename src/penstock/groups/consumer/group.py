@@ -34,7 +34,7 @@ class GroupState(StrEnum):
 
 
 class ClassicMembership(NamedTuple):
-    """The classic part of a member that uses the classic protocol in a consumer group."""
+    """The additional state of a consumer group's member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]

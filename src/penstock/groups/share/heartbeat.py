@@ -194,7 +194,8 @@ def _target(
 
 
 def remove(turn: Turn, image: MetadataImage, group: ShareGroup, members: Iterable[ShareMember]) -> None:
-    """Removes members. The next heartbeat of another member finds a new epoch and gets their partitions."""
+    """Removes members from the share group. The next heartbeat of another member finds a new group epoch and gets their
+    partitions."""
     gone = {member.member_id for member in members}
     for member_id in sorted(gone):
         journal.erase_member(turn, group.group_id, member_id)

@@ -167,9 +167,8 @@ class ImageChanges:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The whole metadata. `offset` and `epoch` are those of the last applied record; `version` is a cache key in this
-    process.
-    """
+    """The cluster's whole metadata. `offset` and `epoch` are those of the last applied record; `version` is a cache key
+    in this process."""
 
     offset: int = -1
     epoch: int = 0

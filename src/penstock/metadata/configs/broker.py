@@ -34,7 +34,7 @@ from penstock.metadata.configs.definition import (
 
 
 class UpdateMode(Enum):
-    """How a property may change on a running broker."""
+    """How a broker property may change on a running broker: not at all, per broker, or cluster-wide."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"

@@ -82,7 +82,7 @@ class Settings:
     # --- typed values ---------------------------------------------------------------------------------
 
     def get(self, name: _Str) -> ConfigValue:
-        """Returns the parsed value in effect; None if it is not set and has no default."""
+        """Returns the parsed value of a property that is in effect; None if it is not set and has no default."""
         if name not in self._resolved:
             key = broker_key(name)
             check(key is not None, f"There is no broker property '{name}'.")

@@ -44,7 +44,8 @@ class Heartbeats:
         self.sessions.pop(broker_id, None)
 
     def session(self, broker_id: int, epoch: int, now_ms: int) -> Session:
-        """Returns the session of this registration; creates the session if it is missing."""
+        """Returns the session of the broker that is registered with this epoch; creates the session
+        if it is missing."""
         found = self.sessions.get(broker_id)
         if found is None or found.epoch != epoch:
             found = self.sessions[broker_id] = Session(epoch, now_ms)

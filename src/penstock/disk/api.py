@@ -126,7 +126,8 @@ class Disk(Protocol):
     def sync_file(self, path: str) -> None: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replaces a file. A crash leaves the old or the new file; with sync=False, perhaps an empty file or none."""
+        """Replaces a file atomically: after a crash there is the old or the new file; with sync=False, perhaps an empty
+        file or none."""
 
     def write_new(self, path: str, data: bytes) -> None:
         """Writes a new file, not atomically: a crash may leave only a part of it."""

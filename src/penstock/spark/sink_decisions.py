@@ -123,7 +123,7 @@ class DecisionLog:
         return found
 
     def own(self, timeout_ms: int = 60_000) -> SyncProducer:
-        """Fences all other drivers, and returns the producer that decides from now on.
+        """Fences all other drivers of the query, and returns the producer that records decisions from now on.
 
         Once this returns, a decision that another driver had begun is either committed or aborted.
         """

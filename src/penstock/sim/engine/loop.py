@@ -37,7 +37,7 @@ MAX_AWAITS_AFTER_DEATH = 100
 
 
 class SimulationError(Exception):
-    """The run cannot go on: nothing is left to do, or the run does not end."""
+    """Raised if the run cannot go on: nothing is left to do, or the run does not end."""
 
 
 class ProcessKilled(BaseException):

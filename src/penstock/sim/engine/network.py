@@ -200,7 +200,7 @@ class Handshake:
 
 
 class SimNetwork:
-    """The network, as one process uses it."""
+    """The simulated network, as one process uses it."""
 
     max_connections: int = UNLIMITED
 

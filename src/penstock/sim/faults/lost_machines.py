@@ -22,7 +22,7 @@ DISK = "disk"
 
 
 def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]) -> list[str]:
-    """Returns the partitions of a node with which it is not in sync."""
+    """Returns the partitions in which the node has a replica that is not in the ISR, without the damaged ones."""
     return [
         f"{topic.name}-{index}"
         for topic in image.topics.values()

@@ -102,11 +102,11 @@ class Plant:
     about: str
     profile: str
     replacements: Replacements
-    """(owner, name, function that returns the wrong code for the right code)"""
+    """The code to replace, each as (owner, name, function that takes the right code and returns the wrong code)."""
     seconds: float = 25.0
     nodes: int = 1
     rule: str = ""
-    """The rule that finds the bug; empty: any rule may."""
+    """The name of the rule that finds the planted bug; empty: any rule may."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from penstock.replication.leader import Leading
 class Subtle(NamedTuple):
     about: str
     rule: str
-    """The rule that finds the bug."""
+    """The name of the rule that finds the planted bug."""
     profile: str
     nodes: int
     replacements: tuple[tuple[Any, str, Any], ...]

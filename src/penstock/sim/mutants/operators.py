@@ -71,7 +71,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _called(node: ast.AST) -> ast.Call | None:
-    """Returns the call that a statement consists of, awaited or not."""
+    """Returns the call if the statement consists of a call, awaited or not; else None."""
     value = node.value if isinstance(node, ast.Expr) else None
     if isinstance(value, ast.Await):
         value = value.value

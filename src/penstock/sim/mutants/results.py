@@ -49,7 +49,7 @@ WATCHDOG = "watchdog"
 
 
 class ResultFile:
-    """A file of results, to which each new result is appended at once."""
+    """A file of results of mutants, to which each new result is appended at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

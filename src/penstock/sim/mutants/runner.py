@@ -40,7 +40,8 @@ class Runner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run_all(self, mutants: Sequence[Mutant], ways: Sequence[str], jobs: int) -> Iterator[Result]:
-        """Yields the result of every mutant and way, those of an earlier measurement first."""
+        """Tests every mutant in every way (unit tests, simulator) and yields the results, those of an earlier
+        measurement first."""
         todo: list[tuple[Mutant, str]] = []
         for mutant in mutants:
             source = source_digest(ROOT, mutant)
@@ -102,7 +103,7 @@ class Runner:
 def run_by_unit(
     name: str, directories: Sequence[str], *, most_failures: int = 1, deselected: Collection[str] = ()
 ) -> Outcome:
-    """Runs the tests in these directories (or files) of the unit tests."""
+    """Runs the unit tests in these directories or files with one mutant, and returns the outcome."""
     paths = [str(REPOSITORY / "tests" / "unit" / each) for each in directories]
     task = UnitTask(paths, most_failures, sorted(each for each in deselected if "::" in each))
     return run_worker({"by": "unit", "mutant": name, "task": task._asdict()}, PATIENCE * UNIT_CPU_S)

@@ -21,7 +21,7 @@ INCLUDE = "include"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a script that is not part of an answer."""
+    """A command, remark or blank line of a script; answers are not lines of this kind."""
 
     text: str
     commands: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ DUPLICATE = "another broker with the same node.id is running: set a node.id that
 
 
 class RefusedError(StorageError):
-    """The cluster refused this node's registration. The message has cause and remedy."""
+    """Raised if the cluster refuses this node's registration. The message has cause and remedy."""
 
 
 @dataclass(frozen=True, slots=True)

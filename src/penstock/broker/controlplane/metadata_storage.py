@@ -49,7 +49,7 @@ PART_SUFFIX = ".part"
 
 
 class StorageError(Exception):
-    """The node can't start from the files on its disk. The message has cause and remedy in one line."""
+    """Raised if the node can't start from the files on its disk. The message has cause and remedy in one line."""
 
 
 class Loaded(NamedTuple):

@@ -349,7 +349,10 @@ class Quorum:
             self._flushing = False
 
     def _fail(self, error: Exception) -> None:
-        """Leaves the quorum after a disk failure: a replica whose disk has an unknown state must not vote or lead."""
+        """Leaves the quorum after an error of the disk or an unexpected error.
+
+        A replica whose files may be incomplete must not vote or lead.
+        """
         if self._failure is None:
             self._failure = error
             # A failed disk needs no stack trace; an unexpected error does.

@@ -40,7 +40,7 @@ CHECK_SNAPSHOT_MS = 10_000
 
 
 class DamagedSnapshotError(Exception):
-    """The snapshot that the leader sent can't be decoded."""
+    """Raised if the snapshot that the leader sent can't be decoded."""
 
 
 class QuorumFiles:

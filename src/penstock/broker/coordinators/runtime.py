@@ -119,7 +119,7 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs the decision at once. Returns nothing, because the decision holds the futures that get its replies."""
+        """Runs the decision at once and returns nothing: the decision itself holds the futures that get its replies."""
         self.active()
         self._follow_up(decide)
 

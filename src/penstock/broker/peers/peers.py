@@ -25,7 +25,7 @@ class Call:
     """A request in flight that its sender may abandon. It needs no task if the connection was already open."""
 
     future: asyncio.Future[Any]
-    """Done with the response, an error, or None after `leave`."""
+    """A future that is done with the response or an error; after `leave`, with None."""
     _peers: Peers
     _node_id: int
     _connection: BrokerConnection | None = None

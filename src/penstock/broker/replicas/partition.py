@@ -269,7 +269,10 @@ class Partition:
                 waiters.on_high_watermark(mark, _estimated_bytes(log, mark - before) if waiters.consumers else 0)
 
     def recheck(self) -> None:
-        """Moves the high and the low watermark after a broker was fenced, a config changed, or time has passed."""
+        """Moves the high and the low watermark as far as possible.
+
+        Called after a fencing, a config change, or some time.
+        """
         if self._log is not None and self.leading is not None and self._log.high_watermark < self._log.log_end_offset:
             self._advance(self._log)
         if self.waiters.deletions:

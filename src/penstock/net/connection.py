@@ -81,13 +81,13 @@ class Connection(asyncio.BufferedProtocol):
         """Values that the dispatcher keeps here: client software, negotiated versions, sessions."""
         self.requests = 0
         self.max_frame_bytes = server.limits.socket_request_max_bytes
-        """The dispatcher may lower this limit, for example before authentication."""
+        """The largest accepted request. The dispatcher may lower this limit, for example before authentication."""
         self.active_tick = 0
         self.idle_slot = 0
         self._transport: asyncio.Transport | None = None
         self._head = b""
         self._rest = b""
-        """Bytes that came when the queue was full. They are cut into frames when the queue is empty."""
+        """Bytes that arrived when the queue of frames was full. They are cut into frames when the queue is empty."""
         self._partial: PartialFrame | None = None
         self._partial_since = 0.0
         self._queue: deque[memoryview] | None = None

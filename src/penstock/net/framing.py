@@ -86,7 +86,7 @@ _HTTP_STARTS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", 
 
 
 class FrameError(Exception):
-    """The stream announced a frame of an impossible or forbidden size."""
+    """Raised if the stream announces a frame of an impossible or forbidden size."""
 
 
 class FrameReader:

@@ -13,20 +13,20 @@ class Limits:
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
     descriptor_connections: int = 2_147_483_647
-    """Connections that the process's limit of open files leaves room for; applies in addition to `max_connections`."""
+    """The number of connections that the process's limit of open files allows, in addition to `max_connections`."""
     loopback_connections: int = 16
-    """Connections from loopback that are accepted beyond all other limits, so that an operator can always connect."""
+    """The number of loopback connections accepted beyond all other limits, so that an operator can always connect."""
     max_connections_per_ip: int = 2_147_483_647
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000
     """How long a connection may be idle before it is closed. Negative: idle connections are never closed."""
     queued_max_request_bytes: int = -1
-    """Bytes of frames that all connections hold together, including incomplete frames. Zero or negative: no limit."""
+    """Limit on the bytes of request frames of all connections, also incomplete frames. Zero or negative: no limit."""
     socket_listen_backlog_size: int = 50
     pipelined_max_bytes: int = 64 * 1024
-    """Bytes of whole requests that may wait behind the request in progress, per connection.
+    """Limit on the bytes of requests that wait behind the one in progress, per connection.
 
-    Above that, reading pauses.
+    At the limit, reading pauses.
     """
     pipelined_max_requests: int = 100
     write_queue_max_bytes: int = 256 * 1024
@@ -37,16 +37,13 @@ class Limits:
     receive_buffer_bytes: int = 128 * 1024
     """Size of the receive buffer. A server has one and lends it to the connection that is reading."""
     pass_max_requests: int = 64
-    """Requests that all connections together start in one pass of the event loop.
-
-    A request that needs a task counts as eight.
-    """
+    """Limit on the requests that one pass of the event loop starts. A request that needs a task counts as eight."""
     pass_max_ms: int = 10
     """Time after which a pass of the event loop starts no more requests. The request in progress may take longer."""
     slow_frame_timeout_ms: int = 30_000
     """How long a frame may take to arrive while other connections wait because of `queued_max_request_bytes`."""
     queued_max_response_bytes: int = 256 * 1024 * 1024
-    """Bytes of responses that all peers together have not read yet. Zero or negative: no limit."""
+    """Limit on the bytes of responses that all peers together have not read. Zero or negative: no limit."""
     slow_reader_timeout_ms: int = 30_000
     """How long a peer may take to read a response while more than half of `queued_max_response_bytes` is in use."""
 

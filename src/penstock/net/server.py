@@ -42,7 +42,7 @@ class Listener:
     protected: bool = False
     """True if brokers and controllers connect here. They are accepted even if clients have used up all connections."""
     on_accept: Callable[[Connection], None] | None = None
-    """Called for each connection that was admitted, before its first frame."""
+    """A function that is called for each accepted connection, before its first frame."""
     connections: int = field(default=0, init=False)
     gone: Traffic = field(default=NONE, init=False)
     """The bytes sent and received on connections that are closed now."""

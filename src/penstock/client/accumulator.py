@@ -48,7 +48,7 @@ class Built:
 class PendingBatch:
     partition: TopicPartition
     due_at: float
-    """Loop time at which the batch is sent even if it isn't full."""
+    """The event loop's time at which the batch is sent even if it isn't full."""
     gives_up_at: float
     done: "asyncio.Future[Appended]"
     records: list[NewRecord] = field(default_factory=list)

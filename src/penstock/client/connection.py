@@ -80,7 +80,7 @@ class _Stream(asyncio.BufferedProtocol):
     writable: asyncio.Event = field(default_factory=asyncio.Event)
     lost: KafkaError | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the transport has closed the connection."""
+    """An event that is set when the transport has closed the connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -190,7 +190,7 @@ class BrokerConnection:
         self.versions: dict[int, tuple[int, int]] = {}
         """The versions that the broker serves: API key → first and last version."""
         self.features: dict[str, int] = {}
-        """The cluster's finalized features."""
+        """The cluster's finalized features, from the ApiVersions response."""
 
     @classmethod
     async def open(

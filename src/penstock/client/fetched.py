@@ -24,9 +24,9 @@ class Fetched:
     last_stable_offset: int
     log_start_offset: int
     batches: list[tuple[BatchHeader, memoryview]]
-    """Data batches only: no control batches, and for read_committed no aborted data."""
+    """The data batches, without control batches; for read_committed also without aborted batches."""
     leader_epoch: int = -1
-    """Leader epoch of the last batch, visible or not."""
+    """The leader epoch of the last batch that was fetched, visible or not."""
 
     def records(self) -> list[Record]:
         """Returns all records from `fetch_offset` on, decompressed."""

@@ -20,7 +20,7 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 class FoundOffset(NamedTuple):
     offset: int
-    """The offset; -1 if all records are older than the timestamp."""
+    """The offset that was found; -1 if all records are older than the timestamp."""
     timestamp: int
     leader_epoch: int
 

@@ -52,23 +52,23 @@ _NEEDS_NEW_ID = frozenset(
 class ProducerSettings:
     acks: int = ALL
     idempotent: bool = True
-    """Needs acks=ALL; without idempotence a retried batch may be written twice."""
+    """True if a retried batch must not be written twice. Needs acks=ALL."""
     compression: int = 0
     compression_level: int | None = None
     linger_s: float = 0.005
     batch_bytes: int = 256 * 1024
     request_max_bytes: int = 1024 * 1024
     buffer_bytes: int = 32 * 1024 * 1024
-    """Limit of the bytes of undelivered records; at the limit `send` waits."""
+    """Limit on the bytes of undelivered records. At the limit, `send` waits."""
     delivery_timeout_s: float = 120.0
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     two_phase_commit: bool = False
-    """Transactions have no timeout and can be prepared, for an external coordinator to end them (KIP-939)."""
+    """True for transactions without a timeout, which an external coordinator can prepare and end (KIP-939)."""
     first_sequence: int = 0
     """The first sequence number for each partition. For tests: a broker accepts any number from a new producer."""
     create_topics: bool = False
-    """True to request a missing topic in a way that makes the broker create it, if auto-creation is on."""
+    """True if the broker should create a missing topic, as far as its auto-creation is on."""
 
 
 class Producer:

@@ -12,7 +12,10 @@ class Retry:
     """
 
     attempts: int = 40
-    """About half a minute with these pauses, longer than a cluster takes to replace a silent leader."""
+    """The number of attempts.
+
+    With these pauses they take half a minute, longer than a cluster takes to replace a silent leader.
+    """
     first_pause_s: float = 0.05
     longest_pause_s: float = 1.0
 

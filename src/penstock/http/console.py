@@ -64,11 +64,11 @@ class PageContext:
     failed_directories: Mapping[str, str] = field(default_factory=dict)
     """Offline directories of this node, with the error of the disk."""
     damaged: Sequence[Row] = ()
-    """Replicas of this node with a damaged batch: topic, partition and reason."""
+    """The replicas of this node with a damaged batch: topic, partition and reason."""
     short_of_space: Sequence[str] = ()
     """For directories that accept no more records of clients: the reasons, such as too little free space."""
     moves: Sequence[MoveFigures] = ()
-    """Moves of this node's replicas between its log directories."""
+    """The moves of this node's replicas between its log directories."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Overview:
     wrong_topics: list[Row]
     """All topics with problems, in the same order as `attention`."""
     topics: list[Row]
-    """Topics by name, Kafka's internal topics last."""
+    """The topics by name, Kafka's internal topics last."""
     history: Sequence[float]
     """Records per second of the cluster, one value per sample."""
 

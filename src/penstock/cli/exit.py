@@ -37,7 +37,7 @@ class Exit(IntEnum):
 
 
 class Failure(Exception):
-    """Ends a command with one sentence for the user and an exit code."""
+    """Raised to end a command with one sentence for the user and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)

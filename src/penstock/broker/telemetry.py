@@ -105,7 +105,7 @@ class Telemetry:
             )
 
     def set_subscriptions(self, resources: Mapping[str, Mapping[str, str]]) -> None:
-        """Replaces the subscriptions. Parses only changed resources, because to parse all of them would take long."""
+        """Replaces the subscriptions. Parses only changed resources, because parsing all of them would take long."""
         subscriptions: dict[str, Subscription] = {}
         for name, values in resources.items():
             if self._resources.get(name) == values:

@@ -261,7 +261,10 @@ class Lifecycle:
             await asyncio.sleep(1.0)
 
     async def _join_quorum(self) -> None:
-        """Logs a warning while this controller is no voter, and has it added as one if auto-join is on (KIP-853)."""
+        """Logs a warning while this controller is no voter.
+
+        If auto-join is on (KIP-853), requests to be added as a voter.
+        """
         await self._until(lambda image: image.offset >= 0)
         joins = self._settings.bool("controller.quorum.auto.join.enable")
         logged = False
@@ -390,7 +393,7 @@ class Lifecycle:
     # --- controlled shutdown --------------------------------------------------------------------------------
 
     async def hand_over(self, limit_s: float) -> None:
-        """Has the controller move this broker's leaderships to other brokers (controlled shutdown).
+        """Requests a controlled shutdown: the controller moves this broker's leaderships to other brokers.
 
         Returns at once if no other broker could lead.
         """

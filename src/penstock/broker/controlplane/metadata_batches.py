@@ -35,7 +35,7 @@ def split(values: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def first_records(bootstrap: Sequence[Any], min_insync_replicas: int) -> list[Any]:
-    """Returns the records of an empty log: the features that it was formatted with, inside one transaction."""
+    """Returns the first records of a new metadata log: the features that it was formatted with, in one transaction."""
     records = list(bootstrap)
     levels = {record.name: record.feature_level for record in records if type(record).__name__ == "FeatureLevelRecord"}
     if levels.get(ELR_VERSION, 0) >= 1:

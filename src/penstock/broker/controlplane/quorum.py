@@ -176,7 +176,7 @@ class Quorum:
         return self._raft.core.high_watermark
 
     def voters_before(self, end_offset: int) -> tuple[Voter, ...]:
-        """Returns the voters as of `end_offset`, for a snapshot that ends there."""
+        """Returns the voters according to the records before `end_offset`, for a snapshot that ends at this offset."""
         return self._raft.core.voters.before(end_offset).voters
 
     def describe(self) -> QuorumView:

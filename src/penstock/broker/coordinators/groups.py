@@ -112,7 +112,7 @@ class Groups:
         return self._coordinators.partition_of(group_id)
 
     def coordinator(self, group_id: str) -> GroupCoordinator:
-        """Returns the group's coordinator. Raises KafkaError(NOT_COORDINATOR) if another node has it."""
+        """Returns the group's coordinator. Raises KafkaError(NOT_COORDINATOR) if another node coordinates the group."""
         return self._coordinators.of(group_id)
 
     def at(self, index: int) -> GroupCoordinator:

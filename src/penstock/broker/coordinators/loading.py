@@ -51,7 +51,7 @@ class Loading:
         self._task = asyncio.get_running_loop().create_task(loading)
 
     def stop(self) -> None:
-        """Ends a load after its current slice. A loading task that calls this itself is not cancelled."""
+        """Ends a background load after its current slice of the log. A load that calls this itself is not cancelled."""
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()

@@ -45,7 +45,10 @@ class MarkerWriter:
         marker: EndTxn,
         transaction_version: int,
     ) -> Written:
-        """Appends the marker. Raises KafkaError if the partition refuses it or its group coordinator isn't loaded."""
+        """Appends the marker to the partition's log.
+
+        Raises KafkaError if the partition refuses the marker, or if its group coordinator isn't loaded.
+        """
         partition = self._partitions.get(topic, index)
         try:
             self._write(partition, producer_id, producer_epoch, marker, transaction_version)

@@ -218,7 +218,7 @@ class Coordinator(Generic[M]):
             self._batch_bytes += size
 
     def _append(self, producer: tuple[int, int] | None = None) -> None:
-        """Appends the batch to the log; closes the coordinator if the log refuses it."""
+        """Appends the collected batch to the log. Closes the coordinator if the log refuses the batch."""
         records, self._batch, self._batch_bytes = self._batch, [], 0
         if not records or self.phase is Phase.CLOSED:
             return
@@ -337,7 +337,10 @@ class Coordinator(Generic[M]):
         self._start()
 
     async def load(self) -> None:
-        """Loads the log in slices and makes the coordinator active. Transaction markers are refused until then."""
+        """Loads the log in slices, with requests served in between, and makes the coordinator active.
+
+        Transaction markers are refused until then.
+        """
         if self.phase is not Phase.UNLOADED:
             return
         self.phase = Phase.LOADING

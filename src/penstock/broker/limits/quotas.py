@@ -133,7 +133,7 @@ class Quotas:
         return 0 if bucket is None else bucket.excess_ms(ctx.now_ms)
 
     def record_connection(self, address: str, now_ms: int) -> int:
-        """Counts a new connection; returns the milliseconds after which to close it, or 0 to accept it."""
+        """Counts a new connection. Returns 0 to accept it, or the milliseconds after which to close it."""
         if not self.connection.limits:
             return 0
         rate = self.connection.meter(address)

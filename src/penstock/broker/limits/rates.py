@@ -97,7 +97,7 @@ class TokenBucket:
         self.tokens = self._most()
 
     def take(self, amount: float, now_ms: int) -> int:
-        """Takes tokens even if there are too few; returns the throttle time in milliseconds."""
+        """Takes tokens, even if there are too few of them. Returns the throttle time in milliseconds."""
         self._refill(now_ms)
         self.tokens -= amount
         return self.excess_ms(now_ms)

@@ -179,7 +179,7 @@ class DirectoryMoves:
         self._cancel((topic, index), "the replica was removed from this node")
 
     def cancel(self, topic: str, index: int) -> bool:
-        """Cancels the move of a replica. Returns False if there is none, or if its swap has begun."""
+        """Cancels the move of a replica. Returns False if there is no move, or if the swap of the logs has begun."""
         known = self._running.get((topic, index))
         if known is None or known[0].state is MoveState.SWAPPING:
             return False

@@ -77,7 +77,7 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The log. It is opened on first use, because opening ten thousand logs at once would block the event loop."""
+        """The partition's log. Opened on first use: opening ten thousand logs at once would block the event loop."""
         log = self._log
         if log is None:
             log = self._log = self._host.open_log(self)
@@ -194,7 +194,7 @@ class Partition:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The committed in-sync set: a leader may know a change before the image has it."""
+        """The committed in-sync replicas. A leader may know of a change before the metadata image has it."""
         return self.image.isr if self.leading is None else self.leading.isr
 
     def append(

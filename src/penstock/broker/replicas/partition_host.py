@@ -31,7 +31,10 @@ def _report_nothing(*_: Any) -> None:
 
 @dataclass(slots=True)
 class PartitionHost(Generic[P]):
-    """The node as its partitions see it. `Partitions` creates it, and sets `brokers` as the image changes."""
+    """The state of the node that all its partitions use.
+
+    `Partitions` creates it, and sets `brokers` as the image changes.
+    """
 
     node_id: int
     open_log: Callable[[P], Log]

@@ -125,7 +125,7 @@ class PartitionWaiters:
         self.deletions = waiting or None
 
     def fail(self, error: KafkaError) -> None:
-        """Fails all commits and deletions, each with an error of its own. Parked fetches stay parked."""
+        """Fails all waits for commits and deletions, each with a new error object. Parked fetches stay parked."""
         commits, self.commits = self.commits, None
         deletions, self.deletions = self.deletions, None
         for _, future in (*(commits or ()), *(deletions or ())):

@@ -162,7 +162,10 @@ class Partitions:
                 self.host.placed(partition, self._logs.dirs.of(partition.log).directory_id)
 
     def put_strays_aside(self) -> None:
-        """Renames logs that belong to no partition of this node. Called at start; the operator may inspect them."""
+        """Renames log directories that belong to no partition of this node, so that the operator can inspect them.
+
+        Called when the node starts.
+        """
         for log in self._logs:
             if (log.topic, log.partition) not in self._by_name:
                 logger.warning("%s belongs to no partition of this node and is renamed to a stray directory", log.path)

@@ -393,7 +393,7 @@ class ReplicaFetcher:
         self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
 
     async def _reset(self, entry: FollowedPartition) -> None:
-        """Asks the leader for its log's bounds and moves the end of this replica's log into them."""
+        """Asks the leader for the start and end of its log, and moves the end of this replica's log between them."""
         end = await self._leader_offset(entry, LATEST)
         start = await self._leader_offset(entry, EARLIEST)
         if self._followed.get(entry.key) is not entry or not entry.follows(self.leader_id):

@@ -104,7 +104,7 @@ class ReplicaMove:
     # Running.
 
     async def run(self) -> None:
-        """Moves the replica. If it is cancelled, the caller calls `give_up`."""
+        """Moves the replica to the other directory. If this task is cancelled, the caller calls `give_up`."""
         try:
             async with self._parts.copiers:
                 self._take(MoveEvent.STARTED)

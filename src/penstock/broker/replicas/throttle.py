@@ -60,7 +60,7 @@ class ByteRate:
 
 
 class Throttle(ByteRate):
-    """Limits one direction: the bytes that this node sends as a leader, or those that it fetches as a follower."""
+    """Limits replication in one direction: the bytes that this node sends as a leader, or fetches as a follower."""
 
     __slots__ = ("_node_id",)
 

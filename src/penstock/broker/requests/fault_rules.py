@@ -42,7 +42,7 @@ BY_FAULT_RULE = Close("a fault rule closed the connection")
 
 @dataclass(slots=True, eq=False)
 class FaultRule:
-    """One rule. `hits` counts the requests that it was applied to; `remove` ends it."""
+    """One fault rule. `hits` counts the requests to which the rule was applied; `remove` ends the rule."""
 
     faults: Faults
     api_key: int | None
@@ -111,7 +111,10 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Ends the silence of connections whose reply was lost, so that they can close. Call it on the node's loop."""
+        """Lets connections close that are kept silent because their reply was lost.
+
+        Call it on the node's event loop.
+        """
         for waiting in self._silent:
             if not waiting.done():
                 waiting.set_result(None)

@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_close.append(callback)
 
     def peer_certificate(self) -> dict[str, Any] | None:
-        """Returns the verified certificate of a TLS client, as `ssl` describes it; None if it showed none."""
+        """Returns the verified certificate of a TLS client, in the form of Python's `ssl`; None if there is none."""
         secure = None if self._transport is None else self._transport.get_extra_info("ssl_object")
         certificate: dict[str, Any] | None = None if secure is None else secure.getpeercert()
         return certificate or None

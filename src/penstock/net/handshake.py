@@ -44,7 +44,7 @@ class TlsAdmission(Protocol):
 
 
 class TlsAcceptor:
-    """Accepts connections of one listening socket until it is closed."""
+    """Accepts TLS connections on one listening socket, until the acceptor is closed."""
 
     def __init__(self, sock: socket.socket, factory: ProtocolFactory, admission: TlsAdmission) -> None:
         self._socket = sock

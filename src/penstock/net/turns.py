@@ -19,7 +19,7 @@ TASK_COST = 8
 
 class Waiter(Protocol):
     def take_turn(self) -> None:
-        """Starts one queued request, and waits for the next pass if more requests are queued."""
+        """Starts one queued request. If more are queued, waits for the next pass of the event loop."""
 
 
 class Turns:

@@ -133,7 +133,10 @@ class ImageDelivery:
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """Returns the error for a node without an authorizer in a cluster with ACLs, which it would not enforce."""
+    """Returns the error for a node without an authorizer in a cluster with ACLs.
+
+    The node would not enforce the ACLs.
+    """
     return StorageError(
         f"The metadata log holds ACLs ({len(image.acls)}), and this node has no authorizer: set {AUTHORIZER}="
         f"{STANDARD_AUTHORIZER} on every node, or remove the ACLs with kafka-acls first."

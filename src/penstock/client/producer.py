@@ -257,7 +257,10 @@ class Producer:
         return self._transactional().prepare()
 
     async def complete(self, decided: PreparedTxnState) -> None:
-        """Commits the prepared transaction if it is `decided`, else aborts it. No-op if no transaction is prepared."""
+        """Commits the prepared transaction if it equals `decided`, else aborts it.
+
+        No-op if no transaction is prepared.
+        """
         if await self._transactional().complete(decided):
             self._identity.restart_sequences()
 

@@ -197,12 +197,15 @@ class Client:
     def share_consumer(
         self, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None = None
     ) -> "SyncShareConsumer":
-        """Returns a member of a share group, which joins when it is entered: `with client.share_consumer(…) as …`."""
+        """Returns a share consumer, which joins its group on entering `with client.share_consumer(…) as …`."""
         return SyncShareConsumer(self, group, topics, settings)
 
 
 class SyncProducer:
-    """A producer for code without an event loop. `send_many` crosses threads once for all its records."""
+    """A producer for code without an event loop.
+
+    `send_many` passes all its records to the event loop's thread at once.
+    """
 
     def __init__(self, client: Client, settings: ProducerSettings | None) -> None:
         self._client = client

@@ -118,7 +118,7 @@ class Transactions:
         return self.prepared
 
     async def complete(self, decided: PreparedTxnState) -> bool:
-        """Commits the prepared transaction if it is `decided`, else aborts it. Returns the result of `end`."""
+        """Commits the prepared transaction if it equals `decided`, else aborts it. Returns the result of `end`."""
         if self.state is State.READY:
             return False  # it has ended already
         self._expect(State.PREPARED)

@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker for this test alone, in memory; `@pytest.mark.penstock(…)` passes options."""
+    """A fixture: a broker for this test alone, in memory. `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.broker import Broker
 
     marker = request.node.get_closest_marker("penstock")
@@ -68,7 +68,7 @@ def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of three nodes for this test alone, in memory; `@pytest.mark.penstock(…)` passes options."""
+    """A fixture: a cluster of three nodes for this test alone, in memory. `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.cluster import Cluster
 
     marker = request.node.get_closest_marker("penstock")
@@ -78,7 +78,7 @@ def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def penstock_session() -> Iterator[Broker]:
-    """One broker for the whole run: faster, if every test uses its own topics."""
+    """A fixture: one broker for the whole run. Faster, if every test uses its own topics."""
     from penstock.testing.broker import Broker
 
     with Broker() as broker:

@@ -67,9 +67,9 @@ def _json(field: str, value: bytes | None, packed: list[str]) -> str:
 
 
 def read_envelope(line: bytes) -> BulkRecord:
-    """Returns the record of one line.
+    """Returns the record in a line of JSON.
 
-    The line's topic, partition and offset tell where it was read, and are ignored.
+    Ignores the line's topic, partition and offset, which tell where it was read.
     """
     try:
         return _read(json.loads(line))

@@ -70,7 +70,7 @@ def record(how: str, fields: Row) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a remark on stderr, where it is not part of the result."""
+    """Prints a remark on stderr: it is not part of the result on stdout."""
     if text:
         print(printable(text), file=sys.stderr)
 

@@ -144,7 +144,7 @@ def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, s
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
-        raise TlsError(f"{name}.type PKCS12 needs the package cryptography: pip install 'penstock[tls]'.") from None
+        raise TlsError(f"{name}.type PKCS12 needs the package cryptography: install it with pip.") from None
     try:
         store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError:

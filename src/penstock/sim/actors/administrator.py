@@ -9,7 +9,6 @@ from penstock.client.admin import Admin, NewTopic
 from penstock.client.client import AsyncClient
 from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
-from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType, TopicPartition
 from penstock.sim.actors.producers import Writer, WriterOptions
 from penstock.sim.actors.session import Session
@@ -43,16 +42,7 @@ class Administrator:
         self._writer = Writer(session, WriterOptions(options.partitions))
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._act(client, Admin(client))
-                        await session.think(self.options.pause_s)
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(lambda client: self._act(client, Admin(client)), self.options.pause_s)
 
     async def _act(self, client: AsyncClient, admin: Admin) -> None:
         random = self.session.random

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.client.admin import Admin
-from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import ConfigChange, Outcome
@@ -25,16 +24,7 @@ class Configurer:
         self.options = options
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._change(Admin(client))
-                        await session.think(self.options.pause_s)
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(lambda client: self._change(Admin(client)), self.options.pause_s)
 
     async def _change(self, admin: Admin) -> None:
         session = self.session

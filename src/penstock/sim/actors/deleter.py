@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.client.offsets import list_offsets
-from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, TopicPartition
 from penstock.sim.actors.session import Session
 from penstock.sim.checks.history import Deletion, LogStart
@@ -28,16 +27,10 @@ class Deleter:
         self.options = options
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._delete(client, session.random.choice(self.options.partitions))
-                        await session.think(self.options.pause_s)
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(
+            lambda client: self._delete(client, self.session.random.choice(self.options.partitions)),
+            self.options.pause_s,
+        )
 
     async def _delete(self, client: AsyncClient, partition: TopicPartition) -> None:
         session = self.session

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_43_elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from penstock.protocol.messages.api_45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -37,16 +37,7 @@ class Mover:
         self.options = options
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._act(client)
-                        await session.think(self.options.pause_s)
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(self._act, self.options.pause_s)
 
     async def _act(self, client: AsyncClient) -> None:
         random = self.session.random

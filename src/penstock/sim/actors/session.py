@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,22 @@ class Session:
         await asyncio.sleep(min(self.random.expovariate(1 / mean_s), 20 * mean_s, LONGEST_PAUSE_S))
 
     # Offsets of groups.
+
+    async def repeat(self, act: Callable[[AsyncClient], Awaitable[None]], pause_s: float | None) -> None:
+        """Calls `act` with a client until the run ends, with pauses of this mean length; None is without pauses.
+
+        After an error of the client or the cluster, the actor opens a new client and goes on.
+        """
+        while not self.done:
+            try:
+                async with self.client() as client:
+                    while not self.done:
+                        await act(client)
+                        if pause_s is not None:
+                            await self.think(pause_s)
+            except KafkaError as error:
+                self.note(f"starts again: {error.code.name}")
+                await self.think(0.5)
 
     async def commit(
         self, client: AsyncClient, group: str, positions: Mapping[TopicPartition, int], **who: Any

@@ -31,16 +31,11 @@ class SharedRecreator:
         self.options = options
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._recreate(client, *session.random.choice(self.options.topics))
-                        await self._goes_on()
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(self._act, None)
+
+    async def _act(self, client: AsyncClient) -> None:
+        await self._recreate(client, *self.session.random.choice(self.options.topics))
+        await self._goes_on()
 
     async def _recreate(self, client: AsyncClient, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         session, admin, offsets = self.session, Admin(client), set[int]()

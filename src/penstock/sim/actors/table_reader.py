@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from penstock.client.client import AsyncClient
 from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import list_offsets
-from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from penstock.sim.actors.consumers import record_reads
 from penstock.sim.actors.session import Session
@@ -36,16 +35,9 @@ class TableReader:
         self._isolation = READ_COMMITTED if options.committed_only else READ_UNCOMMITTED
 
     async def run(self) -> None:
-        session = self.session
-        while not session.done:
-            try:
-                async with session.client() as client:
-                    while not session.done:
-                        await self._read(client, session.random.choice(self.options.partitions))
-                        await session.think(self.options.pause_s)
-            except KafkaError as error:
-                session.note(f"starts again: {error.code.name}")
-                await session.think(0.5)
+        await self.session.repeat(
+            lambda client: self._read(client, self.session.random.choice(self.options.partitions)), self.options.pause_s
+        )
 
     async def _read(self, client: AsyncClient, partition: TopicPartition) -> None:
         session, options = self.session, self.options

@@ -132,7 +132,10 @@ class _Show:
             return self._judge()
 
     def _first_rows_are_due(self) -> bool:
-        """True if Spark has written its first batch and no rows have been shown. Looks for the sink's log file only."""
+        """True if Spark has written its first batch and no rows have been shown yet.
+
+        Only checks that the sink's log file for that batch exists; does not read the table.
+        """
         log = os.path.join(self._path, "_spark_metadata")
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 

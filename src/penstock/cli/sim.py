@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         from penstock.cli.sim_bridge import serve_bridge
 
         if args.seed is None:
-            raise Failure("--bridge needs --seed N, which draws the cluster and its faults", Exit.USAGE)
+            raise Failure("--bridge needs --seed N: the seed determines the cluster and its faults", Exit.USAGE)
         return serve_bridge(plan_for(args, args.seed), args.bridge)
     if (args.points or args.profile == "points") and args.at is None:
         from penstock.cli.sim_points import run_points

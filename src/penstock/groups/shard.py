@@ -191,7 +191,8 @@ class GroupShard:
                     remove(self, turn, group, [member])
 
     def _forget_share_states(self, turn: Turn) -> None:
-        """Drops deleted topics from the lists of share groups; the share coordinator erases their states itself."""
+        """Removes deleted topics from each share group's list of topics. The share coordinator itself erases the states
+        of the deleted topics' partitions."""
         for group in self.groups.values():
             if isinstance(group, ShareGroup):
                 known = group.states.names.keys() - self.image.topics_by_id.keys()

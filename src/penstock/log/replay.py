@@ -57,8 +57,8 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields the batches from `offset` to the log end that have a producer id. May also yield
-        batches without one."""
+        """Yields at least all batches with a producer id from `offset` to the log end. Some of the yielded batches may
+        have no producer id."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -264,7 +264,8 @@ class LimitedLog:
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
-        """Logs an error with its stack trace, within the same limit: a peer may be able to cause this error at will."""
+        """Logs an error with its stack trace. The rate limit for log lines applies, because a peer may be able to cause
+        this error at will."""
         if self._shows(kind):
             self._logger.error("%s", message, exc_info=error)
 

@@ -8,7 +8,7 @@ from penstock.net.framing import Buffer
 
 
 class Close:
-    """A dispatcher's reply that closes the connection, with the reason for the log."""
+    """A dispatcher's reply that closes the connection. It carries the reason, which is written to the log."""
 
     __slots__ = ("reason",)
 

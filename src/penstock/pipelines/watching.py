@@ -1,4 +1,4 @@
-"""Reports the progress of jobs without a streaming query, from Spark's counters of their stages."""
+"""Reports the progress of batch jobs, which have no streaming query, from Spark's counters of their stages."""
 
 from __future__ import annotations
 

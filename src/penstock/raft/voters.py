@@ -84,8 +84,8 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The sets of voters in the log, each by the offset of its record. The first set is from the properties or the
-    snapshot.
+    """The sets of voters in the log, keyed by the offset of the record that defines them. The first set is from the
+    properties or the snapshot.
     """
 
     __slots__ = ("_changes",)

@@ -1,4 +1,4 @@
-"""Converts the quorum's answers to Kafka's messages and back."""
+"""Converts the answers in `raft.messages` to response messages of Kafka's protocol, and back."""
 
 from __future__ import annotations
 

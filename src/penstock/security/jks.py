@@ -114,7 +114,9 @@ def _protected_key(encrypted: bytes) -> bytes:
     outer, _ = _der(encrypted, 0, _SEQUENCE)
     algorithm, after = _der(outer, 0, _SEQUENCE)
     if not algorithm.startswith(_PROTECTOR):
-        raise JksError("the key store has a private key with another protection than JKS: convert it to PKCS12")
+        raise JksError(
+            "a private key in the key store is not encrypted with JKS's own algorithm: convert the key store to PKCS12"
+        )
     octets, _ = _der(outer, after, _OCTETS)
     return octets
 

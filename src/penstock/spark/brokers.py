@@ -84,7 +84,7 @@ def _credentials(options: SourceOptions) -> Credentials:
 def _number(options: SourceOptions, name: str, default: int) -> int:
     found: int = _setting(options, name, int, default)
     if found < 0:
-        raise SourceError(f"Option kafka.{name} is {found}: it takes 0 or more.")
+        raise SourceError(f"Option kafka.{name} is {found}, but must be at least 0.")
     return found
 
 

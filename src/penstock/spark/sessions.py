@@ -86,7 +86,8 @@ def session(
 
 
 def silence_errors() -> None:
-    """Stops PySpark from printing each error that it raises to stderr as well, with all frames of Java's stack."""
+    """Turns off PySpark's log of the errors that it raises for queries: it would print them, with Java's whole stack
+    trace, to stderr."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:  # the call that makes a session reports the missing package

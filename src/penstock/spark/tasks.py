@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs: an offset, and a list of batches of which records are read from this offset on.
+    """Yields pairs (offset, batches). Of these batches, the task reads the records at or after the offset.
 
     Batches come from segment files as far as possible, and then from the broker.
     """

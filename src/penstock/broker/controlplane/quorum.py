@@ -267,7 +267,8 @@ class Quorum:
     def _set_timer(self) -> None:
         """Sets the timer to the next deadline of `raft`, unless the timer already fires at an earlier time.
 
-        Most steps only postpone the deadline: a timer that fires early is set again.
+        Most raft steps only postpone the deadline, so the timer is not set anew at each step: if it fires before the
+        deadline, it is set again then.
         """
         deadline_ms = self._raft.deadline()
         if deadline_ms >= NEVER or self._failure is not None or self._closed:

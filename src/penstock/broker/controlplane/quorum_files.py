@@ -245,7 +245,10 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the snapshot is newer than the log's end. Then the process ended before it restarted the log after it.
+    """True if the snapshot is newer than the log's end.
+
+    This happens if the process ended after it stored the snapshot but before it restarted the log at the snapshot's
+    end.
 
     The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
     the snapshot's end.

@@ -16,7 +16,8 @@ class Turn(Protocol):
 
     @property
     def effects(self) -> Sequence[Any]:
-        """Effects that the runtime performs once the records are committed, and drops if they can't be written."""
+        """Effects that the runtime performs once the records are committed. If the records can't be written, the
+        runtime drops the effects."""
         ...
 
 

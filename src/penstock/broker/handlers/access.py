@@ -143,7 +143,9 @@ ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALT
 
 _missing = sorted(HANDLERS.keys() - ACCESS.keys())
 if _missing:
-    raise ImportError(f"handlers/access.py has no entry for the API keys {_missing}: add what they require")
+    raise ImportError(
+        f"handlers/access.py has no entry for the API keys {_missing}: add the ACL operations that these APIs require"
+    )
 
 
 # --- the guard --------------------------------------------------------------------------------------

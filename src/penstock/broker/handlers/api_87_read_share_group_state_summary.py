@@ -1,4 +1,7 @@
-"""ReadShareGroupStateSummary v0-1: returns start offsets, since v1 also completed records, to a group coordinator."""
+"""ReadShareGroupStateSummary v0-1: returns start offsets to a group coordinator.
+
+From v1 on, also returns the number of records whose delivery is complete.
+"""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class IsrChanges:
             self.refusals += 1
             verdict = partition.isr_refused(code)
             logger.info(
-                "%s: the controller refused in-sync set %s with %s: %s",
+                "%s: the controller rejected the ISR %s (error %s): %s",
                 partition,
                 proposal.isr,
                 code.name,

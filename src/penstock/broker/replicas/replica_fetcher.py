@@ -4,7 +4,8 @@ The leader keeps a fetch session, so a request names only partitions with a new 
 pauses and leaves the session meanwhile; the others continue. Memory is bounded by the size of one answer.
 
 The leader may park a fetch for `replica.fetch.wait.max.ms`. Partitions that are added meanwhile, as after a failover,
-don't wait for the parked fetch: the fetcher abandons it and begins another session on its second lane.
+don't wait for the parked fetch: the fetcher abandons it and begins another session on the other one of its two
+connections to the leader.
 """
 
 from __future__ import annotations

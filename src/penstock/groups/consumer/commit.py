@@ -61,7 +61,10 @@ def check_epoch(member: ConsumerMember, epoch: int) -> None:
     if epoch == member.epoch:
         return
     if member.classic is not None:
-        raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"The member is in generation {member.epoch}: rejoin.")
+        raise KafkaError(
+            ErrorCode.ILLEGAL_GENERATION,
+            f"The request's generation does not match the member's generation {member.epoch}: rejoin.",
+        )
     raise KafkaError(
         ErrorCode.STALE_MEMBER_EPOCH, f"The member is in epoch {member.epoch}: send a heartbeat, then retry."
     )

@@ -143,9 +143,15 @@ def after_unclean_shutdown(
     """Returns the records that remove the broker from every ISR and ELR after an unclean shutdown, because it may have
     lost records.
 
-    The broker stays eligible only for replicas that survive a power loss. Three conditions must hold: the topic
-    acknowledges records only once they are on disk; this rule has applied ever since a time at which all of the
-    replica's records were on disk (`synced`); the replica's directory is still there.
+    Exception: a replica that can't have lost an acknowledged record leaves only the ISR, and may be in the ELR. This
+    is so if three conditions hold:
+
+    1. The topic acknowledges records only once they are on disk.
+    2. Condition 1 has held ever since a time at which all of the replica's records were on disk (`synced`).
+    3. The replica's directory is still there (`directories`).
+
+    While eligible leader replicas are not enabled, the last in-sync replica stays in the ISR, unless an unclean
+    election replaces it.
     """
     keeps: dict[str, bool] = {}
     kept: list[tuple[TopicImage, int]] = []
@@ -262,7 +268,7 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _cordoned(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest) -> list[Any]:
-    """Returns the record for changed cordoned directories, which take no new replicas (KIP-1066)."""
+    """Returns the record that stores a changed set of cordoned directories, which take no new replicas (KIP-1066)."""
     cordoned = request.cordoned_log_dirs
     level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
     if level < CORDONED_SINCE or cordoned is None or set(cordoned) == set(broker.cordoned_log_dirs):

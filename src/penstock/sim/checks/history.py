@@ -196,7 +196,10 @@ class ClockJump:
 
 @dataclass(slots=True, eq=False)
 class TopicChange:
-    """A request that leaves a topic with `partitions` partitions: creates it, adds partitions, or deletes it (0)."""
+    """A request to create a topic, to add partitions to it, or to delete it.
+
+    `partitions` is the topic's number of partitions after the request: 0 if the request deletes the topic.
+    """
 
     topic: str
     partitions: int

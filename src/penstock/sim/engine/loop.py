@@ -328,7 +328,8 @@ class Timeline:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Runs the block as work in a thread of the process: blocking calls inside don't block the loop."""
+        """Runs the block as if in a worker thread of the simulated process: blocking calls inside of the block don't
+        block the process's event loop."""
         before, self.running = self.running, None
         try:
             yield

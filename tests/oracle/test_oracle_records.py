@@ -118,7 +118,7 @@ def test_batches_are_stored_with_the_codec_of_their_topic(peer: Peer, wanted: st
     """)
 
 
-def test_batches_with_unusual_timestamps_are_stored_with_kafkas_headers(peer: Peer) -> None:
+def test_batches_with_unusual_timestamps_are_stored_with_the_same_batch_header_as_in_kafka(peer: Peer) -> None:
     topic = peer.topic()
     send(peer, topic, build_batch([(5000, b"k", b"v", ()), (1000, b"k", b"v", ())]))
     send(peer, topic, build_batch([(-1, b"k", b"v", ())]))

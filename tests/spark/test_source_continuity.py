@@ -43,7 +43,7 @@ def test_every_known_partition_continues_or_is_reported_as_changed(
         )
 
 
-def test_topic_without_an_id_on_either_side_does_not_count_as_recreated() -> None:
+def test_topic_counts_as_recreated_only_if_both_offsets_have_its_id_and_the_ids_differ() -> None:
     with_id, without = StreamOffset({("t", 0): 1}, {"t": "A"}), StreamOffset({("t", 0): 1})
     assert made_again(with_id, without) == made_again(without, with_id) == set()
     assert made_again(with_id, StreamOffset({("t", 0): 1}, {"t": "B"})) == {"t"}

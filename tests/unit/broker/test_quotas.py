@@ -202,7 +202,7 @@ def test_a_batch_larger_than_the_windows_quota_passes_alone() -> None:
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
 
 
-def test_the_wait_for_exceeded_handler_time_is_at_most_one_sample() -> None:
+def test_the_throttle_time_for_the_request_quota_is_at_most_one_sample() -> None:
     enforced = quotas({((USER, "u"),): {"request_percentage": 10.0}})
     assert enforced.record_request(request(), 900_000_000) == 0
     assert enforced.record_request(request(), 200_000_000) == 1000

@@ -170,7 +170,7 @@ def large_cluster(*, well: bool) -> Facts:
 
 @pytest.mark.parametrize("well", [True, False])
 @pytest.mark.parametrize("partitions", [True, False])
-def test_status_fits_into_80_columns_and_omits_healthy_facts(
+def test_status_fits_into_80_columns_and_has_problem_columns_only_if_there_are_problems(
     well: bool, partitions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = large_cluster(well=well)

@@ -85,7 +85,7 @@ def test_unchanged_maps_are_shared_with_the_previous_image() -> None:
     assert second.version == first.version + 1
 
 
-def test_removing_a_topic_removes_its_configs_and_counts() -> None:
+def test_removing_a_topic_removes_everything_about_it_from_the_image() -> None:
     image = after(*topic("a.b", ID_A, 3), record(4, resource_type=2, resource_name="a.b", name="x", value="1"))
     gone = apply(image, [record(9, topic_id=ID_A)])
     assert gone == EMPTY_IMAGE.__class__(offset=gone.offset)

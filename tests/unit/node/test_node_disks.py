@@ -211,7 +211,7 @@ def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_o
     run(scenario)
 
 
-def test_the_limit_of_free_space_can_be_lowered_on_a_running_node() -> None:
+def test_the_minimum_free_space_can_be_lowered_on_a_running_node() -> None:
     async def scenario() -> None:
         user = Disks(penstock_log_dirs_min_free_bytes="1000000")
         disk = user.disk

@@ -142,7 +142,7 @@ def test_a_directory_of_a_zookeeper_cluster_is_reported_as_such() -> None:
         read_meta_properties(disk, "/a")
 
 
-def test_a_reserved_directory_id_is_not_formatted() -> None:
+def test_formatting_is_refused_if_a_voter_has_a_reserved_directory_id() -> None:
     disk = MemoryDisk()
     voters = (Voter(1, bytes(15) + b"\x01"), Voter(2, b"\x01" * 16))
     with pytest.raises(StorageError, match=r"AAAAAAAAAAAAAAAAAAAAAQ of node 1 is .* reserved: .* random-uuid"):

@@ -49,7 +49,7 @@ def test_a_partition_that_returns_before_the_next_request_is_not_removed() -> No
     assert ask(session, A, B) == ([A], [])
 
 
-def test_a_partition_that_leaves_before_it_is_named_again_is_removed_and_not_named() -> None:
+def test_a_partition_that_leaves_after_its_position_changed_is_removed_and_not_fetched() -> None:
     session = begun(A, B)
     session.mention(A)
     session.leave(A)

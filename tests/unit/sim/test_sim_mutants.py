@@ -59,7 +59,7 @@ def test_log_lines_and_invariants_are_left_alone() -> None:
     assert found(body("return a < b", name="__repr__")) == []
 
 
-def test_two_effects_change_places() -> None:
+def test_a_mutant_swaps_two_effects() -> None:
     assert texts(body("a.send()", "self.x = b"), "reordered-effect") == [body("self.x = b", "a.send()")]
 
 

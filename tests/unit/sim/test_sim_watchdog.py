@@ -19,7 +19,7 @@ async def endless() -> None:
     spin_for_ever()
 
 
-def test_a_turn_that_never_ends_is_stopped_and_named() -> None:
+def test_a_turn_that_never_ends_is_stopped_and_the_error_names_its_process_and_function() -> None:
     timeline = Timeline(Random(1))
     stuck = r"A turn of n1 at 2\.000 s has not ended .*test_sim_watchdog\.py:\d+ spin_for_ever, called from .* endless"
     with pytest.raises(EndlessTurnError, match=stuck), watched(timeline, cpu_s=0.05):

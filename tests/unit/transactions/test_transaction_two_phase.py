@@ -116,7 +116,7 @@ def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_prod
     assert driver.commit(third) == Answer(NONE, 1000, 3)
 
 
-def test_a_kept_transaction_can_only_be_ended() -> None:
+def test_partitions_of_a_kept_transaction_can_be_neither_added_nor_verified() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)

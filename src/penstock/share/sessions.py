@@ -26,6 +26,18 @@ class ShareSession:
     owner: object  # the connection
     epoch: int = 1  # of the next request
     partitions: dict[Slot, None] = field(default_factory=dict)
+    #: Partitions whose state on this node was not compared with the share coordinator's since the session has them.
+    unverified: dict[Slot, None] = field(default_factory=dict)
+
+    def add(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            if slot not in self.partitions:
+                self.partitions[slot] = self.unverified[slot] = None
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            self.partitions.pop(slot, None)
+            self.unverified.pop(slot, None)
 
     def rotated(self) -> list[Slot]:
         """Returns the session's partitions, beginning with another one at each request."""
@@ -70,9 +82,8 @@ class ShareSessions:
             session = self.next(group, member, epoch)
             if epoch == FINAL_EPOCH:
                 return session
-        session.partitions.update(dict.fromkeys(added))
-        for slot in forgotten:
-            session.partitions.pop(slot, None)
+        session.add(added)
+        session.forget(forgotten)
         return session
 
     def next(self, group: str, member: str, epoch: int) -> ShareSession:

@@ -1,7 +1,8 @@
 """Initialize, Read, Write and Delete ShareGroupState and ReadShareGroupStateSummary, for one share partition each.
 
 A write with an older leader epoch comes from a broker that no longer leads the partition, and one with an older state
-epoch from before the group's offsets were altered: both are fenced.
+epoch from before the group's offsets were altered: both are fenced. So is a write to a state that no leader has read:
+the writer has the state of a deleted group with the same id.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
     state = _state(shard, key, wanted.leader_epoch)
     if state.state_epoch > wanted.state_epoch:
         raise _fenced_state(state, wanted.state_epoch)
+    if state.leader_epoch == UNKNOWN_EPOCH:
+        raise KafkaError(
+            ErrorCode.FENCED_STATE_EPOCH, "The state was created after the writer's: load the share partition again."
+        )
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
     if state.updates < shard.updates_per_snapshot and wanted.state_epoch == state.state_epoch:

@@ -267,6 +267,34 @@ def test_a_share_group_is_listed_described_and_deleted(node: Broker, topic: str)
     run(scenario)
 
 
+async def delete(client: AsyncClient, topic: str) -> ErrorCode:
+    answer = await client.ask_coordinator(topic, DeleteGroupsRequest(groups_names=[topic]))
+    return ErrorCode(answer.results[0].error_code)
+
+
+async def reset(client: AsyncClient, topic: str) -> ErrorCode:
+    return await alter(client, topic, 0)
+
+
+@pytest.mark.parametrize("change", [delete, reset])
+def test_a_session_of_a_former_member_does_not_keep_the_replaced_state_of_its_group(
+    node: Broker, topic: str, change: Callable[[AsyncClient, str], Awaitable[ErrorCode]]
+) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, client_of(node) as former:
+            await configure(client, topic)
+            await produce(client, topic, *"abc")
+            await former.topic(topic)
+            async with consumer(node, topic) as member:
+                assert await settle(member, await take(member, 3)) == [ErrorCode.NONE]
+                assert not (await fetch(former, topic, topic, 0, member_id="former")).error_code
+            assert await change(client, topic) is ErrorCode.NONE
+            async with consumer(node, topic) as member:
+                assert values(await take(member, 3)) == list("abc")
+
+    run(scenario)
+
+
 def test_deleted_records_are_not_delivered(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:

@@ -60,6 +60,7 @@ def test_unknown_partitions_are_refused() -> None:
 def test_writes_are_merged_and_records_before_the_start_are_forgotten() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1), StateBatch(12, 14, AVAILABLE, 2))
     write(driver, StateBatch(13, 13, ACKNOWLEDGED, 2), start=5)
     assert read(driver).batches == (
@@ -73,6 +74,7 @@ def test_writes_are_merged_and_records_before_the_start_are_forgotten() -> None:
 def test_a_late_write_does_not_bring_back_a_record_that_is_done() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, StateBatch(0, 3, ACKNOWLEDGED, 1), start=0)
     write(driver, start=2)
     write(driver, StateBatch(0, 5, AVAILABLE, 1), start=0)
@@ -82,6 +84,7 @@ def test_a_late_write_does_not_bring_back_a_record_that_is_done() -> None:
 def test_a_new_leader_fences_the_writes_of_the_earlier_one() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, leader_epoch=3)
     read(driver, leader_epoch=4)
     assert refusal(write, driver, leader_epoch=3) is ErrorCode.FENCED_LEADER_EPOCH
@@ -92,6 +95,7 @@ def test_a_new_leader_fences_the_writes_of_the_earlier_one() -> None:
 def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
     initialize(driver, state_epoch=2, start_offset=4)
     assert refusal(write, driver, StateBatch(0, 9, ACKNOWLEDGED, 1)) is ErrorCode.FENCED_STATE_EPOCH
@@ -99,9 +103,21 @@ def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
     assert read(driver) == Read(2, 4, ())
 
 
+def test_a_leader_with_the_state_of_a_deleted_group_can_not_write_to_the_state_of_its_successor() -> None:
+    driver = StateDriver()
+    initialize(driver)
+    read(driver)
+    driver.run(lambda shard, turn: state_requests.delete(shard, turn, KEY))
+    initialize(driver)
+    assert refusal(write, driver, StateBatch(0, 9, ACKNOWLEDGED, 1), start=10) is ErrorCode.FENCED_STATE_EPOCH
+    assert read(driver) == Read(1, -1, ())
+    write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
+
+
 def test_a_repeated_initialization_keeps_the_state() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
     initialize(driver)
     assert read(driver).batches == ((0, 9, ACKNOWLEDGED, 1),)
@@ -110,6 +126,7 @@ def test_a_repeated_initialization_keeps_the_state() -> None:
 def test_a_deleted_state_is_gone_after_a_load() -> None:
     driver = StateDriver()
     initialize(driver)
+    read(driver)
     write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
     driver.run(lambda shard, turn: state_requests.delete(shard, turn, KEY))
     assert not driver.shard.states
@@ -142,6 +159,7 @@ def test_a_replay_restores_the_state_also_from_the_last_snapshot(
 ) -> None:
     driver = StateDriver(updates_per_snapshot)
     initialize(driver)
+    read(driver)
     expected: dict[int, tuple[RecordState, int]] = {}
     for first, size, state, count in writes:
         write(driver, StateBatch(first, first + size, state, count))
@@ -164,6 +182,7 @@ def test_a_quiet_partition_does_not_keep_the_log_from_being_pruned() -> None:
     other = KEY._replace(partition=1)
     driver.run(lambda shard, turn: state_requests.initialize(shard, turn, other, 1, 0))
     initialize(driver)
+    read(driver)
     for offset in range(COLD_AFTER_RECORDS + 1):
         write(driver, StateBatch(offset, offset, ACKNOWLEDGED, 1), start=offset)
     assert driver.shard.redundant_before() == 0

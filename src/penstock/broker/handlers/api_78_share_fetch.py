@@ -102,11 +102,14 @@ async def _fetch(
     denies = broker.fetch_policy.leader_consumer(ctx).denies
     answers = {slot: PartitionData(partition_index=slot[1]) for slot in asked if slot in session.partitions}
     opened = []
+    unverified = await shares.verify(session)
     for slot in session.rotated():
         topic = broker.metadata.image.topics_by_id.get(slot[0])
         try:
             if topic is not None and denies is not None and denies(topic.name):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL.")
+            if slot in unverified:
+                raise unverified[slot]
             opened.append(shares.open(ShareKey(session.group, *slot)))
         except KafkaError as error:
             answers[slot] = PartitionData(partition_index=slot[1], error_code=error.code, error_message=error.message)

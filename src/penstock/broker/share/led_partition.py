@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.partition import SharePartition, Transition, Wish
-from penstock.share.state_requests import Write
+from penstock.share.state_requests import UNKNOWN_EPOCH, Write
 from penstock.share.states import AcknowledgedRange, Acquired, FetchedBatch, StateBatch
 from penstock.share.stored_state import UNKNOWN_OFFSET
 
@@ -130,6 +130,19 @@ class LedSharePartition:
         self.state = SharePartition(start, read.batches)
         self.state.log_start_moved(log.log_start_offset)
         self.wake()
+
+    async def verify(self) -> None:
+        """Drops the state if the share coordinator's state was deleted, created again or altered since it was loaded.
+
+        Raises KafkaError if the share coordinator does not answer.
+        """
+        state = self.state
+        if state is None:
+            return  # it loads, or is closed
+        stored = await self._persister.summary(self.key, self.leader_epoch)
+        # A state that was created again has no leader epoch until a leader reads it.
+        if self.state is state and (stored.leader_epoch == UNKNOWN_EPOCH or stored.state_epoch != self._state_epoch):
+            self.close(KafkaError(ErrorCode.FENCED_STATE_EPOCH, "The group's state was replaced: fetch again."))
 
     def close(self, error: KafkaError) -> None:
         """Drops the state: the partition has left this node, a newer leader or altered offsets fenced it, or it could

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.broker.requests.slices import SLICE_PARTITIONS, starts
 from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.group_settings import ShareSettings, share_settings
-from penstock.share.sessions import ShareSession, ShareSessions
+from penstock.share.sessions import ShareSession, ShareSessions, Slot
 from penstock.share.state_journal import ShareKey
 
 if TYPE_CHECKING:
@@ -114,6 +116,28 @@ class SharePartitions:
         self._of_group.setdefault(key.group, {})[key] = None
         led.load()
         return led
+
+    async def verify(self, session: ShareSession) -> dict[Slot, KafkaError]:
+        """Drops states that are older than the share coordinator's, of partitions that are new in the session.
+
+        A group may have been deleted, or its offsets altered, while a session of a former member kept the state in use.
+        Returns the errors of partitions whose coordinator does not answer: they are verified by the next request.
+        """
+        errors: dict[Slot, KafkaError] = {}
+
+        async def one(slot: Slot) -> None:
+            led = self._led.get(ShareKey(session.group, *slot))
+            try:
+                if led is not None:
+                    await led.verify()
+                session.unverified.pop(slot, None)
+            except KafkaError as error:
+                errors[slot] = error
+
+        waiting = list(session.unverified)
+        for first in starts(len(waiting)):
+            await asyncio.gather(*map(one, waiting[first : first + SLICE_PARTITIONS]))
+        return errors
 
     def _closed(self, led: LedSharePartition) -> None:
         if self._led.get(led.key) is led:

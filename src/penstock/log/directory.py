@@ -229,6 +229,11 @@ class LogDir:
         names = [name for name in self.disk.listdir(self.path) if parse_log_name(name)]
         return [name for name in names if self.disk.is_dir(self.file(name))]
 
+    def has_records(self, name: str) -> bool:
+        """True if a segment in the subdirectory `name` is not empty."""
+        path = self.file(name)
+        return any(self.disk.size(f"{path}/{each}") for each in self.disk.listdir(path) if each.endswith(".log"))
+
     def remove_leftovers(self) -> None:
         """Removes directories of deleted logs and half-written checkpoint files that a crash left behind."""
         for name in self.disk.listdir(self.path):

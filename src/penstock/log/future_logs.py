@@ -105,6 +105,9 @@ class FutureLogs:
         self._by_key: dict[TopicPartition, FutureLog] = {}
         #: Future logs without a current log: the metadata decides about them.
         self.orphans: dict[TopicPartition, Leftover] = {}
+        #: Old logs that were not renamed yet, by path, and those of them whose renaming is tried again.
+        self._retiring: dict[str, Retired] = {}
+        self._postponed: list[Retired] = []
 
     def __iter__(self) -> Iterator[FutureLog]:
         return iter(list(self._by_key.values()))
@@ -137,6 +140,11 @@ class FutureLogs:
         check(not current.is_moving, "a log has one future log at most")
         disk = logs.disk
         name = f"{current.topic}-{current.partition}"
+        if directory.file(name) in self._retiring:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{directory.file(name)}, the old log of a move, is not removed yet: ask again in a few seconds.",
+            )
         if disk.exists(directory.file(name)):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -221,12 +229,13 @@ class FutureLogs:
         future.note_prepared(start)
 
     def _write_moved_mark(self, current: Log, log: Log) -> None:
-        """Writes the moved mark into the copy's directory. It names the directory of the current log, and offline
-        directories that may still hold older logs of the partition."""
+        """Writes the moved mark into the copy's directory. It names the directory of the current log, and directories
+        that may still hold older logs of the partition: offline ones, and those of old logs that wait for removal."""
         disk, dirs = self._logs.disk, self._logs.dirs
         old = moved_mark.read(disk, current.path)
         if old:
-            old -= {each.directory_id for each in dirs if not each.offline}
+            waiting = {each.directory for each in list(self._retiring.values()) if each.log is current}
+            old -= {each.directory_id for each in dirs if not each.offline and each not in waiting}
             moved_mark.write(disk, current.path, old)
         moved_mark.write(disk, log.path, old | {dirs.of(current).directory_id})
 
@@ -248,6 +257,7 @@ class FutureLogs:
         except OSError as error:
             raise log.health.failed(error) from error
         retired = Retired(current, source, current.path, list(current.segments))
+        self._retiring[retired.path] = retired
         self.detach(future)
         _take_over(current, log, path)
         logs.relocated(current, source)
@@ -256,28 +266,81 @@ class FutureLogs:
     async def retire(self, retired: Retired) -> None:
         """Renames the old log for removal, once the new log's name is on disk. Readers keep the old segments.
 
-        If this fails, the next start finishes it.
+        After a lack of descriptors or memory, `retire_postponed` tries again. After another error, the next start
+        finishes it.
         """
-        logs, log = self._logs, retired.log
-        disk, target, path = logs.disk, logs.dirs.of(log), log.path
+        logs = self._logs
+        target, path = logs.dirs.of(retired.log), retired.log.path
+        if not await self._sync_new_name(retired.log, target):
+            if self._is_retiring(retired) and not target.offline:
+                self._postponed.append(retired)
+            return
+        if not self._is_retiring(retired):
+            return  # the log was deleted meanwhile, and the old log with it; another log may have its name
+        self._rename_old(retired, DELETE_SUFFIX)
+        if self._is_retiring(retired):
+            if not retired.directory.offline:
+                self._postponed.append(retired)
+            return
+        await self._forget_source(retired, path)
+
+    async def retire_postponed(self) -> None:
+        """Tries again to rename the old logs that `retire` could not rename for lack of descriptors or memory."""
+        postponed, self._postponed = self._postponed, []
+        for retired in postponed:
+            if self._is_retiring(retired):
+                await self.retire(retired)
+
+    def put_old_aside(self, log: Log, suffix: str) -> None:
+        """Renames the old logs of `log` that still wait in `retire`, because `log` itself is put aside now."""
+        for retired in [each for each in self._retiring.values() if each.log is log]:
+            self._rename_old(retired, suffix)
+            self._retiring.pop(retired.path, None)
+
+    def _is_retiring(self, retired: Retired) -> bool:
+        return self._retiring.get(retired.path) is retired
+
+    async def _sync_new_name(self, log: Log, target: LogDir) -> bool:
+        logs = self._logs
         try:
-            await disk.run(disk.sync_dir, target.path)
+            await logs.disk.run(logs.disk.sync_dir, target.path)
         except OSError as error:
             logs.take_offline(target, error)
-            return
+            return False
         if not await logs.save_checkpoints([target]):
-            return
+            return False
         await log.durability.old_path_released()
-        aside = logs.aside(retired.directory, f"{log.topic}-{log.partition}", DELETE_SUFFIX)
+        return True
+
+    def _rename_old(self, retired: Retired, suffix: str) -> None:
+        """Renames the old log, unless its directory is offline. It is still retiring if that fails."""
+        logs, log = self._logs, retired.log
+        if retired.directory.offline:
+            return
+        aside = logs.aside(retired.directory, f"{log.topic}-{log.partition}", suffix)
         try:
-            disk.rename(retired.path, aside)
+            logs.disk.rename(retired.path, aside)
+        except OSError as error:
+            logs.take_offline(retired.directory, error)
+            return
+        del self._retiring[retired.path]
+        for segment in retired.segments:
+            segment.moved_to(aside)
+        if suffix == DELETE_SUFFIX:
+            logs.removal.add_directory(aside, log.config.file_delete_delay_ms, retired.segments)
+        else:
             for segment in retired.segments:
-                segment.moved_to(aside)
+                segment.close()
+
+    async def _forget_source(self, retired: Retired, path: str) -> None:
+        """Removes the old log's directory from the moved mark and the checkpoints, once the old name is gone on
+        disk."""
+        logs, log, disk = self._logs, retired.log, self._logs.disk
+        try:
             await disk.run(disk.sync_dir, retired.directory.path)
         except OSError as error:
             logs.take_offline(retired.directory, error)
             return
-        logs.removal.add_directory(aside, log.config.file_delete_delay_ms, retired.segments)
         await logs.save_checkpoints([retired.directory])
         if logs.get(log.topic, log.partition) is log and log.path == path:
             try:

@@ -59,7 +59,7 @@ class Maintenance:
             ("checkpoints", self.checkpoints, every.checkpoint_ms, every.checkpoint_ms),
             ("producer expiry", self.expiry, every.producer_expiration_check_ms, every.producer_expiration_check_ms),
             ("timed flush", self.timed_flush, every.flush_check_ms, every.flush_check_ms),
-            ("removal", self._logs.removal.run, every.removal_ms, every.removal_ms),
+            ("removal", self.removal, every.removal_ms, every.removal_ms),
         ]
         if self.cleaner is not None:
             jobs.append(("compaction", self.cleaner.run, every.cleaner_backoff_ms, every.cleaner_backoff_ms))
@@ -93,6 +93,10 @@ class Maintenance:
 
     async def checkpoints(self) -> None:
         await self._logs.save_checkpoints()
+
+    async def removal(self) -> None:
+        await self._logs.futures.retire_postponed()
+        await self._logs.removal.run()
 
     async def expiry(self) -> None:
         self._logs.expire_producers()

@@ -299,6 +299,7 @@ class LogManager:
             if directory.remembers((topic, partition)):
                 # Removes lines of a deleted log: after a crash they would be taken for the new log's.
                 directory.write_checkpoints(self._checkpoints(directory))
+            self._clear_name(directory, f"{topic}-{partition}")
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
             if topic_id != ZERO_UUID:
@@ -345,6 +346,19 @@ class LogManager:
             self.disk.rename(path, self.aside(directory, name, STRAY_SUFFIX))
         del self.corruptions[key]
 
+    def _clear_name(self, directory: LogDir, name: str) -> None:
+        """Renames a directory that has the name of a new log, such as one whose renaming failed when its log was
+        deleted: else the new log would take over its files."""
+        path = directory.file(name)
+        if not self.disk.exists(path):
+            return
+        suffix = STRAY_SUFFIX if directory.has_records(name) else DELETE_SUFFIX
+        target = self.aside(directory, name, suffix)
+        logger.warning("%s is in the way of a new log and renamed to %s", path, target)
+        self.disk.rename(path, target)
+        if suffix == DELETE_SUFFIX:
+            self.removal.add_directory(target, 0)
+
     def aside(self, directory: LogDir, name: str, suffix: str) -> str:
         unique = self.environment.random.randbytes(16).hex()
         room = 255 - len(unique) - len(suffix) - 1
@@ -367,6 +381,7 @@ class LogManager:
             self.futures.drop(future)
         self._unregister(log)
         log.close()
+        self.futures.put_old_aside(log, suffix)
         directory = self.dirs.of(log)
         if directory.offline:
             return

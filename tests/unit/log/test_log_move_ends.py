@@ -1,0 +1,146 @@
+"""The old log of a move is removed last: topics that are deleted and created again meanwhile, and shortages."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from log_harness import TOPIC_ID, offsets, produce, run
+from move_harness import SMALL, A, B, C, copied, directories, fill, log_in_a, move, names, swapped
+
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.log.directory import DELETE_SUFFIX, STRAY_SUFFIX
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.protocol.errors import KafkaError
+
+OTHER_ID = bytes(range(1, 17))
+
+
+def made_again_in_a(logs: LogManager) -> Log:
+    return logs.create("t", OTHER_ID, 0, SMALL, directory_id=logs.dirs[0].directory_id)
+
+
+def short_of_descriptors(disk: MemoryDisk, short: str) -> Callable[[], None]:
+    """Makes each sync of the directory fail for lack of descriptors, until the returned function is called."""
+    sync = disk.sync_dir
+
+    def fail(path: str) -> None:
+        if path == short:
+            raise DiskError(errno.EMFILE, "too many open files", path)
+        sync(path)
+
+    disk.sync_dir = fail  # type: ignore[method-assign]
+
+    def enough() -> None:
+        disk.sync_dir = sync  # type: ignore[method-assign]
+
+    return enough
+
+
+def reopened(logs: LogManager, count: int = 2) -> LogManager:
+    """Opens the logs again after a crash of the process."""
+    logs.abandon()
+    return directories(logs.disk, count=count)  # type: ignore[arg-type]
+
+
+def moved_without_removal(disk: MemoryDisk, count: int = 2) -> tuple[LogManager, Log, Callable[[], None]]:
+    """Moves a log from A to B, where the removal of the old log has to wait."""
+    logs = directories(disk, count=count)
+    log = log_in_a(logs)
+    fill(log)
+    retired = run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+    enough = short_of_descriptors(disk, B)
+    run(logs.futures.retire(retired))
+    assert not logs.dirs[1].offline
+    assert names(logs, A) == ["t-0"]
+    return logs, log, enough
+
+
+@pytest.mark.parametrize("put_aside", [LogManager.delete, LogManager.set_stray])
+def test_a_log_created_again_before_the_old_log_of_a_move_is_removed_keeps_its_records(
+    put_aside: Callable[[LogManager, str, int], None],
+) -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    retired = run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+    put_aside(logs, "t", 0)
+    new = made_again_in_a(logs)
+    produce(new, 3)
+    run(logs.futures.retire(retired))
+    assert "t-0" in names(logs, A)
+    found = reopened(logs).get("t", 0)
+    assert found is not None
+    assert (found.topic_id, offsets(found)) == (OTHER_ID, [0, 1, 2])
+
+
+def test_a_new_log_takes_over_nothing_of_a_directory_with_its_name() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    fill(log_in_a(logs))
+    rename = disk.rename
+
+    def fail(old: str, new: str) -> None:
+        raise DiskError(errno.ENOMEM, "out of memory", old)
+
+    disk.rename = fail  # type: ignore[method-assign]
+    logs.delete("t", 0)
+    disk.rename = rename  # type: ignore[method-assign]
+    assert names(logs, A) == ["t-0"]
+    produce(made_again_in_a(logs), 3)
+    [_, aside] = names(logs, A)
+    assert aside.endswith(STRAY_SUFFIX), "no code decided that its records may go"
+    found = reopened(logs).get("t", 0)
+    assert found is not None
+    assert offsets(found) == [0, 1, 2]
+
+
+def test_a_directory_without_records_is_removed_when_its_log_is_created() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    disk.mkdir(f"{A}/t-0")
+    disk.write_new(f"{A}/t-0/00000000000000000000.log", b"")
+    made_again_in_a(logs)
+    run(logs.removal.run())
+    assert names(logs, A) == ["t-0"]
+
+
+def test_the_old_log_is_removed_after_a_shortage_of_descriptors() -> None:
+    logs, log, enough = moved_without_removal(MemoryDisk())
+    with pytest.raises(KafkaError, match="not removed yet"):
+        logs.futures.create(log, logs.dirs[0])
+    run(logs.futures.retire_postponed())
+    assert names(logs, A) == ["t-0"], "still short of descriptors"
+    enough()
+    run(logs.futures.retire_postponed())
+    [old] = names(logs, A)
+    assert old.endswith(DELETE_SUFFIX)
+    move(logs, log, slot=0)
+    assert log.log_dir == A
+
+
+def test_a_log_created_again_after_a_shortage_has_no_records_of_the_deleted_one() -> None:
+    logs, _, enough = moved_without_removal(MemoryDisk())
+    logs.delete("t", 0)
+    produce(made_again_in_a(logs), 2)
+    enough()
+    run(logs.futures.retire_postponed())
+    found = reopened(logs).get("t", 0)
+    assert found is not None
+    assert (found.log_dir, offsets(found)) == (A, [0, 1])
+
+
+def test_a_log_moved_on_during_a_shortage_is_found_once_after_a_crash() -> None:
+    logs, log, enough = moved_without_removal(MemoryDisk(), count=3)
+    enough()
+    end = log.log_end_offset
+    future = logs.futures.create(log, logs.dirs[2])
+    run(copied(future))
+    run(swapped(logs, future))
+    assert [names(logs, each) for each in (A, B, C)] == [["t-0"]] * 3
+    found = reopened(logs, count=3).get("t", 0)
+    assert found is not None
+    assert (found.log_dir, found.topic_id, found.log_end_offset) == (C, TOPIC_ID, end)

@@ -3,12 +3,13 @@
     ShareFetch 0    a new session, without acknowledgements         1, 2, 3 …    the next request of the session
     ShareFetch or ShareAcknowledge -1    the last request: the session ends and everything that it holds is released
 
-A session belongs to the connection on which it began and ends with it. The number of sessions is limited.
+A session belongs to the connection on which it began and ends with it. The number of sessions is limited, and so are
+the partitions of one session and of all sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -16,6 +17,9 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 FIRST_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = 0x7FFFFFFF
+#: The partitions of one session, and of all sessions of a node: a client can name partitions that do not exist.
+MAX_SESSION_PARTITIONS = 10_000
+MAX_PARTITIONS = 200_000
 Slot = tuple[bytes, int]  # topic id, partition
 
 
@@ -49,13 +53,14 @@ class ShareSession:
 
 
 class ShareSessions:
-    __slots__ = ("_by_member", "_by_owner", "_of_group", "most")
+    __slots__ = ("_by_member", "_by_owner", "_of_group", "_partitions", "most")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self._by_member: dict[tuple[str, str], ShareSession] = {}
         self._by_owner: dict[object, dict[tuple[str, str], None]] = {}
         self._of_group: dict[str, int] = {}
+        self._partitions = 0  # of all sessions
 
     def __len__(self) -> int:
         return len(self._by_member)
@@ -66,7 +71,7 @@ class ShareSessions:
         member: str,
         epoch: int,
         owner: object,
-        added: Iterable[Slot],
+        added: Collection[Slot],
         forgotten: Iterable[Slot],
         *,
         acknowledges: bool,
@@ -77,14 +82,37 @@ class ShareSessions:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "A new share session can't acknowledge records: fetch them first."
                 )
+            self._check_room({}, added)
             session = self._create(group, member, owner)
         else:
+            if epoch != FINAL_EPOCH and (current := self._by_member.get((group, member))) is not None:
+                self._check_room(current.partitions, added)
             session = self.next(group, member, epoch)
             if epoch == FINAL_EPOCH:
                 return session
+        before = len(session.partitions)
         session.add(added)
-        session.forget(forgotten)
+        self._partitions += len(session.partitions) - before
+        self.forget(session, forgotten)
         return session
+
+    def _check_room(self, present: Collection[Slot], added: Collection[Slot]) -> None:
+        more = sum(slot not in present for slot in added)
+        if len(present) + more > MAX_SESSION_PARTITIONS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"The share session would have more than {MAX_SESSION_PARTITIONS} partitions: start more consumers.",
+            )
+        if more and self._partitions + more > MAX_PARTITIONS:
+            raise KafkaError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+                f"The share sessions of this node would have more than {MAX_PARTITIONS} partitions: stop consumers.",
+            )
+
+    def forget(self, session: ShareSession, slots: Iterable[Slot]) -> None:
+        before = len(session.partitions)
+        session.forget(slots)
+        self._partitions -= before - len(session.partitions)
 
     def next(self, group: str, member: str, epoch: int) -> ShareSession:
         """Returns the session of a request and advances its epoch. Raises KafkaError for an unexpected epoch."""
@@ -123,6 +151,7 @@ class ShareSessions:
         session = self._by_member.pop((group, member), None)
         if session is None:
             return None
+        self._partitions -= len(session.partitions)
         owned = self._by_owner[session.owner]
         del owned[group, member]
         if not owned:

@@ -276,6 +276,25 @@ async def reset(client: AsyncClient, topic: str) -> ErrorCode:
     return await alter(client, topic, 0)
 
 
+def test_a_partition_that_is_altered_twice_or_to_a_negative_offset_is_refused(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await produce(client, topic, *"abc")
+            assert await alter(client, topic, -5) is ErrorCode.INVALID_REQUEST
+            parts = [
+                altering.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=2 - each // 2000)
+                for each in range(4000)
+            ]
+            wanted = altering.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=parts)
+            request = altering.AlterShareGroupOffsetsRequest(group_id=topic, topics=[wanted])
+            answer = await client.ask_coordinator(topic, request)
+            codes = [ErrorCode(each.error_code) for each in answer.responses[0].partitions]
+            assert codes == [ErrorCode.NONE] + [ErrorCode.INVALID_REQUEST] * 3999
+            assert (await offset_of(client, topic)).start_offset == 2
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("change", [delete, reset])
 def test_a_session_of_a_former_member_does_not_keep_the_replaced_state_of_its_group(
     node: Broker, topic: str, change: Callable[[AsyncClient, str], Awaitable[ErrorCode]]
@@ -381,6 +400,29 @@ def test_sessions_refuse_wrong_epochs_and_their_number_is_limited(node: Broker, 
             assert ErrorCode(full.error_code) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
             assert not (await fetch(client, topic, topic, -1)).error_code
             assert not (await fetch(client, topic, topic, 0, member_id="one less")).error_code
+
+    run(scenario)
+
+
+def test_unknown_partitions_do_not_fill_a_session(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await client.topic(topic)
+
+            async def ask(epoch: int, count: int) -> Any:
+                parts = [fetching.FetchPartition(partition_index=1 + each) for each in range(count)]
+                wanted = fetching.FetchTopic(topic_id=client.cluster.topic_id(topic), partitions=parts)
+                request = fetching.ShareFetchRequest(
+                    group_id=topic, member_id="m", share_session_epoch=epoch, max_records=10, topics=[wanted]
+                )
+                return await client.request(request, channel="share")
+
+            first = await ask(0, 3000)
+            codes = {ErrorCode(each.error_code) for each in first.responses[0].partitions}
+            assert (codes, len(first.responses[0].partitions)) == ({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}, 3000)
+            assert len((await ask(1, 0)).responses[0].partitions) == 1000
+            assert ErrorCode((await ask(2, 10_001)).error_code) is ErrorCode.INVALID_REQUEST
+            assert not (await ask(2, 0)).error_code
 
     run(scenario)
 

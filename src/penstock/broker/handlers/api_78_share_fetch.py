@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of, watch_connection
 from penstock.broker.handlers.share_offsets import check_enabled
+from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.broker.share.share_fetch import Delivery, ShareFetching, ShareWish
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_78_share_fetch import (
@@ -25,7 +26,7 @@ from penstock.protocol.messages.api_78_share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from penstock.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ShareSession, Slot
+from penstock.share.sessions import FINAL_EPOCH, FIRST_EPOCH, MAX_SESSION_PARTITIONS, ShareSession, Slot
 from penstock.share.state_journal import ShareKey
 from penstock.share.states import AcquireMode
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
 
+#: Partitions that do not exist, for which a session waits: the metadata of this node may be older than the client's.
+#: More of them are answered once and leave the session.
+MAX_UNKNOWN = 1000
+UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 MAX_RECORDS = 10_000  # upper limit of a request's max_records; the client then polls again
 
 
@@ -47,6 +52,10 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
     check_enabled(broker)
     group, member = member_of(request)
     _check(request)
+    if sum(len(topic.partitions) for topic in request.topics) > MAX_SESSION_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_SESSION_PARTITIONS} partitions: send fewer."
+        )
     shares = broker.share_partitions
     acknowledged = {
         (topic.topic_id, each.partition_index): each.acknowledgement_batches
@@ -76,7 +85,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
     elif request.max_records > 0:
         answers = await _fetch(broker, ctx, request, session, asked)
     await acknowledgements.written()
-    return _response(broker, ctx, group, answers, acknowledgements)
+    return await _response(broker, ctx, group, answers, acknowledgements)
 
 
 def _check(request: ShareFetchRequest) -> None:
@@ -103,7 +112,10 @@ async def _fetch(
     answers = {slot: PartitionData(partition_index=slot[1]) for slot in asked if slot in session.partitions}
     opened = []
     unverified = await shares.verify(session)
-    for slot in session.rotated():
+    unknown = []
+    for count, slot in enumerate(session.rotated(), 1):
+        if count % SLICE_PARTITIONS == 0:
+            await broker.slices.turn()
         topic = broker.metadata.image.topics_by_id.get(slot[0])
         try:
             if topic is not None and denies is not None and denies(topic.name):
@@ -113,6 +125,9 @@ async def _fetch(
             opened.append(shares.open(ShareKey(session.group, *slot)))
         except KafkaError as error:
             answers[slot] = PartitionData(partition_index=slot[1], error_code=error.code, error_message=error.message)
+            if error.code in UNKNOWN:
+                unknown.append(slot)
+    shares.sessions.forget(session, unknown[MAX_UNKNOWN:])
     wish = ShareWish(
         member=session.member,
         max_wait_ms=0 if any(answer.error_code for answer in answers.values()) else request.max_wait_ms,
@@ -147,7 +162,7 @@ def _partition(delivery: Delivery) -> PartitionData:
     )
 
 
-def _response(
+async def _response(
     broker: Broker,
     ctx: RequestContext,
     group: str,
@@ -162,7 +177,9 @@ def _response(
     hints = LeaderHints(broker, ctx)
     topics: dict[bytes, ShareFetchableTopicResponse] = {}
     size = 0
-    for (topic_id, index), answer in answers.items():
+    for count, ((topic_id, index), answer) in enumerate(answers.items(), 1):
+        if count % SLICE_PARTITIONS == 0:
+            await broker.slices.turn()
         if not HINTED.isdisjoint((answer.error_code, answer.acknowledge_error_code)):
             leader = hints.leader_of(topic_id, index)
             if leader is not None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.broker.coordinators.runtime import committed
+from penstock.broker.requests.slices import SLICE_PARTITIONS, starts
 from penstock.groups import share_requests
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_91_alter_share_group_offsets import (
@@ -43,6 +44,8 @@ async def _handle(
     image = broker.metadata.image
     responses = []
     wanted: list[tuple[ShareKey, int, AlterShareGroupOffsetsResponsePartition]] = []
+    seen: set[ShareKey] = set()
+    count = 0
     for asked in request.topics:
         topic = image.topics.get(asked.topic_name)
         response = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
@@ -50,12 +53,22 @@ async def _handle(
         for partition in asked.partitions:
             result = AlterShareGroupOffsetsResponsePartition(partition_index=partition.partition_index)
             response.partitions.append(result)
+            count += 1
+            if count % SLICE_PARTITIONS == 0:
+                await broker.slices.turn()
             if topic is None or partition.partition_index not in topic.partitions:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.error_message = "The topic or partition does not exist: check its name."
                 continue
             response.topic_id = topic.topic_id
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
+            if key in seen or partition.start_offset < 0:
+                result.error_code = ErrorCode.INVALID_REQUEST
+                result.error_message = (
+                    "The offset is negative, or the partition is named twice: give one offset of 0 or more."
+                )
+                continue
+            seen.add(key)
             wanted.append((key, partition.start_offset, result))
     await _alter(broker, group_id, wanted)
     return AlterShareGroupOffsetsResponse(responses=responses)
@@ -64,9 +77,10 @@ async def _handle(
 async def _alter(
     broker: Broker, group_id: str, wanted: list[tuple[ShareKey, int, AlterShareGroupOffsetsResponsePartition]]
 ) -> None:
-    slots: dict[bytes, frozenset[int]] = {}
+    indexes: dict[bytes, set[int]] = {}
     for key, _, _ in wanted:
-        slots[key.topic_id] = slots.get(key.topic_id, frozenset()) | {key.partition}
+        indexes.setdefault(key.topic_id, set()).add(key.partition)
+    slots = {topic_id: frozenset(some) for topic_id, some in indexes.items()}
     coordinator = broker.groups.coordinator(group_id)
     epoch = await committed(
         coordinator.run(lambda shard, turn: share_requests.begin_alter(shard, turn, group_id, slots))
@@ -78,6 +92,7 @@ async def _alter(
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
 
-    await asyncio.gather(*(one(*each) for each in wanted))
+    for first in starts(len(wanted)):
+        await asyncio.gather(*(one(*each) for each in wanted[first : first + SLICE_PARTITIONS]))
     done = [(key.topic_id, key.partition) for key, _, result in wanted if not result.error_code]
     await committed(coordinator.run(lambda shard, turn: share_requests.states_initialized(shard, turn, group_id, done)))

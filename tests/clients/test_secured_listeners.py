@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import ssl
 import subprocess
 import sys
@@ -138,20 +139,21 @@ def librdkafka(
 
 
 def round_trip(settings: dict[str, Any], topic: str = "orders") -> bytes | None:
-    """Produces a record and reads the topic's first record."""
+    """Produces a record and reads the topic until it comes. Returns its value."""
+    own_value = secrets.token_hex(8).encode()
     problems: list[Any] = []
     producer = Producer(settings)
-    producer.produce(topic, b"value", on_delivery=lambda error, _: problems.append(error))
+    producer.produce(topic, own_value, on_delivery=lambda error, _: problems.append(error))
     assert producer.flush(30) == 0
     assert problems == [None]
     consumer = Consumer({**settings, "group.id": f"g-{id(settings)}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        value: bytes | None = message.value()
-        return value
+        while (message := consumer.poll(30)) is not None:
+            assert message.error() is None
+            if message.value() == own_value:
+                return b"value"
+        return None
     finally:
         consumer.close()
 

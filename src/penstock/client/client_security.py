@@ -71,7 +71,8 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
         raise ClientSecurityError(f"security.protocol is {protocol}: use {', '.join(PROTOCOLS)}.")
-    asked = sorted(name for name in properties if name in _SASL)
+    # A mechanism alone protects nothing, and existing Spark jobs name one without SASL.
+    asked = sorted(name for name in properties if name in _SASL - {"sasl.mechanism", "sasl.mechanisms"})
     if asked and not protocol.startswith("SASL"):
         raise ClientSecurityError(f"{asked[0]} has no effect with security.protocol={protocol}: use SASL_SSL.")
     asked = sorted(name for name in properties if name in _TLS)

@@ -255,9 +255,10 @@ class LimitedLog:
         self._time = time
         self._kinds: dict[str, tuple[float, int]] = {}
 
-    def info(self, kind: str, message: str) -> None:
+    def info(self, kind: str, message: Callable[[], str]) -> None:
+        """Logs the message, which is made only if it is shown."""
         if self._shows(kind):
-            self._logger.info("%s", message)
+            self._logger.info("%s", message())
 
     def warning(self, kind: str, message: str) -> None:
         if self._shows(kind):

@@ -22,6 +22,8 @@ _VERSIONS = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
+#: The suites of TLS 1.3 that OpenSSL enables.
+_SUITES_OF_1_3 = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"})
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -198,9 +200,9 @@ def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material:
         raise TlsError(f"ssl.enabled.protocols has {', '.join(unknown)}: use TLSv1.2, TLSv1.3 or both.")
     versions = sorted(_VERSIONS[name] for name in names)
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
-    ciphers = properties.get("ssl.cipher.suites", "").strip()
+    ciphers = [each.strip() for each in properties.get("ssl.cipher.suites", "").split(",") if each.strip()]
     if ciphers:
-        _set_ciphers(context, [each.strip() for each in ciphers.split(",")])
+        _set_ciphers(context, ciphers)
     if material.trusted:
         try:
             context.load_verify_locations(cadata=material.trusted)
@@ -211,20 +213,30 @@ def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material:
 
 
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
-    """Sets the cipher suites; Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) and OpenSSL's are accepted."""
-    translated = [
-        name.removeprefix("TLS_").replace("_WITH_", "_").replace("AES_", "AES").replace("_", "-")
-        if "_WITH_" in name
-        else name
-        for name in names
-        if not name.startswith(("TLS_AES_", "TLS_CHACHA20_"))  # suites of TLS 1.3, which are always on
-    ]
-    if not translated:
+    """Sets the cipher suites; Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) and OpenSSL's are accepted.
+
+    Python can't choose among the suites of TLS 1.3: a list has all of them, or none and then TLS 1.3 is off.
+    """
+    new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
+    if new and not new.issuperset(_SUITES_OF_1_3):
+        missing = ", ".join(sorted(_SUITES_OF_1_3 - new))
+        raise TlsError(f"ssl.cipher.suites has some suites of TLS 1.3 only: add {missing}, or name none of TLS 1.3.")
+    old = [_openssl_name(name) for name in names if name not in new]
+    if not new:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if not old:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         return
     try:
-        context.set_ciphers(":".join(translated))
+        context.set_ciphers(":".join(old))
     except ssl.SSLError:
         raise TlsError("ssl.cipher.suites has no suite that this machine's OpenSSL knows.") from None
+
+
+def _openssl_name(name: str) -> str:
+    if "_WITH_" not in name:
+        return name
+    return name.removeprefix("TLS_").replace("_WITH_", "_").replace("AES_", "AES").replace("_", "-")
 
 
 def _load_chain(context: ssl.SSLContext, material: Material) -> None:

@@ -26,7 +26,7 @@ from penstock.security.scram import MECHANISMS, ScramMechanism, ScramServer
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
-    from penstock.metadata.image import MetadataImage
+    from penstock.metadata.image import MetadataImage, ScramImage
     from penstock.net.connection import Connection
 
 logger = logging.getLogger(__name__)
@@ -122,26 +122,47 @@ def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataI
         if name == PLAIN:
             mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
         elif name in MECHANISMS:
-            mechanisms[name] = partial(_scram, MECHANISMS[name], image, secret)
+            mechanisms[name] = _ScramUsers(MECHANISMS[name], image, secret).exchange
         else:
             raise ListenerError(
                 f"listener {listener}: the mechanism {name} of sasl.enabled.mechanisms is not supported; use "
                 f"{', '.join(LOGIN_MECHANISMS)}"
             )
+    lifetimes = [_value(settings, listener, f"{name.lower()}.connections.max.reauth.ms") for name in mechanisms]
+    lifetimes.append(_value(settings, listener, "connections.max.reauth.ms"))
+    size = _value(settings, listener, "sasl.server.max.receive.size")
+    delay_ms = _value(settings, listener, "connection.failed.authentication.delay.ms")
     return SaslRules(
         mechanisms,
-        max_token_bytes=settings.int("sasl.server.max.receive.size"),
+        max_token_bytes=settings.int("sasl.server.max.receive.size") if size is None else int(size),
         deadline_s=AUTHENTICATION_DEADLINE_S,
-        failure_delay_s=settings.int("connection.failed.authentication.delay.ms") / 1000,
-        lifetime_ms=int(_value(settings, listener, "connections.max.reauth.ms") or "0"),
+        failure_delay_s=settings.int("connection.failed.authentication.delay.ms") / 1000
+        if delay_ms is None
+        else int(delay_ms) / 1000,
+        # The shortest lifetime of a mechanism counts for all mechanisms of the listener.
+        lifetime_ms=min((int(text) for text in lifetimes if text is not None and int(text) > 0), default=0),
     )
 
 
-def _scram(mechanism: ScramMechanism, image: Callable[[], MetadataImage], secret: bytes) -> ScramServer:
-    credentials = image().scram_credentials
-    return ScramServer(
-        mechanism, lambda user: credentials.get((user, mechanism)), secrets.token_urlsafe(NONCE_BYTES), secret
-    )
+class _ScramUsers:
+    """Makes the SCRAM exchanges of one mechanism, from the credentials in the current image."""
+
+    def __init__(self, mechanism: ScramMechanism, image: Callable[[], MetadataImage], secret: bytes) -> None:
+        self._mechanism = mechanism
+        self._image = image
+        self._secret = secret
+        self._known: Mapping[tuple[str, int], ScramImage] | None = None
+        self._shapes: list[tuple[int, int]] = []
+
+    def exchange(self) -> ScramServer:
+        known, mechanism = self._image().scram_credentials, self._mechanism
+        if known is not self._known:  # once for each change of a user: there may be many users
+            self._known = known
+            self._shapes = sorted(
+                {(len(one.salt), one.iterations) for (_, kind), one in known.items() if kind == mechanism}
+            )
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        return ScramServer(mechanism, lambda user: known.get((user, mechanism)), nonce, self._secret, self._shapes)
 
 
 def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:

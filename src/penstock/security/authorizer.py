@@ -28,6 +28,8 @@ from penstock.security.vocabulary import (
 
 #: Answers that an index keeps. When there are more, all are forgotten and collected anew.
 MAX_ANSWERS = 20_000
+#: Longest name whose answer is kept: topics have at most 249 characters, other names may have thousands.
+MAX_KEPT_NAME = 250
 
 _IMPLYING: Mapping[Operation, frozenset[int]] = {
     operation: frozenset({operation, Operation.ALL}) for operation in Operation
@@ -93,6 +95,8 @@ class Authorizer:
 
     def allows(self, principal: str, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
         """Returns True if the principal, connected from `host`, may do the operation on the named resource."""
+        if len(name) > MAX_KEPT_NAME:
+            return self._decide(principal, host, operation, resource, name)
         question = (principal, host, operation, resource, name)
         answer = self._answers.get(question)
         if answer is None:

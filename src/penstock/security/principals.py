@@ -63,7 +63,9 @@ def parse_mapping_rules(text: str) -> Callable[[str], str]:
             compiled = re.compile(pattern)
         except re.error as problem:
             raise ValueError(f"ssl.principal.mapping.rules has an invalid pattern: {problem}") from None
-        rules.append((compiled, re.sub(r"\$(\d)", r"\\\1", replacement), match[3]))
+        if any(int(number) > compiled.groups for number in re.findall(r"\$(\d)", replacement)):
+            raise ValueError(f"ssl.principal.mapping.rules uses a group that the pattern {pattern!r} does not have")
+        rules.append((compiled, re.sub(r"\$(\d)", r"\\g<\1>", replacement.replace("\\", "\\\\")), match[3]))
 
     def apply(name: str) -> str:
         for rule in rules:
@@ -84,6 +86,8 @@ def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable
 
     Raises ValueError.
     """
-    if not certificate or not certificate.get("subject"):
+    if not certificate:
         return None
+    if not certificate.get("subject"):
+        raise ValueError("its subject is empty")
     return f"User:{map_name(distinguished_name(certificate['subject']))}"

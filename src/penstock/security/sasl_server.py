@@ -90,7 +90,7 @@ class SaslServer:
             user = self._exchange.user
             if user is not None and self._former is not None and self._former[1] != user:
                 raise SaslError("The client may not change its user when it authenticates again.")
-        except SaslError:
+        except Exception:
             self.state = SaslState.FAILED
             raise
         if user is not None:

@@ -17,7 +17,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -150,14 +150,17 @@ class ScramServer:
         find: Callable[[str], ScramKeys | None],
         nonce: str,
         secret: bytes,
+        shapes: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`find` returns a user's credential. `secret` makes salts for users that do not exist, so it must not change
-        while the node runs, and clients must not know it.
+        while the node runs, and clients must not know it. `shapes` are (length of the salt, iterations) of existing
+        credentials, which the made ones imitate.
         """
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce
         self._secret = secret
+        self._shapes = shapes
         self._keys: ScramKeys | None = None
         self._known = False
         self._messages = ""
@@ -190,9 +193,13 @@ class ScramServer:
         return reply.encode()
 
     def _of_nobody(self) -> ScramCredential:
-        salt = hmac.new(self._secret, self._name.encode(), "sha256").digest()[:SALT_BYTES]
+        """Returns a credential that looks like that of an existing user, the same one each time."""
+        drawn = hmac.new(self._secret, self._name.encode(), "sha512").digest()
+        salt_bytes, iterations = SALT_BYTES, DEFAULT_ITERATIONS
+        if self._shapes:
+            salt_bytes, iterations = self._shapes[int.from_bytes(drawn[-4:], "big") % len(self._shapes)]
         size = hashlib.new(self._mechanism.hash).digest_size
-        return ScramCredential(salt, bytes(size), bytes(size), DEFAULT_ITERATIONS)
+        return ScramCredential(drawn[: min(salt_bytes, 60)], bytes(size), bytes(size), iterations)
 
     def _final(self, message: bytes) -> bytes:
         text = _text(message)
@@ -210,7 +217,7 @@ class ScramServer:
             raise SaslError("The SCRAM message has a proof of a wrong size.")
         stored = hashlib.new(self._mechanism.hash, _xor(given, signature)).digest()
         matches = hmac.compare_digest(stored, self._keys.stored_key)
-        if not (hmac.compare_digest(nonce, self._nonce) and matches and self._known):
+        if not (hmac.compare_digest(nonce.encode(), self._nonce.encode()) and matches and self._known):
             raise SaslError("Invalid credentials.")
         self.user = self._name
         verifier = base64.b64encode(_mac(self._mechanism, self._keys.server_key, signed)).decode()

@@ -42,6 +42,7 @@ from penstock.protocol.messages import api_30_create_acls as create_acls
 from penstock.protocol.messages import api_31_delete_acls as delete_acls
 from penstock.protocol.messages import api_32_describe_configs as describe_configs
 from penstock.protocol.messages import api_60_describe_cluster as describe_cluster
+from penstock.protocol.messages import api_68_consumer_group_heartbeat as heartbeat
 from penstock.protocol.messages import api_75_describe_topic_partitions as describe_topics
 from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
 from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
@@ -531,3 +532,49 @@ def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
         assert (await clients.ask(ANN, envelope, role="CONTROLLER")).error_code == CLUSTER_DENIED
 
     with_clients(scenario)
+
+
+def test_pattern_of_a_subscription_needs_describe_on_every_topic() -> None:
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
+        request = heartbeat.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, subscribed_topic_regex="sec.*"
+        )
+        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
+        await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "*")
+        assert (await clients.ask(ANN, request)).error_code != TOPIC_DENIED
+        await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "secret", deny=True)
+        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
+        request.subscribed_topic_regex, request.subscribed_topic_names = None, ["secret"]
+        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
+
+    with_clients(scenario)
+
+
+def test_fetch_by_topic_id_asks_for_the_topic_of_this_id() -> None:
+    async def scenario(clients: Clients) -> None:
+        named = await clients.ask(ADMIN, metadata.MetadataRequest(topics=None))
+        ids = {topic.name: topic.topic_id for topic in named.topics}
+        for topic, code in (("secret", TOPIC_DENIED), ("open", 0)):
+            asked = fetch.FetchTopic(
+                topic_id=ids[topic],
+                partitions=[fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)],
+            )
+            answer = await clients.ask(
+                ANN, fetch.FetchRequest(max_wait_ms=0, max_bytes=1000, topics=[asked]), version=17
+            )
+            assert answer.responses[0].partitions[0].error_code == code
+
+    with_clients(scenario)
+
+
+def test_long_names_of_a_denied_client_are_neither_kept_nor_shown_whole(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(clients: Clients) -> None:
+        keys = ["x" * 30_000 + str(number) for number in range(20)]
+        await clients.ask(BOB, find_coordinator.FindCoordinatorRequest(coordinator_keys=keys), version=4)
+
+    with caplog.at_level("INFO"):
+        with_clients(scenario)
+    lines = [record.getMessage() for record in caplog.records if "was denied" in record.getMessage()]
+    assert lines
+    assert max(map(len, lines)) < 1_000

@@ -51,7 +51,7 @@ def test_host_name_is_not_checked_only_on_request(value: str) -> None:
         ({"security.protocol": "TLS"}, "security.protocol is TLS"),
         ({"sasl.username": "ann"}, "sasl.username has no effect with security.protocol=PLAINTEXT"),
         ({"ssl.ca.location": "x"}, "ssl.ca.location has no effect"),
-        ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism has no effect"),
+        ({"security.protocol": "SSL", "sasl.password": "x"}, "sasl.password has no effect"),
         ({"security.protocol": "SSL", "ssl.engine.factory.class": "X"}, "ssl.engine.factory.class is not supported"),
         ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere"}, "can't be read"),
         ({"security.protocol": "SSL", "ssl.key.pem": "x"}, "belong together"),

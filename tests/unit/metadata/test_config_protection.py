@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.dynamic import validate_dynamic_settings
 from penstock.metadata.configs.judgement import Verdict, judge
 from penstock.metadata.configs.protection import check_protection
 
@@ -86,3 +87,18 @@ def test_kafkas_own_authorizer_is_honoured_with_its_properties() -> None:
 def test_authorizer_properties_that_would_not_protect_are_refused(static: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_protection(static)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listener.name.sasl_ssl.ssl.client.auth",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config",
+        "listener.name.sasl_ssl.ssl.keystore.location",
+        "listener.name.sasl_ssl.plain.connections.max.reauth.ms",
+    ],
+)
+def test_protection_of_a_listener_is_not_changed_while_the_broker_runs(name: str) -> None:
+    with pytest.raises(ConfigError, match="A running broker can't change"):
+        validate_dynamic_settings({name: "60000"}, per_broker=True)

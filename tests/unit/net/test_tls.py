@@ -183,6 +183,18 @@ def test_store_that_cannot_be_used_is_refused_with_the_property(
     assert PASSWORD not in str(refused.value)
 
 
+def test_cipher_suites_restrict_both_versions_of_tls(identity: Identity, tmp_path: Path) -> None:
+    properties = stores(identity, tmp_path)["pem"]
+    new = "TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,TLS_AES_128_GCM_SHA256"
+    only_new = TlsSource({**properties, "ssl.cipher.suites": new}).context
+    assert only_new.minimum_version is ssl.TLSVersion.TLSv1_3
+    only_old = TlsSource({**properties, "ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}).context
+    assert only_old.maximum_version is ssl.TLSVersion.TLSv1_2
+    assert "ECDHE-ECDSA-AES128-GCM-SHA256" in {each["name"] for each in only_old.get_ciphers()}
+    with pytest.raises(TlsError, match=r"some suites of TLS 1\.3 only"):
+        TlsSource({**properties, "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"})
+
+
 def test_wrong_passwords_are_refused(identity: Identity, tmp_path: Path) -> None:
     for kind, name in (
         ("jks", "ssl.keystore.password"),

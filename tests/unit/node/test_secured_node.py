@@ -151,6 +151,16 @@ def test_session_ends_unless_the_client_authenticates_again() -> None:
     with_node(scenario, connections_max_reauth_ms="3600000")
 
 
+def test_session_of_one_mechanism_ends_at_the_listeners_own_time() -> None:
+    settings = local_settings(
+        "/data", overrides={**SECURED, "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "60000"}
+    )
+    rules = make_node(settings, MemoryDisk())._security["SASL_PLAINTEXT"].sasl
+    assert rules is not None
+    assert rules.lifetime_ms == 60_000
+    assert "secret" not in repr(rules)
+
+
 def test_user_may_not_change_when_a_client_authenticates_again() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)

@@ -30,6 +30,7 @@ def test_subject_is_written_with_the_most_specific_attribute_first() -> None:
         ("RULE:^CN=(Bob),.*$/$1/, DEFAULT", NAME),
         ("RULE:^CN=(Bob),.*$/$1/,RULE:.*C=(..)$/$1\\/x/L", "de/x"),
         ("RULE:^CN=(Bob),.*$/$1/", None),
+        ("RULE:CN=Ann/ann/", None),
     ],
 )
 def test_first_matching_rule_gives_the_user(rules: str, user: str | None) -> None:
@@ -41,7 +42,9 @@ def test_first_matching_rule_gives_the_user(rules: str, user: str | None) -> Non
         assert apply(NAME) == user
 
 
-@pytest.mark.parametrize("rules", ["RULE:x", "RULE:a/b", "RULE:a/b/Z", "NONSENSE", "RULE:(/x/", "DEFAULT RULE"])
+@pytest.mark.parametrize(
+    "rules", ["RULE:x", "RULE:a/b", "RULE:a/b/Z", "NONSENSE", "RULE:(/x/", "DEFAULT RULE", "RULE:^CN=(.*)$/$2/"]
+)
 def test_rule_that_cannot_be_parsed_is_refused(rules: str) -> None:
     with pytest.raises(ValueError, match=r"ssl\.principal\.mapping\.rules"):
         parse_mapping_rules(rules)
@@ -49,4 +52,6 @@ def test_rule_that_cannot_be_parsed_is_refused(rules: str) -> None:
 
 def test_client_without_a_certificate_has_no_principal_of_its_own() -> None:
     assert certificate_principal(None, str) is None
+    with pytest.raises(ValueError, match="subject is empty"):  # not ANONYMOUS, which may be a super user
+        certificate_principal({"subject": ()}, str)
     assert certificate_principal({"subject": SUBJECT}, str.upper) == f"User:{NAME.upper()}"

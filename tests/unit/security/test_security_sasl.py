@@ -90,6 +90,34 @@ def test_salt_of_an_unknown_user_is_the_same_each_time() -> None:
     assert len(firsts) == 1
 
 
+def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_one() -> None:
+    known = {"ann": credential(SHA_256, "x", b"s" * 25, 8192)}
+    peer = ScramServer(SHA_256, known.get, "servernonce", SECRET, [(25, 8192)])
+    first = peer.step(ScramClient(SHA_256, "bob", "x", "n").first()).decode()
+    salt = first.partition(",s=")[2].partition(",")[0]
+    assert (len(base64.b64decode(salt)), first.rpartition("i=")[2]) == (25, "8192")
+
+
+def test_final_message_with_another_nonce_is_refused_even_with_a_right_proof() -> None:
+    peer = server(ann="secret")
+    client = ScramClient(SHA_256, "ann", "secret", "clientnonce")
+    first = peer.step(client.first())
+    peer._nonce = "another"  # as if the client had answered another exchange
+    final = client.step(first)
+    assert final is not None
+    with pytest.raises(SaslError, match="Invalid credentials"):
+        peer.step(final)
+
+
+def test_nonce_that_is_not_ascii_ends_the_exchange_as_a_wrong_one_does() -> None:
+    sasl = SaslServer({"SCRAM-SHA-256": lambda: server(ann="secret")})
+    sasl.handshake("SCRAM-SHA-256")
+    sasl.token(ScramClient(SHA_256, "ann", "secret", "n").first())
+    with pytest.raises(SaslError):
+        sasl.token("c=biws,r=é,p=".encode() + base64.b64encode(bytes(32)))
+    assert sasl.state is SaslState.FAILED
+
+
 def test_client_refuses_a_server_that_does_not_know_the_credential() -> None:
     client = ScramClient(SHA_256, "ann", "secret", "clientnonce")
     final = client.step(server(ann="secret").step(client.first()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import GROUP_COORDINATOR, INTERNAL_TOPICS, TRANSACTION_COORDINATOR, ResourceType
-from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
+from penstock.security.vocabulary import CLUSTER_NAME, WILDCARD, AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.requests.access_control import AccessControl
@@ -138,6 +138,11 @@ def configs(operation: Operation) -> Rule:
     return check
 
 
+def _sees_every_topic(asker: Asker) -> bool:
+    every = asker.may(Operation.DESCRIBE, TOPIC, WILDCARD)
+    return every and all(asker.sees(TOPIC, name) for name in asker.image.topics)
+
+
 # --- rules of single APIs ---------------------------------------------------------------------------
 
 
@@ -252,5 +257,7 @@ def described_groups(asker: Asker, request: Any) -> Denied | None:
 
 def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
     """Heartbeats of new group protocols: every topic that the member names must be visible."""
+    if getattr(request, "subscribed_topic_regex", None) and not _sees_every_topic(asker):
+        return DENIALS[TOPIC]  # the pattern's matches would tell which other topics exist
     names = getattr(request, "subscribed_topic_names", None) or ()
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]

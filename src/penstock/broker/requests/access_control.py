@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.context import ANONYMOUS
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
 
 logger = logging.getLogger(__name__)
+
+#: Characters of a name that a log line shows.
+SHOWN = 200
 
 
 class AccessControl:
@@ -41,12 +45,7 @@ class AccessControl:
         connection = ctx.connection  # as `sees`, without its call: Produce and Fetch come here
         if self._authorizer.allows(connection.principal or ANONYMOUS, connection.peer_host, operation, resource, name):
             return True
-        api = APIS[ctx.api_key].name
-        self._log.info(  # names come from clients: repr() keeps line breaks and escape sequences out of the log
-            api,
-            f"Principal {ctx.principal!r} was denied {operation.name} on {resource.name} {name!r} for {api} from host "
-            f"{ctx.connection.peer_host}: add an ACL if this client should be allowed.",
-        )
+        self._log.info(APIS[ctx.api_key].name, partial(_denial, ctx, operation, resource, name))
         return False
 
     def allows_cluster(self, ctx: RequestContext, operation: Operation) -> bool:
@@ -66,3 +65,11 @@ class AccessControl:
     def operations(self, ctx: RequestContext, resource: AclResource, name: str) -> int:
         """Returns the client's operations on the resource, as the bits of an `authorized_operations` field."""
         return self._authorizer.operations(ctx.principal, ctx.connection.peer_host, resource, name)
+
+
+def _denial(ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> str:
+    """Returns the log line. Names come from clients: repr() escapes line breaks, and long names are cut."""
+    return (
+        f"Principal {ctx.principal[:SHOWN]!r} was denied {operation.name} on {resource.name} {name[:SHOWN]!r} for "
+        f"{APIS[ctx.api_key].name} from host {ctx.connection.peer_host}: add an ACL if this client should be allowed."
+    )

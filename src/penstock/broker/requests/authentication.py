@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,7 +39,7 @@ class SaslRules:
     """The settings with which a listener authenticates its clients."""
 
     #: Makes a new exchange for each mechanism that the listener offers.
-    mechanisms: Mapping[str, Callable[[], Exchange]]
+    mechanisms: Mapping[str, Callable[[], Exchange]] = field(repr=False)
     max_token_bytes: int
     deadline_s: float
     failure_delay_s: float

@@ -73,7 +73,7 @@ def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) ->
 
 
 def _is_fixed(name: str) -> bool:
-    if name in NOT_WHILE_RUNNING:
+    if name in NOT_WHILE_RUNNING or _protects(name):
         return True
     return not name.startswith("listener.name.") and (
         broker_key(name) is not None and update_mode(name) is UpdateMode.READ_ONLY
@@ -82,6 +82,13 @@ def _is_fixed(name: str) -> bool:
 
 def _needs_prefix(name: str) -> bool:
     return name in ONLY_WITH_LISTENER_PREFIX
+
+
+def _protects(name: str) -> bool:
+    """True for TLS and SASL settings of one listener, which Penstock reads at its start. Kafka changes them at once."""
+    key = broker_key(name)
+    base = name if key is None else key.name
+    return name.startswith("listener.name.") and base.startswith(("ssl.", "sasl.", "connections.max.reauth"))
 
 
 def _listed(names: Iterable[str]) -> str:

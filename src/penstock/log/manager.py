@@ -13,6 +13,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,8 @@ class LogManager:
         )
         self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
         self._logs: dict[TopicPartition, Log] = {}
+        #: Logs with the name of a log in `_logs` and another topic id, in other directories: see `claim`.
+        self._namesakes: dict[TopicPartition, list[Log]] = {}
         self.futures = FutureLogs(self)
         self._log_counts = dict.fromkeys((directory.path for directory in self.dirs.all), 0)
         #: Logs that asked for a flush; `Maintenance` flushes them.
@@ -116,7 +119,7 @@ class LogManager:
     def synced_partitions(self) -> dict[bytes, list[int]]:
         """Returns the partitions whose logs have a synced mark (`synced_mark` explains it), grouped by topic id."""
         found: dict[bytes, list[int]] = {}
-        for log in self._logs.values():
+        for log in (*self._logs.values(), *chain.from_iterable(self._namesakes.values())):
             if log.durability.mark is Mark.PRESENT:
                 found.setdefault(log.topic_id, []).append(log.partition)
         return found
@@ -189,8 +192,7 @@ class LogManager:
                 if key[0] == METADATA_TOPIC:  # the metadata log opens, verifies and cuts this one itself
                     continue
                 config = config_of(key[0]) if config_of is not None else LogConfig()
-                self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
-                log = self._logs.get(key)
+                log = self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
                 if log is not None:
                     log.update_high_watermark(high_watermarks.get(key, 0))
                     log.note_compacted(cleaned.get(key, 0))
@@ -211,14 +213,13 @@ class LogManager:
         config: LogConfig,
         recovery_point: int,
         log_start: int,
-    ) -> None:
+    ) -> Log | None:
+        """Opens a log that is on disk. Returns None if it is damaged or set aside."""
         topic, partition = key
-        if key in self._logs:
-            raise DirectoryError(
-                f"{topic}-{partition} is in {self._logs[key].log_dir} and in {directory.path}: move one of them away."
-            )
         path = directory.file(name)
         place = LogPlace(directory.path, path, topic, partition, self.read_topic_id(path))
+        if key in self._logs:
+            self._refuse_second_copy(key, place)
         try:
             log = open_log(
                 self.environment,
@@ -230,21 +231,40 @@ class LogManager:
             )
         except CorruptBatchError as error:
             # The log is neither served nor changed: the operator decides.
+            if key in self._logs:
+                raise DirectoryError(
+                    f"{topic}-{partition} is in {self._logs[key].log_dir} and, damaged, in {directory.path}: move "
+                    "one of them away."
+                ) from error
             self.corruptions[key] = str(error)
             logger.error(
                 "%s is not served, because it is damaged; restore it from a replica or move it away: %s", path, error
             )
-            return
-        self._register(log)
+            return None
+        if key in self._logs:
+            self._namesakes.setdefault(key, []).append(log)
+        else:
+            self._register(log)
         if directory.clean:
-            return
+            return log
         if log.topic_id == ZERO_UUID and not recovery_point and log.log_end_offset:
             # The first sync of a log also syncs its topic id, so these records were never synced. They may belong to a
             # deleted topic, and a new topic may have its name.
             logger.warning("%s lost its topic id in a power loss before its first sync: it is set aside as stray", path)
             self.set_stray(topic, partition)
-        elif log.recovery_point < log.log_end_offset:
+            return None
+        if log.recovery_point < log.log_end_offset:
             self.flush_soon(log)
+        return log
+
+    def _refuse_second_copy(self, key: TopicPartition, place: LogPlace) -> None:
+        """Raises DirectoryError unless the log in `place` is known to belong to another topic than the logs that have
+        the same name: a topic may be deleted and created again while one of its directories is offline."""
+        for known in (self._logs[key], *self._namesakes.get(key, ())):
+            if ZERO_UUID in (known.topic_id, place.topic_id) or known.topic_id == place.topic_id:
+                raise DirectoryError(
+                    f"{key[0]}-{key[1]} is in {known.log_dir} and in {place.log_dir}: move one of them away."
+                )
 
     def read_topic_id(self, path: str) -> bytes:
         try:
@@ -262,7 +282,6 @@ class LogManager:
     def _unregister(self, log: Log) -> None:
         del self._logs[log.topic, log.partition]
         self._log_counts[log.log_dir] -= 1
-        self.flush_queue.pop(log, None)
         self.corruptions.pop((log.topic, log.partition), None)
 
     def relocated(self, log: Log, source: LogDir) -> None:
@@ -364,6 +383,22 @@ class LogManager:
         room = 255 - len(unique) - len(suffix) - 1
         return directory.file(f"{name[:room]}.{unique}{suffix}")
 
+    def claim(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
+        """Returns the partition's log, if it is on disk. Logs that have its name but belong to another topic are set
+        aside as strays: the topic was deleted and created again while a directory was offline."""
+        log = self._logs.get((topic, partition))
+        if log is None:
+            return None
+        namesakes = self._namesakes.pop((topic, partition), [])
+        if log.topic_id not in (topic_id, ZERO_UUID):
+            self.set_stray(topic, partition)
+        for other in namesakes:
+            if other.topic_id == topic_id:
+                self._register(other)
+            else:
+                self._close_and_rename(other, STRAY_SUFFIX)
+        return self._logs.get((topic, partition))
+
     def delete(self, topic: str, partition: int) -> None:
         """Deletes the log: renames its directory now and removes it after file.delete.delay.ms."""
         self._put_aside(topic, partition, DELETE_SUFFIX)
@@ -380,12 +415,18 @@ class LogManager:
         if future is not None:
             self.futures.drop(future)
         self._unregister(log)
+        self._close_and_rename(log, suffix)
+        for other in self._namesakes.pop((topic, partition), ()):
+            self._close_and_rename(other, STRAY_SUFFIX)
+
+    def _close_and_rename(self, log: Log, suffix: str) -> None:
+        self.flush_queue.pop(log, None)
         log.close()
         self.futures.put_old_aside(log, suffix)
         directory = self.dirs.of(log)
         if directory.offline:
             return
-        target = self.aside(directory, f"{topic}-{partition}", suffix)
+        target = self.aside(directory, f"{log.topic}-{log.partition}", suffix)
         try:
             self.disk.rename(log.path, target)
         except OSError as error:
@@ -414,13 +455,9 @@ class LogManager:
         logger.error(
             "log directory %s is offline until the node restarts; repair or replace its disk: %s", directory.path, error
         )
-        for log in list(self._logs.values()):
-            if log.log_dir == directory.path:
-                log.health.take_offline(error)
-                self.flush_queue.pop(log, None)
-        for future in self.futures:
-            if future.log.log_dir == directory.path:
-                future.log.health.take_offline(error)
+        for log in self._logs_in(directory):
+            log.health.take_offline(error)
+            self.flush_queue.pop(log, None)
         if self.on_offline is not None:
             self.on_offline(directory, error)
 
@@ -466,8 +503,9 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs, the future logs of moves included."""
-        return [*self._logs.values(), *(future.log for future in self.futures)]
+        """Returns all logs, including the future logs of moves and logs that `claim` has not decided about."""
+        undecided = chain.from_iterable(self._namesakes.values())
+        return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
 
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [log for log in self._all() if log.log_dir == directory.path]
@@ -547,6 +585,7 @@ class LogManager:
                     self.take_offline(directory, error)
             directory.release()
         self._logs.clear()
+        self._namesakes.clear()
         self.disk.close()
 
     def abandon(self) -> None:
@@ -556,4 +595,5 @@ class LogManager:
         for directory in self.dirs.all:
             directory.release()
         self._logs.clear()
+        self._namesakes.clear()
         self.disk.close()

@@ -7,7 +7,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from log_harness import TOPIC_ID, batch, finish, manager, offsets, produce, run
+from log_harness import TOPIC_ID, batch, finish, manager, offsets, produce, read_all, run
 
 from penstock.clock import ManualClock
 from penstock.disk.api import DirectoryLockedError, DiskError
@@ -22,6 +22,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 
 NOW = 1_700_000_000_000
+OTHER_ID = bytes(range(1, 17))
 THREE = ("/a", "/b", "/c")
 
 
@@ -140,6 +141,65 @@ def test_the_same_partition_in_two_directories_is_refused() -> None:
     create(logs)
     run(logs.close())
     disk.mkdir("/b/t-0")
+    with pytest.raises(DirectoryError, match="move one of them away"):
+        manager(disk, dirs=("/a", "/b"))
+
+
+def two_namesakes(disk: MemoryDisk) -> None:
+    """Leaves t-0 in /b, and in /a the log of a topic that was created again while /b was offline."""
+    logs = manager(disk, dirs=("/a", "/b"))
+    produce(logs.create("t", TOPIC_ID, 0, LogConfig(), directory_id=logs.dirs[1].directory_id), 2)
+    logs.take_offline(logs.dirs[1], OSError(errno.EIO, "broken"))
+    logs.delete("t", 0)
+    log = logs.create("t", OTHER_ID, 0, LogConfig())
+    produce(log, 3)
+    produce(log, 1)
+    log.advance_log_start_offset(1)
+    run(logs.close())
+    assert disk.exists("/a/t-0")
+    assert disk.exists("/b/t-0")
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "place", "kept"), [(OTHER_ID, "/a", [0, 3]), (TOPIC_ID, "/b", [0])], ids=["new", "old"]
+)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_of_two_logs_with_one_name_the_topic_id_decides(
+    topic_id: bytes, place: str, kept: list[int], restarts: int
+) -> None:
+    disk = MemoryDisk()
+    two_namesakes(disk)
+    for _ in range(restarts):
+        run(manager(disk, dirs=("/a", "/b")).close())
+    logs = manager(disk, dirs=("/a", "/b"))
+    log = logs.claim("t", 0, topic_id)
+    assert log is not None
+    assert (log.log_dir, log.topic_id) == (place, topic_id)
+    assert [header.base_offset for header, _ in read_all(log)] == kept
+    assert log.log_start_offset == (1 if topic_id == OTHER_ID else 0)
+    other = "/b" if place == "/a" else "/a"
+    [stray] = [name for name in disk.listdir(other) if name.startswith("t-0")]
+    assert stray.endswith("-stray")
+    run(logs.close())
+    found = manager(disk, dirs=("/a", "/b")).get("t", 0)
+    assert found is not None
+    assert found.topic_id == topic_id
+
+
+def test_two_logs_with_one_name_are_both_strays_if_their_topics_are_gone() -> None:
+    disk = MemoryDisk()
+    two_namesakes(disk)
+    logs = manager(disk, dirs=("/a", "/b"))
+    logs.set_stray("t", 0)
+    assert logs.get("t", 0) is None
+    left = [name for path in ("/a", "/b") for name in disk.listdir(path) if name.startswith("t-0")]
+    assert [name.rpartition("-")[2] for name in left] == ["stray", "stray"]
+
+
+def test_a_second_log_of_the_same_topic_is_refused() -> None:
+    disk = MemoryDisk()
+    two_namesakes(disk)
+    disk.write_atomic("/b/t-0/partition.metadata", disk.read_bytes("/a/t-0/partition.metadata"))
     with pytest.raises(DirectoryError, match="move one of them away"):
         manager(disk, dirs=("/a", "/b"))
 

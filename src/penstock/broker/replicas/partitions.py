@@ -189,11 +189,7 @@ class Partitions:
     def _open_log(self, partition: Partition) -> Log:
         assert self._image is not None
         config = self._settings.log_config(self._image, partition.topic)
-        log = self._logs.get(partition.topic, partition.index)
-        if log is not None and log.topic_id not in (partition.topic_id, ZERO_UUID):
-            # The topic was deleted and created again while this directory was offline.
-            self._logs.set_stray(partition.topic, partition.index)
-            log = None
+        log = self._logs.claim(partition.topic, partition.index, partition.topic_id)
         if log is None:
             log = self._adopted(partition, config)
         if log is None:

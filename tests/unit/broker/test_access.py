@@ -31,6 +31,7 @@ from penstock.protocol.codec import decode, decode_prefix, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_00_produce as produce
 from penstock.protocol.messages import api_01_fetch as fetch
+from penstock.protocol.messages import api_02_list_offsets as list_offsets
 from penstock.protocol.messages import api_03_metadata as metadata
 from penstock.protocol.messages import api_08_offset_commit as offset_commit
 from penstock.protocol.messages import api_09_offset_fetch as offset_fetch
@@ -578,3 +579,32 @@ def test_long_names_of_a_denied_client_are_neither_kept_nor_shown_whole(caplog: 
     lines = [record.getMessage() for record in caplog.records if "was denied" in record.getMessage()]
     assert lines
     assert max(map(len, lines)) < 1_000
+
+
+@pytest.mark.parametrize("allowed", [0, 3_000])
+def test_other_requests_are_served_while_a_denied_client_names_very_many_topics(allowed: int) -> None:
+    async def scenario(clients: Clients) -> None:
+        if allowed:
+            await clients.allow(BOB, Operation.DESCRIBE, AclResource.TOPIC, "may-", prefixed=True)
+        names = [f"{'may' if number < allowed else 'no'}-{number}" for number in range(20_000)]
+        partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=name, partitions=[partition]) for name in names]
+        )
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        answer = await clients.ask(BOB, request, version=6)
+        counting.cancel()
+        codes = {topic.name: topic.partitions[0].error_code for topic in answer.topics}
+        assert codes.keys() == set(names)
+        assert [name for name, code in codes.items() if code != TOPIC_DENIED] == names[:allowed]
+        assert turns > 40
+
+    with_clients(scenario)

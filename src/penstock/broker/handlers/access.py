@@ -8,6 +8,7 @@ an entry does not import. Nodes without an authorizer call the handlers directly
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from penstock.broker.handlers.access_rules import GROUP, TOPIC, TRANSACTIONAL_ID
 from penstock.broker.handlers.registry import HANDLERS, Handler, Role
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import clone, error_response, merge
+from penstock.broker.requests.pieces import join
 from penstock.net.later import Later, settled
 from penstock.net.reply import Close
 from penstock.protocol.apis import METADATA, response_class
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.broker.requests.access_control import AccessControl
 
 Filter = Callable[[Asker, Any, Any], None]
+#: Items of a large request that one pass of the event loop asks the authorizer about.
+SLICE_ITEMS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,8 @@ class _Guard:
 
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
         asker = Asker(self.access, ctx, broker.metadata.image)
+        if ctx.large:
+            return Later(self._in_slices(broker, asker, request))
         denied: Denied | None = None
         for rule in self.needs.rules:
             verdict = rule(asker, request)
@@ -181,6 +187,26 @@ class _Guard:
             return self._filtered(asker, request, self.handler(broker, ctx, request))
         return Later(self._partly(broker, asker, request, denied))
 
+    async def _in_slices(self, broker: Any, asker: Asker, request: Any) -> Any:
+        """Does the same for a request with very many items: asks for a slice of them in each pass of the event loop."""
+        ctx = asker.ctx
+        field, items = _longest_array(request)
+        codes: list[ErrorCode | None] = []
+        for start in range(0, len(items), SLICE_ITEMS) or (0,):
+            part = _with(request, field, items[start : start + SLICE_ITEMS]) if field else request
+            found: list[ErrorCode | None] = [None] * len(items[start : start + SLICE_ITEMS])
+            for rule in self.needs.rules:
+                verdict = rule(asker, part)
+                if isinstance(verdict, ErrorCode):
+                    return error_response(ctx.api_key, ctx.api_version, request, verdict, _message(verdict))
+                if verdict is not None:
+                    found = list(verdict.codes)
+            codes += found
+            await asyncio.sleep(0)
+        if not any(codes):
+            return await settled(self._filtered(asker, request, self.handler(broker, ctx, request)))
+        return await self._partly(broker, asker, request, Denied(field, codes))
+
     async def _partly(self, broker: Any, asker: Asker, request: Any, denied: Denied) -> Any:
         """Calls the handler with the allowed items, and adds the refused items to the response."""
         items: dict[ErrorCode | None, list[Any]] = {}
@@ -189,15 +215,22 @@ class _Guard:
         kept = items.pop(None, [])
         response = await self._allowed(broker, asker, _with(request, denied.field, kept), any_items=bool(kept))
         ctx = asker.ctx
+        if isinstance(response, Encoded):
+            response = decode(response_class(ctx.api_key), ctx.api_version, response.body)
         for code, refused in items.items():
             assert code is not None
-            part = _with(request, denied.field, refused)
-            errors = error_response(ctx.api_key, ctx.api_version, part, code, _message(code))
-            if isinstance(errors, Close) or isinstance(response, Close):
-                return errors
-            if isinstance(response, Encoded):
-                response = decode(response_class(ctx.api_key), ctx.api_version, response.body)
-            response = errors if response is None else merge(response, errors, ctx.api_version)
+            for start in range(0, len(refused), SLICE_ITEMS):
+                part = _with(request, denied.field, refused[start : start + SLICE_ITEMS])
+                errors = error_response(ctx.api_key, ctx.api_version, part, code, _message(code))
+                if isinstance(errors, Close) or isinstance(response, Close):
+                    return errors
+                if response is None:
+                    response = errors
+                elif ctx.large:
+                    join(response, errors, ctx.api_key, type(request), ctx.api_version)
+                    await asyncio.sleep(0)
+                else:
+                    response = merge(response, errors, ctx.api_version)
         return response
 
     async def _allowed(self, broker: Any, asker: Asker, request: Any, *, any_items: bool) -> Any:
@@ -231,6 +264,14 @@ async def _filtered_later(asker: Asker, request: Any, later: Later[Any], needs: 
     if not isinstance(response, Close):
         needs(asker, request, response)
     return response
+
+
+def _longest_array(request: Any) -> tuple[str, list[Any]]:
+    """Returns the name and the items of a request's longest array; "" and no items if it has none."""
+    arrays = [
+        (field.name, getattr(request, field.name) or []) for field in type(request).FIELDS if field.kind == "array"
+    ]
+    return max(arrays, key=lambda array: len(array[1]), default=("", []))
 
 
 def _with(request: Any, field: str, items: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.state_journal import ShareKey, Snapshot, Update
-from penstock.share.states import StateBatch
+from penstock.share.states import FINAL, RecordState, StateBatch
 from penstock.share.stored_state import UNKNOWN_OFFSET, StoredState
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_EPOCH = -1
 UNKNOWN_COUNT = -1
+#: The states of records that are stored. Acquired records are available after a change of the leader.
+STORED = FINAL | {RecordState.AVAILABLE}
 
 
 class Write(NamedTuple):
@@ -89,6 +91,8 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
         )
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
+    if any(batch.state not in STORED for batch in wanted.batches):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch has an unknown state: send 0, 2 or 4.")
     if state.updates < shard.updates_per_snapshot and wanted.state_epoch == state.state_epoch:
         turn.write(
             key,

@@ -114,6 +114,15 @@ def test_a_leader_with_the_state_of_a_deleted_group_can_not_write_to_the_state_o
     write(driver, StateBatch(0, 9, ACKNOWLEDGED, 1))
 
 
+@pytest.mark.parametrize("state", [-1, 1, 3, 5, 99])
+def test_a_state_that_is_not_stored_is_refused(state: int) -> None:
+    driver = StateDriver()
+    initialize(driver)
+    read(driver)
+    assert refusal(write, driver, StateBatch(0, 9, state, 1)) is ErrorCode.INVALID_REQUEST
+    assert read(driver).batches == ()
+
+
 def test_a_repeated_initialization_keeps_the_state() -> None:
     driver = StateDriver()
     initialize(driver)

@@ -355,6 +355,30 @@ def test_a_group_that_reads_committed_records_skips_aborted_ones(node: Broker, t
     run(scenario)
 
 
+def test_a_fetch_does_not_park_while_it_skips_aborted_records(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic, share_isolation_level="read_committed")
+            async with consumer(node, topic) as first:
+                while not first.assignment:
+                    await first.poll()
+            producer = Producer(client, SystemClock(), ProducerSettings(transactional_id=topic))
+            await producer.start()
+            for _ in range(20):
+                producer.begin()
+                await producer.send(topic, b"aborted", partition=0)
+                await producer.abort()
+            await producer.close()
+            await produce(client, topic, "good")
+            await client.topic(topic)
+            # One batch or marker is read in each round.
+            answer = await fetch(client, topic, topic, 0, max_wait_ms=10_000, min_bytes=1, max_bytes=1)
+            acquired = answer.responses[0].partitions[0].acquired_records
+            assert [(each.first_offset, each.last_offset) for each in acquired] == [(40, 40)]
+
+    run(scenario)
+
+
 # --- bad input
 
 
@@ -400,6 +424,31 @@ def test_sessions_refuse_wrong_epochs_and_their_number_is_limited(node: Broker, 
             assert ErrorCode(full.error_code) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
             assert not (await fetch(client, topic, topic, -1)).error_code
             assert not (await fetch(client, topic, topic, 0, member_id="one less")).error_code
+
+    run(scenario)
+
+
+def test_a_fetch_that_names_a_partition_twice_acknowledges_both_times(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, *"abc")
+            async with consumer(node, topic) as first:
+                while not first.assignment:
+                    await first.poll()
+            await client.topic(topic)
+            epoch = await acquire(client, topic, "m", 3)
+            parts = [
+                fetching.FetchPartition(partition_index=0, acknowledgement_batches=[answer_of(ACCEPT, first=n, last=n)])
+                for n in (0, 1)
+            ]
+            wanted = fetching.FetchTopic(topic_id=client.cluster.topic_id(topic), partitions=parts)
+            request = fetching.ShareFetchRequest(
+                group_id=topic, member_id="m", share_session_epoch=epoch, max_records=0, topics=[wanted]
+            )
+            answer = await client.request(request, channel="share")
+            assert [each.acknowledge_error_code for each in answer.responses[0].partitions] == [0]
+            assert (await offset_of(client, topic)).start_offset == 2
 
     run(scenario)
 

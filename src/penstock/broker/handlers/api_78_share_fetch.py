@@ -57,12 +57,11 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
             ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_SESSION_PARTITIONS} partitions: send fewer."
         )
     shares = broker.share_partitions
-    acknowledged = {
-        (topic.topic_id, each.partition_index): each.acknowledgement_batches
-        for topic in request.topics
-        for each in topic.partitions
-        if each.acknowledgement_batches
-    }
+    acknowledged: dict[Slot, list[Any]] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            if each.acknowledgement_batches:
+                acknowledged.setdefault((topic.topic_id, each.partition_index), []).extend(each.acknowledgement_batches)
     final = request.share_session_epoch == FINAL_EPOCH
     if request.share_session_epoch == FIRST_EPOCH:
         watch_connection(broker, ctx)

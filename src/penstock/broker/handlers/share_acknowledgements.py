@@ -45,7 +45,7 @@ class Acknowledgements:
         self._version = ctx.api_version
         self._renews = renews
         self._denies = broker.fetch_policy.leader_consumer(ctx).denies
-        self._waiting: dict[Slot, asyncio.Future[None]] = {}
+        self._waiting: list[tuple[Slot, asyncio.Future[None]]] = []
         self.errors: dict[Slot, KafkaError] = {}
         self.slots: dict[Slot, None] = {}
 
@@ -60,7 +60,7 @@ class Acknowledgements:
             self.errors[slot] = error
             return
         if future is not None:
-            self._waiting[slot] = future
+            self._waiting.append((slot, future))
 
     def _led(self, slot: Slot) -> Any:
         self._broker.partitions.get_by_id(*slot).leader_log()
@@ -93,7 +93,7 @@ class Acknowledgements:
                 reason = "overlaps the one before, or ends before it begins"
             elif not types or (len(types) > 1 and len(types) != last - first + 1):
                 reason = "needs one type, or one for each offset"
-            elif not all(Acknowledge.GAP <= kind <= most for kind in types):
+            elif not Acknowledge.GAP <= min(types) <= max(types) <= most:
                 reason = "has an unknown type, or renews without saying so"
             elif Acknowledge.RENEW in types and not limits.renewable:
                 reason = "renews, but share.renew.acknowledge.enable=false"
@@ -110,7 +110,7 @@ class Acknowledgements:
 
         Keeps the errors of those that failed.
         """
-        for slot, future in self._waiting.items():
+        for slot, future in self._waiting:
             try:
                 await future
             except KafkaError as error:

@@ -62,6 +62,12 @@ class _Located:
         self.piece = piece
         self.aborted = aborted
 
+    @property
+    def moved(self) -> bool:
+        """True if these records are done: they were archived, because there was nothing to deliver."""
+        state = self.led.state
+        return state is not None and state.next_fetch_offset() > self.offset
+
 
 class ShareFetching:
     def __init__(self, wish: ShareWish, partitions: Sequence[LedSharePartition]) -> None:
@@ -148,6 +154,8 @@ class ShareFetching:
             await self._deliver(located)
             if failed or any(delivery.acquired for delivery in self._found.values()):
                 return True
+        # There may be more to read. The fetch looks again without parking, unless these rounds moved no partition.
+        self._woken = any(each.moved for each in located)
         return last
 
     def _locate(self) -> list[_Located]:

@@ -26,7 +26,7 @@ from penstock.share.states import (
     ShareLimits,
     StateBatch,
 )
-from penstock.share.window import Run, Window
+from penstock.share.window import NOBODY, Run, Window
 
 AVAILABLE, ACQUIRED, PENDING = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.PENDING
 ARCHIVED, ACKNOWLEDGED = RecordState.ARCHIVED, RecordState.ACKNOWLEDGED
@@ -61,11 +61,11 @@ class Transition:
         """
         undo, changes = self.undo, self.changes
         if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
-            undo[-1] = undo[-1]._replace(stop=run.stop)
+            undo[-1] = _Undo(undo[-1].first, run.stop, run.deliveries, run.owner)
         else:
             undo.append(_Undo(run.first, run.stop, run.deliveries, run.owner))
         if changes and changes[-1].last == run.first - 1 and changes[-1][2:] == (state, count):
-            changes[-1] = changes[-1]._replace(last=run.stop - 1)
+            changes[-1] = StateBatch(changes[-1].first, run.stop - 1, state, count)
         else:
             changes.append(StateBatch(run.first, run.stop - 1, state, count))
 
@@ -259,7 +259,7 @@ class SharePartition:
             position = run.first
             for kind, some in groupby(own):
                 stop = position + sum(1 for _ in some)
-                yield run._replace(first=position, stop=stop), kind
+                yield Run(position, stop, run.state, run.deliveries, run.owner), kind
                 position = stop
 
     def release(self, member: str, limits: ShareLimits) -> Transition | None:
@@ -268,11 +268,18 @@ class SharePartition:
         Returns a transition to be written; None if the member holds nothing.
         """
         transition = self._transition(limits)
-        for lock in list(self.locks.held_by(member)):
-            for run in list(self.window.runs(lock.first, lock.stop)):
-                if run.state == ACQUIRED and run.owner == lock.number:
-                    transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
+        for run in self._held(self.locks.held_by(member)):
+            transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
         return self._begun(transition)
+
+    def _held(self, locks: Iterable[Lock]) -> list[Run]:
+        """Returns the records that the locks hold, in the order of their offsets."""
+        by_number = {lock.number: lock for lock in locks}
+        if not by_number:
+            return []
+        first = min(lock.first for lock in by_number.values())
+        stop = max(lock.stop for lock in by_number.values())
+        return [run for run in self.window.runs(first, stop) if run.state == ACQUIRED and run.owner in by_number]
 
     def _transition(self, limits: ShareLimits) -> Transition:
         transition = Transition(self._next_transition, max_deliveries=limits.max_deliveries)
@@ -284,16 +291,16 @@ class SharePartition:
 
         Returns None for a transition without records.
         """
-        for each in transition.undo:
-            self.window.fill(each.first, each.stop, PENDING, each.deliveries, transition.number)
+        number = transition.number
+        self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
         return transition if transition.changes else None
 
     def commit(self, transition: Transition) -> None:
         """Makes a transition final, after the share coordinator has stored it."""
-        for change in transition.changes:
-            self.window.fill(change.first, change.last + 1, change.state, change.deliveries)
-            if change.state == AVAILABLE:
-                self._search_from = min(self._search_from, change.first)
+        changes = transition.changes
+        self.window.fill_all([Run(each.first, each.last + 1, each.state, each.deliveries, NOBODY) for each in changes])
+        available = next((each.first for each in changes if each.state == AVAILABLE), self._search_from)
+        self._search_from = min(self._search_from, available)
         self._advance()
 
     def rollback(self, transition: Transition) -> None:
@@ -313,11 +320,9 @@ class SharePartition:
         Returns the changes, which are in effect at once and should be written.
         """
         changes = []
-        for lock in self.locks.due(now_ms):
-            for run in list(self.window.runs(lock.first, lock.stop)):
-                if run.state == ACQUIRED and run.owner == lock.number:
-                    state = self._give_up(run.first, run.stop, run.deliveries, limits.max_deliveries)
-                    changes.append(StateBatch(run.first, run.stop - 1, state, run.deliveries))
+        for run in self._held(self.locks.due(now_ms)):
+            state = self._give_up(run.first, run.stop, run.deliveries, limits.max_deliveries)
+            changes.append(StateBatch(run.first, run.stop - 1, state, run.deliveries))
         self._advance()
         return changes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.share.states import RecordState
@@ -124,6 +124,32 @@ class Window:
             high += 1
         self._replace(low, high, () if merged else (first,), state, count, owner)
 
+    def fill_all(self, wanted: Sequence[Run]) -> None:
+        """Sets the states of many ranges in one pass. The ranges are in order and do not overlap."""
+        wanted = [run for run in wanted if run.stop > self.start and run.first < self.end]
+        if not wanted:
+            return
+        first, stop = max(wanted[0].first, self.start), min(wanted[-1].stop, self.end)
+        low, high = self._cut(first), self._cut(stop)
+        parts = list(_overlaid(list(self.runs(first, stop)), wanted))
+        self._uncount(low, high)
+        firsts, states, counts, owners = array("q"), array("b"), array("h"), array("q")
+        last = (self._states[low - 1], self._counts[low - 1], self._owners[low - 1]) if low else None
+        for begin, end, state, count, owner in parts:
+            self.totals[state] += end - begin
+            if (state, count, owner) != last:
+                last = (state, count, owner)
+                firsts.append(begin)
+                states.append(state)
+                counts.append(count)
+                owners.append(owner)
+        if last is not None and high < len(self._firsts) and self._ends_with(high, *last):
+            high += 1
+        self._firsts[low:high] = firsts
+        self._states[low:high] = states
+        self._counts[low:high] = counts
+        self._owners[low:high] = owners
+
     def drop_before(self, offset: int) -> None:
         """Moves the start of the window to `offset`. If that is beyond its end, the window becomes empty."""
         if offset <= self.start:
@@ -164,3 +190,23 @@ class Window:
         self._states[low:high] = array("b", [state] * some)
         self._counts[low:high] = array("h", [count] * some)
         self._owners[low:high] = array("q", [owner] * some)
+
+
+def _overlaid(present: list[Run], wanted: Sequence[Run]) -> Iterator[Run]:
+    """Yields `present`, which covers a range without holes, with the runs of `wanted` in place of what they cover."""
+    first, stop = present[0].first, present[-1].stop
+    position = first
+    index = 0
+    for run in wanted:
+        begin, end = max(run.first, first), min(run.stop, stop)
+        while position < begin:
+            under = present[index]
+            upto = min(under.stop, begin)
+            yield Run(position, upto, under.state, under.deliveries, under.owner)
+            position = upto
+            if position == under.stop:
+                index += 1
+        yield Run(begin, end, run.state, run.deliveries, run.owner)
+        position = end
+        while index < len(present) and present[index].stop <= position:
+            index += 1

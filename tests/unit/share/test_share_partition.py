@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
@@ -15,6 +19,7 @@ from penstock.share.states import (
     ShareLimits,
     StateBatch,
 )
+from penstock.share.window import Run, Window
 
 LIMITS = ShareLimits(lock_duration_ms=1000, max_deliveries=5, max_record_locks=100)
 TEN = [FetchedBatch(0, 9)]
@@ -147,3 +152,70 @@ def test_single_acknowledgements_need_no_object_for_each_record() -> None:
     share.commit(transition)
     assert len(share.window) == 10_000
     assert share.window.bytes < 10_000 * 20
+
+
+class CountingWindow(Window):
+    """Counts the runs that are visited and the places at which runs are split."""
+
+    visited = cuts = 0
+
+    def runs(self, first: int, stop: int) -> Iterator[Run]:
+        for run in super().runs(first, stop):
+            self.visited += 1
+            yield run
+
+    def _cut(self, offset: int) -> int:
+        self.cuts += 1
+        return super()._cut(offset)
+
+
+def test_a_release_visits_each_run_once_however_many_locks_the_member_has() -> None:
+    share = SharePartition(0)
+    limits = LIMITS._replace(max_record_locks=10_000, lock_duration_ms=1_000_000)
+    share.window = CountingWindow(0)
+    share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 399)], limits, 0)
+    for number in range(1, 100):  # each lock holds the first, the last and one other record, and covers all of them
+        some = [AcknowledgedRange(each, each, (Acknowledge.RENEW,)) for each in (0, 2 * number, 399)]
+        share.acknowledge("m", some, limits, number * 100)
+    share.window.visited = 0
+    transition = share.release("m", limits)
+    assert transition is not None
+    assert share.window.visited < 3 * len(transition.undo)
+    share.commit(transition)
+    assert ranges(share) == [(0, 399, "AVAILABLE", 0)]
+
+
+def test_alternating_acknowledgements_are_applied_in_one_pass() -> None:
+    share = SharePartition(0)
+    share.window = CountingWindow(0)
+    share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 399)], LIMITS, 0)
+    kinds = (Acknowledge.RELEASE, Acknowledge.ACCEPT) * 200
+    transition = share.acknowledge("m", [AcknowledgedRange(0, 399, kinds)], LIMITS, 0)
+    assert transition is not None
+    share.commit(transition)
+    assert len(share.window) == 400
+    assert share.window.cuts < 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(0, 2)), max_size=8),
+    st.integers(0, 10),
+)
+def test_filling_many_ranges_at_once_equals_filling_them_one_by_one(
+    sizes: list[tuple[int, int]], gaps: list[tuple[int, int, int]], first: int
+) -> None:
+    states = (RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED)
+    whole, single = Window(5), Window(5)
+    for size, kind in sizes:
+        for window in (whole, single):
+            window.append(window.end + size, states[kind], kind, kind)
+    wanted, position = [], first
+    for gap, size, kind in gaps:
+        wanted.append(Run(position + gap, position + gap + size, states[kind], kind, kind))
+        position += gap + size
+    whole.fill_all(wanted)
+    for run in wanted:
+        single.fill(*run)
+    assert list(whole.runs(0, 100)) == list(single.runs(0, 100))
+    assert whole.totals == single.totals

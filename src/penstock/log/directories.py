@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Longer paths name no directory: the limit of Linux.
-MAX_PATH_CHARACTERS = 4096
+#: Longer paths name no directory: the limit of Linux, without the zero byte at the end.
+MAX_PATH_BYTES = 4095
+#: Paths that are resolved for one request; further paths have to be written as in log.dirs.
+MAX_RESOLVED_PATHS = 1000
 
 
 class LogDirectories(Sequence[LogDir]):
@@ -35,6 +38,8 @@ class LogDirectories(Sequence[LogDir]):
         self.cordoned = cordoned
         self.free_space = FreeSpace(disk)
         self._by_path = {directory.path: directory for directory in self.all}
+        #: The directories for partitions by their real paths, once a request has asked for one.
+        self._by_real_path: dict[str, LogDir] | None = None
 
     def _metadata_directory(self, disk: Disk, path: str | None) -> LogDir:
         if path is None:
@@ -63,11 +68,23 @@ class LogDirectories(Sequence[LogDir]):
 
     def find(self, path: str) -> LogDir | None:
         """Returns the log directory at `path`, which may be a symbolic link or contain `..`; None if no directory for
-        partitions is there."""
-        if not path or "\0" in path or len(path) > MAX_PATH_CHARACTERS:
+        partitions is there. May block the event loop: see `PathLookup`."""
+        if not is_possible_path(path):
             return None
-        wanted = self._disk.real_path(path)
-        return next((each for each in self if self._disk.real_path(each.path) == wanted), None)
+        if self._by_real_path is None:
+            self._by_real_path = {self._disk.real_path(each.path): each for each in self}
+        # A path that does not exist may be that of a lost disk. To resolve a long one would take milliseconds.
+        real = self._disk.real_path(path) if self._disk.exists(path) else posixpath.normpath(path)
+        return self._by_real_path.get(real)
+
+    async def find_later(self, path: str) -> LogDir | None:
+        """Finds a directory as `find` does, without blocking the event loop."""
+        return await self._disk.run(self.find, path)
+
+    def named(self, path: str) -> LogDir | None:
+        """Returns the directory for partitions that log.dirs has under exactly this path, or None."""
+        directory = self._by_path.get(_normal(path))
+        return directory if directory in self._for_partitions else None
 
     def cordon(self, paths: frozenset[str]) -> None:
         """Cordons exactly these directories: a new log is created in a cordoned directory only if no other directory
@@ -104,6 +121,32 @@ class LogDirectories(Sequence[LogDir]):
                 directory.forget_incarnation() if failed else directory.note_incarnation(incarnation)
             except OSError as error:  # safe: the next start takes this incarnation for one that lost something
                 logger.warning("%s records no incarnation id, so the next start is slower: %s", directory.path, error)
+
+
+class PathLookup:
+    """Finds the log directories that one request names. Each path is resolved once and in a thread, because a long path
+    takes milliseconds, and at most `MAX_RESOLVED_PATHS` paths are resolved."""
+
+    def __init__(self, directories: LogDirectories) -> None:
+        self._directories = directories
+        self._resolved: dict[str, LogDir | None] = {}
+
+    async def find(self, path: str) -> LogDir | None:
+        """Returns the log directory at `path`; None if there is none."""
+        if not is_possible_path(path):
+            return None
+        named = self._directories.named(path)
+        if named is not None:
+            return named
+        if path not in self._resolved:
+            if len(self._resolved) >= MAX_RESOLVED_PATHS:
+                return None
+            self._resolved[path] = await self._directories.find_later(path)
+        return self._resolved[path]
+
+
+def is_possible_path(path: str) -> bool:
+    return 0 < len(path) <= MAX_PATH_BYTES and "\0" not in path and len(path.encode()) <= MAX_PATH_BYTES
 
 
 def _normal(path: str) -> str:

@@ -15,7 +15,7 @@ from penstock.broker.requests.context import RequestContext
 from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
-from penstock.log.directories import LogDirectories
+from penstock.log.directories import MAX_RESOLVED_PATHS, LogDirectories
 from penstock.log.future_log import FutureLog
 from penstock.log.future_logs import FutureLogs, Retired
 from penstock.node.local import format_if_new, local_settings, make_node
@@ -208,6 +208,57 @@ def test_a_path_may_be_a_link(tmp_path: Path) -> None:
         assert found is directories[0]
     for path in (f"{tmp_path}", f"{tmp_path}/other", "/" + "x" * 5000, "\0"):
         assert directories.find(path) is None
+
+
+class ResolvingDisk(MemoryDisk):
+    """Records which paths of the test's request are looked up in threads, and which on the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_threads: list[str] = []
+        self.on_the_loop: list[str] = []
+        self._in_thread = False
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def in_thread() -> Any:
+            self._in_thread = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._in_thread = False
+
+        return await super().run(in_thread)
+
+    def _note(self, path: str) -> None:
+        if path.startswith(("/nowhere", "/ä", "/x")):
+            (self.in_threads if self._in_thread else self.on_the_loop).append(path)
+
+    def real_path(self, path: str) -> str:
+        self._note(path)
+        return super().real_path(path)
+
+    def exists(self, path: str) -> bool:
+        self._note(path)
+        return super().exists(path)
+
+
+def test_paths_of_a_request_are_resolved_once_each_and_not_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        disk = ResolvingDisk()
+        user = await started(disk)
+        await user.create("t")
+        unknown = [f"/nowhere{number}" for number in range(MAX_RESOLVED_PATHS + 500)]
+        paths = [*["/nowhere0"] * 5000, "/" + "ä" * 2500, "/" + "x" * 5000, *unknown, f"{A}/../b", B]
+        topics = [AlterReplicaLogDirTopic(name="t", partitions=[7])]
+        asked = [AlterReplicaLogDir(path=path, topics=topics) for path in paths]
+        answer = await user.call(34, 2, AlterReplicaLogDirsRequest(dirs=asked))
+        codes = [part.error_code for part in answer.results[0].partitions]
+        assert codes == [ErrorCode.LOG_DIR_NOT_FOUND] * (len(paths) - 1) + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert disk.in_threads == unknown[:MAX_RESOLVED_PATHS]
+        assert disk.on_the_loop == []
+        await user.node.stop(1.0)
+
+    run(scenario)
 
 
 def test_a_directory_asked_for_before_the_replica_exists_is_used_when_it_is_created() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.slices import SLICE_PARTITIONS
+from penstock.log.directories import PathLookup
 from penstock.protocol.messages.api_34_alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -30,9 +31,13 @@ async def handle(
     broker: Broker, ctx: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    lookup = PathLookup(broker.logs.dirs)
     taken = 0
     for asked in request.dirs:
-        target = broker.logs.dirs.find(asked.path)
+        target = await lookup.find(asked.path)
+        taken += 1
+        if taken % SLICE_MOVES == 0:
+            await broker.slices.turn()
         for topic in asked.topics:
             result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
             for index in topic.partitions:

@@ -1,0 +1,128 @@
+"""A share partition on its leader, with a share coordinator that the test controls: which changes are written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.broker.coordinators.share_persister import SharePersister
+from penstock.broker.replicas.partition import Partition
+from penstock.broker.share import led_partition
+from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.group_settings import Reset, ShareSettings
+from penstock.share.partition import Wish
+from penstock.share.state_journal import ShareKey
+from penstock.share.state_requests import Read, Summary, Write
+from penstock.share.states import FetchedBatch, RecordState, ShareLimits, StateBatch
+
+KEY = ShareKey("group", bytes(16), 0)
+SETTINGS = ShareSettings(ShareLimits(lock_duration_ms=1), Reset("latest"), committed_only=False)
+EXPIRED = (StateBatch(7, 9, RecordState.AVAILABLE, 1),)
+
+
+class Coordinator:
+    """A share coordinator that refuses the first `failing` writes after the start offset is stored."""
+
+    def __init__(self, start_offset: int = 7, failing: int = 0) -> None:
+        self.stored = Read(3, start_offset, ())
+        self.seen = Summary(3, 0, start_offset, 0)
+        self.failing = failing
+        self.writes: asyncio.Queue[Write] = asyncio.Queue()
+
+    async def read(self, key: ShareKey, leader_epoch: int) -> Read:
+        return self.stored
+
+    async def summary(self, key: ShareKey, leader_epoch: int) -> Summary:
+        return self.seen
+
+    async def write(self, key: ShareKey, wanted: Write) -> None:
+        if self.failing:
+            self.failing -= 1
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The share coordinator is moving: retry.")
+        await self.writes.put(wanted)
+
+
+class Waiting(asyncio.Event):
+    def wake(self) -> None:
+        self.set()
+
+
+async def loaded(coordinator: Coordinator, tasks: set[asyncio.Task[None]]) -> LedSharePartition:
+    def spawn(work: Coroutine[Any, Any, None]) -> None:
+        tasks.add(asyncio.get_running_loop().create_task(work))
+
+    log = SimpleNamespace(log_start_offset=0, high_watermark=7)
+    partition = SimpleNamespace(leader_epoch=0, leader_log=lambda epoch: log)
+    led = LedSharePartition(
+        KEY,
+        cast(Partition, partition),
+        cast(SharePersister, coordinator),
+        lambda: SETTINGS,
+        figures=ShareFigures(),
+        wall_ms=lambda: 0,
+        spawn=spawn,
+        closed=lambda led: None,
+    )
+    waiting = Waiting()
+    led.waiters[waiting] = None
+    led.load()
+    await waiting.wait()
+    return led
+
+
+def run(scenario: Callable[[set[asyncio.Task[None]]], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        tasks: set[asyncio.Task[None]] = set()
+        async with asyncio.timeout(20):
+            await scenario(tasks)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(bounded())
+
+
+def test_the_chosen_start_offset_is_stored_before_the_first_delivery() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator(start_offset=-1)
+        led = await loaded(coordinator, tasks)
+        assert coordinator.writes.get_nowait() == Write(3, 0, 7, 0, ())
+        state = led.ready()
+        assert state is not None
+        assert state.start_offset == 7
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 3])
+def test_expired_locks_are_written_also_after_failed_writes(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
+
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator(failing=failing)
+        led = await loaded(coordinator, tasks)
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        written = await coordinator.writes.get()
+        assert (written.start_offset, written.batches) == (7, EXPIRED)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("seen", "replaced"),
+    [(Summary(3, 0, 9, 0), False), (Summary(4, 0, 0, 0), True), (Summary(3, -1, -1, -1), True), (Summary(), True)],
+    ids=["same", "altered", "created-again", "deleted"],
+)
+def test_a_state_that_was_replaced_at_the_share_coordinator_is_dropped(seen: Summary, replaced: bool) -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator()
+        led = await loaded(coordinator, tasks)
+        coordinator.seen = seen
+        await led.verify()
+        assert (led.failure is not None) is replaced
+
+    run(scenario)

@@ -13,6 +13,7 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.log.directory import DELETE_SUFFIX, STRAY_SUFFIX
 from penstock.log.log import Log
+from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogManager
 from penstock.protocol.errors import KafkaError
 
@@ -115,7 +116,7 @@ def test_the_old_log_is_removed_after_a_shortage_of_descriptors() -> None:
     run(logs.futures.retire_postponed())
     assert names(logs, A) == ["t-0"], "still short of descriptors"
     enough()
-    run(logs.futures.retire_postponed())
+    run(Maintenance(logs).removal())
     [old] = names(logs, A)
     assert old.endswith(DELETE_SUFFIX)
     move(logs, log, slot=0)

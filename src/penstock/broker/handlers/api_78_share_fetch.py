@@ -110,7 +110,7 @@ async def _fetch(
     denies = broker.fetch_policy.leader_consumer(ctx).denies
     answers = {slot: PartitionData(partition_index=slot[1]) for slot in asked if slot in session.partitions}
     opened = []
-    unverified = await shares.verify(session)
+    await shares.verify(session)
     unknown = []
     for count, slot in enumerate(session.rotated(), 1):
         if count % SLICE_PARTITIONS == 0:
@@ -119,8 +119,6 @@ async def _fetch(
         try:
             if topic is not None and denies is not None and denies(topic.name):
                 raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL.")
-            if slot in unverified:
-                raise unverified[slot]
             opened.append(shares.open(ShareKey(session.group, *slot)))
         except KafkaError as error:
             answers[slot] = PartitionData(partition_index=slot[1], error_code=error.code, error_message=error.message)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
+
+logger = logging.getLogger(__name__)
+
+VERIFY_SECONDS = 0.3  # for which a ShareFetch waits for the share coordinators to confirm the states
 
 
 class _Cached(NamedTuple):
@@ -117,27 +123,39 @@ class SharePartitions:
         led.load()
         return led
 
-    async def verify(self, session: ShareSession) -> dict[Slot, KafkaError]:
+    async def verify(self, session: ShareSession) -> None:
         """Drops states that are older than the share coordinator's, of partitions that are new in the session.
 
         A group may have been deleted, or its offsets altered, while a session of a former member kept the state in use.
-        Returns the errors of partitions whose coordinator does not answer: they are verified by the next request.
+        A partition whose coordinator does not answer soon is served meanwhile: the coordinator refuses writes of a
+        replaced state. After an error, the next request verifies the partition again.
         """
-        errors: dict[Slot, KafkaError] = {}
-
-        async def one(slot: Slot) -> None:
-            led = self._led.get(ShareKey(session.group, *slot))
-            try:
-                if led is not None:
-                    await led.verify()
-                session.unverified.pop(slot, None)
-            except KafkaError as error:
-                errors[slot] = error
-
         waiting = list(session.unverified)
+        session.unverified.clear()
         for first in starts(len(waiting)):
-            await asyncio.gather(*map(one, waiting[first : first + SLICE_PARTITIONS]))
-        return errors
+            found = [
+                (slot, self._led.get(ShareKey(session.group, *slot)))
+                for slot in waiting[first : first + SLICE_PARTITIONS]
+            ]
+            in_use = [(slot, led) for slot, led in found if led is not None]
+            begun = [asyncio.Event() for _ in in_use]
+            for (slot, led), done in zip(in_use, begun):
+                self._tasks.start(self._verify(session, slot, led, done))
+            if begun:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(VERIFY_SECONDS):
+                        for done in begun:
+                            await done.wait()
+
+    async def _verify(self, session: ShareSession, slot: Slot, led: LedSharePartition, done: asyncio.Event) -> None:
+        try:
+            await led.verify()
+        except KafkaError as error:
+            logger.info("the state for share group %s can't be verified yet: %s", session.group, error)
+            if slot in session.partitions:
+                session.unverified[slot] = None
+        finally:
+            done.set()
 
     def _closed(self, led: LedSharePartition) -> None:
         if self._led.get(led.key) is led:

@@ -88,12 +88,15 @@ async def survive(frames: int, seed: int) -> int:
     node = make_node(settings, MemoryDisk(), seed=seed)
     format_if_new(node)
     await node.start()
-    async with AsyncClient(node.bootstrap) as client:
-        await Admin(client).create_topic("fuzz", 1)
-    grown = await attack(node, frames, seed)
-    async with AsyncClient(node.bootstrap) as client:
-        assert await Admin(client).list_topics() != []
-    await node.stop()
+    try:
+        async with AsyncClient(node.bootstrap) as client:
+            await Admin(client).create_topic("fuzz", 1)
+            await Admin(client).create_topic("unnamed", 1)  # no frame names it: a frame may delete the other one
+        grown = await attack(node, frames, seed)
+        async with AsyncClient(node.bootstrap) as client:
+            assert "unnamed" in [topic.name for topic in await Admin(client).list_topics()]
+    finally:
+        await node.stop()
     return grown
 
 

@@ -41,6 +41,7 @@ def test_the_simulator_kills_a_mutant_and_names_the_command_that_shows_it() -> N
     assert not without.killed
 
 
+@pytest.mark.slow  # its limit is CPU time of another process, which a busy machine stretches
 def test_a_mutant_that_hangs_is_ended_by_its_limit() -> None:
     hanging = run_by_sim(NO_MUTANT, SimTask(60, 1, run_cpu_s=0.5))
     assert hanging.killed

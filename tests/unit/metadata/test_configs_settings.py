@@ -224,7 +224,6 @@ def test_settings_that_cannot_change_on_a_running_broker_are_refused(
         ({"num.io.threads": "4"}, True),
         ({"num.io.threads": "4"}, False),
         ({"no.such.property": "x"}, False),
-        ({"listener.name.plaintext.ssl.keystore.password": "x"}, True),
         ({"listener.name.plaintext.max.connections": "5"}, False),
     ],
 )

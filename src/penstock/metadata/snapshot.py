@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.check import check
 from penstock.metadata.framing import record_class
-from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, BrokerImage, MetadataImage, TopicImage
+from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, AclImage, BrokerImage, MetadataImage, TopicImage
 
 
 def records_of(image: MetadataImage) -> Iterator[Any]:
@@ -128,19 +128,23 @@ def _client_quotas(image: MetadataImage) -> Iterator[Any]:
             yield record_class(14)(entity=parts, key=key, value=value, remove=False)
 
 
+def acl_record(acl_id: bytes, acl: AclImage) -> Any:
+    """Returns the AccessControlEntryRecord from which `apply` makes this ACL."""
+    return record_class(18)(
+        id=acl_id,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission_type,
+    )
+
+
 def _access(image: MetadataImage) -> Iterator[Any]:
     for acl_id in sorted(image.acls):
-        acl = image.acls[acl_id]
-        yield record_class(18)(
-            id=acl_id,
-            resource_type=acl.resource_type,
-            resource_name=acl.resource_name,
-            pattern_type=acl.pattern_type,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission_type=acl.permission_type,
-        )
+        yield acl_record(acl_id, image.acls[acl_id])
     for name, mechanism in sorted(image.scram_credentials):
         credential = image.scram_credentials[name, mechanism]
         yield record_class(11)(

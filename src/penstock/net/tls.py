@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from penstock.security.jks import MAGIC, JksError, read_jks
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
-#: Properties of TLS that have an effect, for a server and for a client.
-KEYSTORE = ("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password")
 _VERSIONS = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,

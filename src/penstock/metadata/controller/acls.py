@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import AclImage, MetadataImage
 from penstock.metadata.names import random_uuid
+from penstock.metadata.snapshot import acl_record
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_29_describe_acls as describe
 from penstock.protocol.messages import api_30_create_acls as create
 from penstock.protocol.messages import api_31_delete_acls as delete
-from penstock.protocol.persisted.metadata.access_control_entry_record import AccessControlEntryRecord
 from penstock.protocol.persisted.metadata.remove_access_control_entry_record import RemoveAccessControlEntryRecord
 from penstock.security.vocabulary import CLUSTER_NAME, WILDCARD, AclResource, Operation, PatternType, Permission
 
@@ -120,7 +120,7 @@ def create_acls(
 ) -> Decision[create.CreateAclsResponse]:
     """Creates the valid ACLs, each once; an ACL that exists already is a success and leaves no record."""
     existing = set(image.acls.values())
-    records: list[AccessControlEntryRecord] = []
+    records: list[Any] = []
     results: list[create.AclCreationResult] = []
     for asked in request.creations:
         try:
@@ -132,7 +132,7 @@ def create_acls(
         results.append(create.AclCreationResult())
         if acl not in existing:
             existing.add(acl)
-            records.append(_record(random_uuid(random), acl))
+            records.append(acl_record(random_uuid(random), acl))
     if len(records) > MAX_RECORDS_PER_REQUEST:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -169,19 +169,6 @@ def _valid(asked: create.AclCreation) -> AclImage:
         asked.host,
         asked.operation,
         asked.permission_type,
-    )
-
-
-def _record(acl_id: bytes, acl: AclImage) -> AccessControlEntryRecord:
-    return AccessControlEntryRecord(
-        id=acl_id,
-        resource_type=acl.resource_type,
-        resource_name=acl.resource_name,
-        pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission_type,
     )
 
 

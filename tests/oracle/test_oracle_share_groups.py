@@ -330,7 +330,6 @@ def test_offsets_and_deletion_of_share_groups(peer: Peer) -> None:
         {
             "describe": describe(group),
             "describe an unknown group": describe(unknown),
-            "describe no group": describe(""),
             "alter with members": alter(group),
             "delete with members": delete(group),
             "delete from an unknown group": delete(unknown),
@@ -359,7 +358,6 @@ def test_offsets_and_deletion_of_share_groups(peer: Peer) -> None:
     peer.said("""
         describe: NONE
         describe an unknown group: NONE
-        describe no group: NONE
         alter with members: NON_EMPTY_GROUP
         delete with members: NON_EMPTY_GROUP
         delete from an unknown group: GROUP_ID_NOT_FOUND

@@ -76,8 +76,8 @@ class Administrator:
         )
 
     async def _use(self, client: AsyncClient, name: str) -> None:
-        """Writes records to a topic that was just created, because all guarantees hold for a topic as soon as it
-        exists."""
+        """Writes records to a topic directly after its creation. All guarantees must hold from the first moment of a
+        topic."""
         self._writer.options = WriterOptions([(name, index) for index in range(self._own[name])])
         producer = Producer(client, self.session.clock, self._writer.producer_settings())
         try:
@@ -86,10 +86,8 @@ class Administrator:
             await producer.close()
 
     async def _change(self, name: str, partitions: int, ask: Callable[[TopicChange], Awaitable[None]]) -> None:
-        """Requests a change and records its outcome if it succeeds.
-
-        A refusal leaves the outcome unknown, because the first attempt may have succeeded and only its retry was
-        refused.
+        """Requests a change, and records its outcome if the request succeeds.
+        After a refusal the outcome stays unknown: the first attempt may have succeeded, and only the retry was refused.
         """
         session = self.session
         change = TopicChange(name, partitions, session.now)

@@ -1,6 +1,6 @@
 """A consumer with the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, dynamic or static.
 
-It gives up all partitions before it joins again (eager rebalance). The leader of the group assigns by range.
+It gives up all partitions before it joins again (eager rebalance). The leader of the group assigns round-robin.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ClassicMember(Reader):
             await self._leave(client)
 
     async def _join(self, client: AsyncClient, topics: list[str]) -> list[TopicPartition]:
-        """Joins until an assignment arrives, and returns it."""
+        """Joins the group, again if needed, until an assignment arrives. Returns the assignment."""
         while True:
             joined = await self._ask_to_join(client, topics)
             self._id, self._generation = joined.member_id, joined.generation_id
@@ -103,7 +103,7 @@ class ClassicMember(Reader):
             self._check(client, code)
 
     def _check(self, client: AsyncClient, code: ErrorCode) -> None:
-        """Raises KafkaError for an error code after which joining the group again can't help."""
+        """Raises KafkaError if the member cannot recover from this error code by joining the group again."""
         self.session._notice(client, self.options.group, [code])
         if code in _REJOIN:
             return
@@ -114,7 +114,7 @@ class ClassicMember(Reader):
     def _assign(
         self, client: AsyncClient, joined: JoinGroupResponse, topics: list[str]
     ) -> list[SyncGroupRequestAssignment]:
-        """Deals the partitions of each topic to the members in turn."""
+        """Assigns the partitions of each topic to the members round-robin."""
         members = sorted(member.member_id for member in joined.members)
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic in topics:

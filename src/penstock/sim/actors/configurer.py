@@ -1,4 +1,4 @@
-"""The configurer: changes configs of topics while they are used."""
+"""The configurer: changes configs of topics while other actors use these topics."""
 
 from __future__ import annotations
 

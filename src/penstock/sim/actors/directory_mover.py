@@ -1,7 +1,7 @@
 """The directory mover: moves replicas between the log directories of their machines, and throttles these moves.
 
-A request to move a replica to the directory that it is in cancels a move under way; a request for a third directory
-replaces it.
+While a replica moves, a request to move it to its present directory cancels the move, and a request to move it to a
+third directory replaces the move.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The final reader: reads everything that is stored, in every way that a client can, after all faults."""
+"""The final reader: after all faults have ended, it reads every stored record in every way that a client can."""
 
 from __future__ import annotations
 

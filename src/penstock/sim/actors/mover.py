@@ -60,7 +60,7 @@ class Mover:
                 await self._reassign(client, topic, index, wanted)
 
     async def _reassign(self, client: AsyncClient, topic: str, index: int, replicas: list[int] | None) -> None:
-        """Reassigns a partition to these replicas; None cancels a reassignment under way."""
+        """Reassigns a partition to `replicas`; None cancels a reassignment under way."""
         part = ReassignablePartition(partition_index=index, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=topic, partitions=[part])], timeout_ms=TIMEOUT_MS

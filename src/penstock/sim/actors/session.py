@@ -1,4 +1,5 @@
-"""Sessions: the client of one incarnation of an actor, which records commits and fetches of offsets in the history."""
+"""Sessions: a session is the client of one incarnation of an actor. It adds offset commits and fetches to the
+history."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAIL
 
 @dataclass(slots=True)
 class Clients:
-    """All clients of a run: they share its history, and the signal at which actors finish."""
+    """All clients of a run. They share the history, and the signal that tells actors to finish."""
 
     environment: Environment
     history: History = field(default_factory=History)
@@ -101,9 +102,9 @@ class Session:
     # Offsets of groups.
 
     async def repeat(self, act: Callable[[AsyncClient], Awaitable[None]], pause_s: float | None) -> None:
-        """Calls `act` with a client until the run ends, with pauses of this mean length; None is without pauses.
+        """Calls `act` with a client until the run ends, with pauses of `pause_s` seconds on average (None: no pauses).
 
-        After an error of the client or the cluster, the actor opens a new client and goes on.
+        After an error of the client or the cluster, the actor opens a new client and continues.
         """
         while not self.done:
             try:

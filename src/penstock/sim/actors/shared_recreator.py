@@ -1,7 +1,7 @@
 """The shared recreator: deletes topics that other actors use, and creates them again under the same names.
 
-It commits offsets for each topic in a range of its own. By the range, the final reader can tell for which of several
-topics with the same name an offset was committed.
+Each of the topics with one name gets its own range of committed offsets. The final reader learns from the range which
+of these topics an offset was committed for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SharedRecreator:
         session.note(f"created {name} again")
 
     async def _goes_on(self) -> bool:
-        """Pauses between two steps, sometimes for long, so that the topic grows or is missing for a while. Returns
-        False if the run has ended."""
+        """Pauses between two steps. A long pause lets the topic grow, or leaves it missing. Returns False if the run
+        has ended."""
         await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
         return not self.session.done

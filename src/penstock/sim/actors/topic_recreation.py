@@ -1,8 +1,9 @@
 """The topic recreator: deletes a topic and creates another topic of the same name; a group commits offsets in each.
 
-Each of the topics with one name gets its own range of committed offsets, so the final reader can tell for which of them
-an offset was committed. Once a deletion was requested, records and commits of that topic are no longer judged. After a
-failure the state of the topic is unknown, and the actor goes on with another name.
+Each of the topics with one name gets its own range of committed offsets. The final reader learns from the range which
+of these topics an offset was committed for. After a deletion was requested, the rules no longer judge records and
+commits of the deleted topic. After a failed request the state of the topic is unknown, so the actor continues with
+another name.
 """
 
 from __future__ import annotations

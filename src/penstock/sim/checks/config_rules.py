@@ -1,8 +1,9 @@
-"""Rules for configs that change while a cluster runs: a promise holds from the time when all nodes must know it.
+"""Rules for configs that change while a cluster runs.
 
-An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded it from before the record was sent
-until the answer came. In a cluster the promise must last to the end of the run, because the controller uses the current
-config when a machine has lost power.
+An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded it without a break from before the
+record was sent until the answer came. A new config counts only after a delay in which all nodes learn of it. In a
+cluster the config must stay set to the end of the run, because the controller uses the current config when a machine
+has lost power.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Span = tuple[float, float]
 
 
 def promised(plan: Plan, history: History, topic: str) -> list[Span]:
-    """Returns the spans of time in which acknowledgements of the topic promised fsync."""
+    """Returns the time spans in which an acknowledgement of the topic promised that the record was fsynced."""
     delay = KNOWN_BY_ITSELF_S if plan.layout.single_node else KNOWN_S
     spans: list[Span] = []
     for name, value in FSYNC.items():
@@ -44,7 +45,7 @@ def _spans(changes: list[ConfigChange], value: str, delay: float) -> Iterator[Sp
 
 
 def promised_fsync_survives_power_loss(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that was lost although fsync was promised when it was acknowledged."""
+    """Yields each lost record whose acknowledgement promised that the record was fsynced."""
     spans = {topic: promised(plan, history, topic) for topic in {change.topic for change in history.configs}}
     judged = {topic.name for topic in plan.topics if not topic.shrinks}
     for write in history.writes:

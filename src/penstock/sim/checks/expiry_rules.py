@@ -1,8 +1,8 @@
 """Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
 
 Each machine measures ages with its own clock. The rules use an upper bound of the age that any machine can have
-measured: the virtual time since the record or state was written, plus the jumps of all clocks together since then, plus
-all jumps of single clocks at any time, because a machine whose clock is ahead takes every record for older than it is.
+measured. The bound is the virtual time since the record or state was written, plus the jumps of all clocks together
+since then, plus all jumps of single clocks at any time: a machine whose clock is ahead overestimates every age.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def age_ms(history: History, since: float, until: float) -> float:
 
 
 def producer_may_have_expired(plan: Plan, history: History, write: Write) -> bool:
-    """True if the broker may have dropped the producer's state between two attempts of this write."""
+    """True if the broker may have dropped the producer's state between two attempts to send this write."""
     expiration = plan.settings.get("producer.id.expiration.ms")
     until = write.ended if write.outcome is Outcome.DONE else write.began + RETRIES_S
     return expiration is not None and age_ms(history, write.began, until) >= int(expiration)
@@ -41,15 +41,15 @@ def commit_may_have_expired(plan: Plan, history: History, commit: OffsetCommit, 
 
 
 def expired_below(plan: Plan, view: FinalView) -> dict[TopicPartition, int]:
-    """Returns the final start offset of each partition whose topic has retention, so that earlier records may have been
-    deleted."""
+    """Returns the final start offset of each partition with retention. Retention may have deleted the records
+    below it."""
     retained = {topic.name for topic in plan.topics if topic.retained}
     return {partition: start for partition, start in view.log_start.items() if partition[0] in retained}
 
 
 def _gone_at(history: History, view: FinalView, write: Write) -> float | None:
-    """Returns the first time at which a client saw that the log starts after the record of `write`; None if no client
-    saw that."""
+    """Returns the first time at which a client saw a log start offset above the record of `write`; None if no client
+    did."""
     times = [
         each.time for each in history.log_starts if each.partition == write.partition and each.offset > write.offset
     ]
@@ -73,7 +73,7 @@ def only_old_records_expire(plan: Plan, history: History, view: FinalView) -> It
 
 
 def old_records_are_deleted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition that still has a record which every machine must have found expired long ago."""
+    """Yields each partition that still has a record which was long expired by the clock of every machine."""
     if any(not jump.everywhere for jump in history.clock_jumps):
         return
     changed = {change.topic for change in history.configs}

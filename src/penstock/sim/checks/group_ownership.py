@@ -1,11 +1,11 @@
-"""Checks that no partition has two owners in a group: by what members were told, and by the coordinator's state.
+"""Checks that no partition has two owners in a group, in the answers to members and in the coordinator's state.
 
-    one owner per epoch      in one member epoch, or one generation, no two members are told the same partition
-    one owner at a time      no member is given a partition before its last owner has reported that it released it
-    one owner by state       in a coordinator's state no two members hold a partition, or still have to release it
+    one owner per epoch      in one member epoch or generation, no two members are assigned the same partition
+    one owner at a time      no member is assigned a partition before its last owner has reported its release
+    one owner by state       in a coordinator's state, no two members own a partition or still have to release it
 
-Members are told by answers to ConsumerGroupHeartbeat and SyncGroup, which are observed where clients receive them. A
-static member is known by its instance id: it keeps its partitions when it comes back with another member id.
+The check observes the answers to ConsumerGroupHeartbeat and SyncGroup where clients receive them. It identifies a
+static member by its instance id: the member keeps its partitions when it comes back with another member id.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """The time at which a member was first told that it owns a partition which it has held ever since, and the
-    coordinator that told it."""
+    """The time of the answer that assigned a partition to its present owner, and the coordinator that sent
+    the answer."""
 
     began: float
     ended: float
@@ -49,7 +49,7 @@ class _Given(NamedTuple):
 
 @dataclass(slots=True)
 class _Holdings:
-    """The partitions that the members of one group hold, according to the answers that they got."""
+    """The partitions that each member of one group owns, according to the answers sent to the members."""
 
     epoch: int = 0
     """The epoch or generation that a member was told last."""
@@ -79,7 +79,7 @@ class GroupOwnership:
         return [Tap(BrokerConnection, "request", self._asked, answer=True)]
 
     def _broken(self, rule: str, group: str, what: str) -> None:
-        """Reports a violation of `rule`, only the first one for each group."""
+        """Reports the first violation of `rule` in each group; ignores later ones."""
         if (rule, group) not in self._reported and not self._excused():
             self._reported.add((rule, group))
             self._violated(rule, what)
@@ -194,8 +194,8 @@ def _held_by_state(group: ConsumerGroup | ClassicGroup | Any) -> Iterator[tuple[
 
 
 def classic_assignment(data: bytes) -> list[Owned]:
-    """Returns the partitions in the assignment of a classic member; an empty list if the assignment is not a
-    consumer's."""
+    """Returns the partitions of a classic member's assignment; an empty list if the bytes are no consumer
+    assignment."""
     try:
         version = int.from_bytes(data[:2], "big", signed=True)
         found, _ = decode_prefix(ConsumerProtocolAssignment, min(version, NEWEST_ASSIGNMENT), data, 2)

@@ -1,4 +1,4 @@
-"""Rules for members of a group: only the owner of a partition commits, and a group reads what it commits."""
+"""Rules for members of a group: only the owner of a partition commits, and a group commits only records it has read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMBERS = ("member", "classic member")
 
 
 def only_owners_commit(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each commit of a member that was accepted while another member owned the partition."""
+    """Yields each accepted commit of a member for a partition that another member owned at that time."""
     owners: dict[tuple[str, TopicPartition], list[Ownership]] = defaultdict(list)
     for owned in history.ownerships:
         for partition in owned.partitions:

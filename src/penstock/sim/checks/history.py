@@ -15,7 +15,7 @@ TOMBSTONE_HEADER = "tombstone"
 
 
 def value_of(record: Record) -> bytes:
-    """Returns the unique value that its producer gave to the record."""
+    """Returns the record's unique value, which its producer chose."""
     if record.value is not None:
         return record.value
     return next((value or b"" for name, value in record.headers if name == TOMBSTONE_HEADER), b"")
@@ -27,7 +27,7 @@ def copy_of(partition: TopicPartition, value: bytes) -> bytes:
 
 
 def is_copy(value: bytes) -> bool:
-    """True if an actor of the kind `Copier` wrote the value."""
+    """True if a `Copier` wrote the value."""
     return value.startswith(_COPY)
 
 
@@ -86,7 +86,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TablePass:
-    """One reading of a compacted partition, from its start to `end`."""
+    """One pass of a reader over a compacted partition, from the start offset to `end`."""
 
     reader: str
     partition: TopicPartition
@@ -128,7 +128,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """A group's committed offset that a client got as an answer; -1 means none."""
+    """A committed offset that a client fetched for a group; -1 means none."""
 
     group: str
     partition: TopicPartition
@@ -139,7 +139,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ShareDelivery:
-    """A record that a member of a share group got."""
+    """A record that was delivered to a member of a share group."""
 
     group: str
     member: str
@@ -177,7 +177,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The start offset of a partition that a client got as an answer at `time`."""
+    """The start offset of a partition, as a broker reported it to a client at `time`."""
 
     partition: TopicPartition
     offset: int
@@ -210,7 +210,7 @@ class TopicChange:
 
 @dataclass(slots=True, eq=False)
 class ConfigChange:
-    """A request to set a config of a topic, or to remove it (None)."""
+    """A request to set a config of a topic; the value None removes the config."""
 
     topic: str
     name: str
@@ -231,7 +231,8 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that a machine lost in a power loss and that no promise covers: all records from an offset on."""
+    """A power loss on a machine: all records from an offset on are lost, and no acknowledgement promised to
+    keep them."""
 
     time: float
     partition: TopicPartition
@@ -240,7 +241,7 @@ class Loss:
 
 @dataclass(slots=True, eq=False)
 class Reassignment:
-    """A request to move a partition to these replicas, or to cancel such a request (None)."""
+    """A request to move a partition to these replicas; None cancels the reassignment under way."""
 
     partition: TopicPartition
     replicas: tuple[int, ...] | None
@@ -291,7 +292,8 @@ class History:
     """Number of ranges of offsets that actors have reserved."""
 
     def next_range(self) -> int:
-        """Reserves a range of offsets, so that an offset tells for which topic of a name it was committed."""
+        """Reserves a range of offsets for one topic, so that a committed offset shows which topic of a name it belongs
+        to."""
         self.ranges += 1
         return self.ranges
 
@@ -303,7 +305,8 @@ class History:
         )
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Returns the offset below which a request, answered or not, or retention may have deleted records."""
+        """Returns the offset below which records may be deleted, by retention or by a request (also one without an
+        answer)."""
         requested = max((each.offset for each in self.deletions if each.partition == partition), default=0)
         return max(requested, self.expired_below.get(partition, 0))
 
@@ -323,7 +326,7 @@ class StoredRecord:
 
 @dataclass(slots=True)
 class FinalView:
-    """Everything that the final reader read after all faults."""
+    """All data that the final reader read after the last fault."""
 
     records: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Rules for a history: `docs/guarantees.md` in code.
 
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records, all from some
-offset on, except where acknowledgements wait for fsync: there it loses no acknowledged record. Only requested deletions
-and damaged files excuse other losses. In a cluster, acks=all survives power loss of fewer than min.insync.replicas
-machines at a time: such losses are not among `power_losses`.
+offset on. If acknowledgements wait for fsync, it loses no acknowledged record. Only requested deletions and damaged
+files excuse other losses. In a cluster, records with acks=all survive if fewer than min.insync.replicas machines lose
+power at a time: `power_losses` does not contain these power losses.
 """
 
 from __future__ import annotations
@@ -78,22 +78,23 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement of the record promises that it is not lost: with acks=all; with acks=1, only if one
-    leader has led the partition ever since."""
+    """True if the acknowledgement promises that the record is not lost. acks=all always promises it; acks=1 only if the
+    partition has had the same leader ever since."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))
 
 
 def _may_be_compacted(plan: Plan, write: Write) -> bool:
-    """True for transactional records of compacted topics, which `transactions_are_whole` judges instead."""
+    """True for transactional records of compacted topics; the rule `transactions_are_whole` judges these records
+    instead."""
     return write.transaction is not None and _compacted(plan, write.partition)
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
     """True if a power loss may have erased the coordinator's record of this producer's last epoch.
 
-    The coordinator then gives the same epoch a second time, and the partition takes new batches for duplicates.
+    The coordinator then assigns that epoch a second time, and the partition wrongly rejects new batches as duplicates.
     """
     if write.transaction is None or plan.fsync_everywhere:
         return False
@@ -141,8 +142,8 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
 
 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition with a hole: a power loss must erase all records from some offset on, and no earlier
-    record."""
+    """Yields each partition with a hole. A power loss may erase only the end of a log: all records from some
+    offset on."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
         copied = is_copy(write.value)  # a retry may write the same value at the same offset
@@ -185,7 +186,8 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 
 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record of an idempotent producer that is stored twice, or before a record that was sent earlier."""
+    """Yields each record of an idempotent producer that is stored twice, or that is stored before an earlier sent
+    record."""
     # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
     own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}
@@ -250,9 +252,9 @@ def _shown_in_place(write: Write, view: FinalView) -> bool:
 
 
 def _excused(plan: Plan, history: History, since: float, partitions: list[TopicPartition], internal: str) -> bool:
-    """True if a power loss since `since` may have taken records of these partitions, or of the `internal` topic.
+    """True if a power loss since `since` may have erased records of these partitions or of the topic `internal`.
 
-    Records are safe from power loss only where an acknowledgement promises fsync.
+    Only an acknowledgement that promises fsync protects records from a power loss.
     """
     if not history.power_lost_within(since, float("inf")):
         return False

@@ -1,4 +1,4 @@
-"""Rules for what clients see, and when: acknowledgements follow commits, and reads follow acknowledgements."""
+"""Rules for the order of events that clients see: commit, then acknowledgement, then read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _when(time: float) -> str:
 
 
 def acknowledgements_follow_commits(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record whose producer (acks=all) got its answer before the high watermark had passed the record."""
+    """Yields each record with acks=all that was acknowledged before the high watermark had passed it."""
     for write in history.writes:
         if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
             continue
@@ -36,7 +36,7 @@ def acknowledgements_follow_commits(plan: Plan, history: History, view: FinalVie
 
 
 def readers_see_committed_records(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that a reader got before the high watermark had passed it."""
+    """Yields each record that a reader got before the high watermark had passed the record."""
     for read in history.reads:
         committed = history.commit_time(read.partition, read.offset)
         if committed > read.ended and read.partition not in history.damaged:
@@ -45,7 +45,7 @@ def readers_see_committed_records(plan: Plan, history: History, view: FinalView)
 
 
 def open_transactions_are_hidden(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that a reader of committed records got before its transaction's end was asked for."""
+    """Yields each record that a read_committed reader got before the producer requested the end of its transaction."""
     written = {
         (write.partition, write.offset, write.value): write.transaction
         for write in history.writes
@@ -59,7 +59,7 @@ def open_transactions_are_hidden(plan: Plan, history: History, view: FinalView) 
 
 
 def readers_go_forward(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each time that a reader went back, or passed over an acknowledged record, although it did not seek."""
+    """Yields each case in which a reader, without a seek, went back or skipped an acknowledged record."""
     acknowledged = _acknowledged(plan, history)
     for partition, reads in _passes(plan, history):
         writes = acknowledged[partition, reads[0].committed_only]
@@ -79,8 +79,7 @@ def readers_go_forward(plan: Plan, history: History, view: FinalView) -> Iterato
 
 
 def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list[Read]]]:
-    """Yields, for each reader, the lists of records that it got between two seeks, in the order in
-    which it got them."""
+    """Yields the records that each reader got between two seeks, in the order of delivery."""
     remade = {change.topic for change in history.topics if not change.partitions}
     shrinking = {topic.name for topic in plan.topics if topic.shrinks}
     passes: dict[tuple[str, TopicPartition, float, bool], list[Read]] = defaultdict(list)
@@ -93,8 +92,7 @@ def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list
 
 
 def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bool], list[Write]]:
-    """Returns the acknowledged records that readers must get, by isolation level: read_uncommitted (False) and
-    read_committed (True)."""
+    """Returns the acknowledged records that readers must get. The key has the partition and True for read_committed."""
     found: dict[tuple[TopicPartition, bool], list[Write]] = defaultdict(list)
     for write in history.writes:
         if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
@@ -109,7 +107,7 @@ def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bo
 
 
 def _excused(plan: Plan, history: History, before: Read, after: Read) -> bool:
-    """True if a power loss may have erased records that one of the two reads got, or the outcome of a transaction."""
+    """True if a power loss may have erased records of one of the two reads, or the outcome of a transaction."""
     if not history.power_lost_within(before.began, after.ended):
         return False
     return not (plan.fsync_everywhere if before.committed_only else plan.fsync(before.partition[0]))

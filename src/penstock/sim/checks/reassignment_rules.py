@@ -1,4 +1,4 @@
-"""Rules for reassignments: after all faults, each partition is where the last accepted request has put it."""
+"""Rules for reassignments: after all faults, each partition has the replicas of the last accepted reassignment."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Compares the state that a replica derives from its log with what a rebuild from the log gives.
+"""Compares the state that a replica keeps about its log with a state that the check rebuilds from the log.
 
     producer state           epoch, last sequence number, last offset and open transaction of each producer
     leader epochs            the epoch of each batch
     transaction index        each aborted transaction, and no other
     offset and time index    each entry points to the right batch and has the largest timestamp so far
 
-Each replica is compared when its log is opened or truncated, when its partition's leader or leader epoch changes, and
-at the end of the run. The rebuild reads each batch once; after a truncation it starts again. A producer that expired is
-removed from the rebuilt state too. The node's memory is compared, and of its files only what the node has read already.
+The check compares a replica when its log is opened or truncated, when the partition's leader or leader epoch changes,
+and at the end of the run. The rebuild reads each batch once; after a truncation it starts again. If the node expires a
+producer, the check removes it from the rebuilt state too. The check compares the node's memory, and only those parts of
+its files that the node has already read.
 """
 
 from __future__ import annotations
@@ -147,14 +148,14 @@ class RebuiltStates:
             self._broken(rule, (partition.topic_id, partition.index), f"{name[0]}-{name[1]} on {machine.name}: {what}")
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports a violation of `rule`, only the first one for each partition."""
+        """Reports the first violation of `rule` in each partition; ignores later ones."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
 
 
 def _forget_expired(rebuilt: Rebuilt, log: Log) -> None:
-    """Removes the producers that were expired when the node loaded the log."""
+    """Removes from the rebuilt state the producers that were already expired when the node loaded the log."""
     environment = log.environment
     now_ms, limit_ms = environment.clock.wall_ms(), environment.producer_expiration_ms
     known = {entry.producer_id for entry in log.producers}
@@ -196,8 +197,9 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 
 
 def _essence(entry: ProducerEntry, start: int) -> tuple[object, ...]:
-    """Returns the fields of a producer's state that a log from `start` on determines. An open transaction that began
-    before `start` is shown as beginning there."""
+    """Returns those fields of a producer's state that can be computed from a log that begins at `start`.
+
+    An open transaction that began before `start` is shown as beginning at `start`."""
     opened = entry.txn_first_offset
     return (
         entry.producer_epoch,
@@ -231,8 +233,9 @@ def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 
 
 def _clipped(aborted: tuple[int, int] | None, start: int) -> tuple[int, int] | None:
-    """Returns the producer id and the first offset of an aborted transaction; at least `start`, because the rebuilt log
-    begins there."""
+    """Returns the producer id and the first offset of an aborted transaction.
+
+    The offset is at least `start`, because the rebuilt log begins there."""
     return None if aborted is None else (aborted[0], max(aborted[1], start))
 
 

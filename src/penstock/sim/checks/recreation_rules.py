@@ -1,8 +1,8 @@
-"""Rules for topics that are deleted and created again under their names while clients use them.
+"""Rules for topics that are deleted and created again under the same name while clients use them.
 
-Records and commits for such a topic are set aside before the other rules judge, because an acknowledged record may
-belong to a topic that was deleted since. On a single node the records since the last creation are judged as all others
-are. In a cluster they are not: a node with old metadata may accept records for the deleted topic.
+An acknowledged record may belong to the deleted topic of that name, so records and commits of these topics are set
+aside before the other rules judge. On a single node, the records since the last creation are judged like all others. In
+a cluster they are not: a node with old metadata may still accept records for the deleted topic.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def set_aside(plan: Plan, history: History) -> None:
-    """Moves writes, reads and commits for topics that are created again out of the history that the
-    other rules judge."""
+    """Removes writes, reads and commits of recreated topics from the history, so that the other rules do not judge
+    them."""
     names = {topic.name for topic in plan.topics if topic.recreated}
     if not names:
         return
@@ -43,8 +43,8 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time since which the topic certainly exists; infinity if the outcome of a request
-    makes it unknown."""
+    """Returns the time since which the topic certainly exists; infinity if a request with unknown outcome leaves that
+    open."""
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0
@@ -54,7 +54,7 @@ def _created_last(plan: Plan, history: History, name: str) -> float:
 
 
 def deleted_records_stay_deleted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record in a topic that was written to a deleted topic of the same name."""
+    """Yields each stored record that was written to an earlier, deleted topic of the same name."""
     deleted = {
         change.topic: change.began
         for change in history.topics

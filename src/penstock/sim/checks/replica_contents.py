@@ -48,8 +48,8 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Known:
-    """A committed batch: its checksums (one for each form that compaction has given it), and its bytes if compaction
-    may change them."""
+    """A committed batch: its checksums (one per form that compaction gave it), and its bytes if compaction may change
+    it."""
 
     next_offset: int
     digests: set[int]
@@ -58,7 +58,7 @@ class Known:
 
 @dataclass(slots=True)
 class Committed:
-    """Everything that leaders have committed in one partition."""
+    """All batches that leaders have committed in one partition."""
 
     name: TopicPartition
     batches: dict[int, Known] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Committed:
             self.times.append((self.end, time))
 
     def cut(self, offset: int) -> None:
-        """Forgets the batches from `offset` on: their loss is excused."""
+        """Forgets the batches from `offset` on, because their loss is excused."""
         for base in [each for each, known in self.batches.items() if known.next_offset > offset]:
             self.records_excused += self.batches.pop(base).next_offset - base
         self.end = min(self.end, offset)
@@ -112,8 +112,9 @@ class ReplicaContents:
         promised: Callable[[str], bool],
         compacted: AbstractSet[str] = frozenset(),
     ) -> None:
-        """`lost` returns the machines that lost data and are not back in sync; `promised` returns True if a topic
-        promises fsync; `compacted` has the topics that may be compacted at some time."""
+        """`lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
+        promises
+        fsync. `compacted` has the topics that may be compacted at some time."""
         self._compacted = compacted
         self._machines = machines
         self._now = now
@@ -135,7 +136,7 @@ class ReplicaContents:
         ]
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports a violation of `rule`, only the first one for each partition."""
+        """Reports the first violation of `rule` in each partition; ignores later ones."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -182,8 +183,8 @@ class ReplicaContents:
             self._missing(machine, key, log.log_end_offset, f"leads it in epoch {epoch}", "leader completeness", True)
 
     def _elected_unclean(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Handles an unclean election: the committed batches that the new leader lacks, and all later ones, are
-        excused."""
+        """Handles an unclean election: excuses the committed batches that the new leader lacks, and all later
+        batches."""
         known, image = self.partitions[key], partition.image
         if image.leader_recovery_state != RECOVERING or image.leader_epoch in known.unclean_epochs:
             return
@@ -195,15 +196,14 @@ class ReplicaContents:
             self.on_unclean(key, known.name, first)
 
     def compacted(self, cleaner: Cleaner, log: Log, job: object, result: CompactionResult) -> None:
-        """Notes how far a replica compacts its log. From now on its files after a crash may be the old segments or the
+        """Notes up to which offset a replica compacts its log. After a crash, its files may be the old segments or the
         new ones."""
         known = self.partitions.get((log.topic_id, log.partition))
         if known is not None:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> Iterator[Loss]:
-        """Yields the records that a machine has just lost with its power, for each partition in which no promise covers
-        the loss."""
+        """Yields the records that a machine has just lost in a power loss, for each partition whose loss is excused."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
@@ -214,13 +214,13 @@ class ReplicaContents:
                 known.lost[machine] = min(first, known.lost.get(machine, first))
 
     def commit_time(self, partition: TopicPartition, offset: int) -> float:
-        """Returns when the record at `offset` was first committed, in any topic of this name; infinity if never."""
+        """Returns when the record at `offset` was first committed in a topic of this name; infinity if it never was."""
         found = (known.time_of(offset) for known in self.partitions.values() if known.name == partition)
         return min(found, default=float("inf"))
 
     @property
     def records_excused(self) -> int:
-        """Returns the number of committed records that are gone and that no promise covers."""
+        """Returns the number of committed records whose loss is excused."""
         return sum(known.records_excused for known in self.partitions.values())
 
     # Comparing.
@@ -247,8 +247,10 @@ class ReplicaContents:
         *,
         adopt: bool = True,
     ) -> None:
-        """Compares a replica's batches below `end` with the committed ones. If the replica leads (`leader` is set), its
-        batches above the committed end are added as committed."""
+        """Compares a replica's batches below `end` with the committed batches.
+
+        If the replica leads (`leader` is set), its batches above the committed end are added to the committed batches.
+        """
         known, log = self.partitions[key], cursor.log
         first = cursor.offset < 0
         for batch in cursor.read(machine.volume, end):
@@ -280,9 +282,9 @@ class ReplicaContents:
         return log.config.compact or log.topic in self._compacted
 
     def _missing(self, machine: Machine, key: Key, offset: int, how: str, rule: str, leads: bool) -> None:
-        """Reports that a replica lacks the committed batch at `offset`, unless a loss of power excuses it.
+        """Reports that a replica lacks the committed batch at `offset`, unless a power loss excuses it.
 
-        An excused leader decides what is left: all later batches are forgotten.
+        If the excused replica leads, all later committed batches are forgotten, because the leader's log now decides.
         """
         known = self.partitions[key]
         if offset >= known.unclean_from and not leads:
@@ -295,8 +297,9 @@ class ReplicaContents:
         self._broken(rule, key, f"{what}: it {how}")
 
     def _in_sync(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Checks that every running replica in the ISR has all batches below the leader's high watermark. Called when
-        the leader has advanced it."""
+        """Checks that every running replica in the ISR has all batches below the leader's high watermark.
+
+        Called when the leader has advanced its high watermark."""
         known, high = self.partitions[key], partition.log.high_watermark
         isr = partition.isr
         if len(isr) < 2:
@@ -321,7 +324,7 @@ def _name(known: Committed) -> str:
 
 
 def hosted(machine: Machine, key: Key) -> Partition | None:
-    """Returns the machine's replica of a partition; None if its node does not run or has no such replica."""
+    """Returns the machine's replica of a partition; None if the node is not running or has no replica of it."""
     broker = machine.broker
     if broker is None or not machine.holds_partitions:
         return None
@@ -332,7 +335,7 @@ def hosted(machine: Machine, key: Key) -> Partition | None:
 
 
 def _same(known: Committed, batch: StoredBatch) -> bool:
-    """True if the batch is the committed one, or what compaction has left of it."""
+    """True if `batch` is the committed batch, or the rest of it after compaction."""
     expected = known.batches.get(batch.base_offset)
     if expected is None or expected.next_offset != batch.next_offset:
         return False

@@ -1,7 +1,7 @@
 """Compares the replicas of each partition at the end of a run, batch by batch, and each replica with its indexes.
 
-Log matching: two replicas have the same bytes at the same offset. Each replica compacts for itself, so in a compacted
-topic only those records are compared that both replicas still have.
+Log matching: two replicas have the same bytes at the same offset. Each replica compacts its log independently, so in a
+compacted topic only the records that both replicas still have are compared.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def misleading(where: str, segment: Segment) -> Iterator[str]:
 
 
 def epochs_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Yields each replica with a batch whose leader epoch the replica does not know at the batch's offset."""
+    """Yields each replica whose leader epoch cache gives another epoch for a batch than the batch itself."""
     for machine, partition in _sound(machines, damaged):
         try:
             log = partition.log
@@ -237,9 +237,9 @@ def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransacti
 
 
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Yields each marker of a producer epoch that an earlier marker has ended already.
+    """Yields each marker for a transaction that an earlier marker has already ended.
 
-    A marker may be written twice: that is allowed if both are the same and no records are in between.
+    A marker may be written twice, if both are equal and no records of the transaction lie between them.
     """
     for machine, partition in _sound(machines, damaged):
         try:

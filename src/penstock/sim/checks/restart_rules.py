@@ -1,4 +1,4 @@
-"""Rules for a clean restart of all nodes: the changes that it may and may not cause."""
+"""Rules for a clean restart of all nodes: which changes the restart may cause, and which not."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ def changes_by_restart(
 ) -> Iterator[str]:
     """Yields each forbidden change that a clean restart of all nodes caused.
 
-    One change is allowed: after the restart a partition's start offset may be higher, up to the start that another
-    replica had before, but not above the offset of a requested deletion. It may not be lower, because a follower in
-    sync has at least its leader's start. Records above the start stay.
+    One change is allowed: a partition's start offset may be higher after the restart, up to the start that another
+    replica had before, but not above the offset of a requested deletion. A lower start is forbidden, because an in-sync
+    follower has at least its leader's start. Records above the start stay.
 
-    The reason: a deletion moves the start of each replica separately, and a replica that was down, or was killed before
-    it stored its new start, has an older one. If that replica leads before the restart, it shows deleted records, as in
-    Kafka; after the restart another replica may lead.
+    The reason: DeleteRecords moves the start of each replica separately. A replica that was down, or was killed
+    before it
+    stored its new start, keeps an older start. If that replica leads before the restart, clients see deleted
+    records, as
+    in Kafka; after the restart another replica may lead.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

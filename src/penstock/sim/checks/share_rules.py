@@ -1,10 +1,10 @@
 """Rules for share groups: a record that is accepted, rejected or archived (done) is never delivered again; every other
 record is delivered.
 
-A member's request for records begins before they are acquired. So if a request began after an acknowledgement was
-answered, the records that it delivers were acquired after that acknowledgement. A power loss may erase states that were
-not synced. Two members may both be told that the same record is done: a leader accepts answers for records before its
-start offset, as Kafka's does, also from a member whose lock has expired.
+A member's request for records begins before the records are acquired. If the request began after an acknowledgement was
+answered, its records were acquired after that acknowledgement. A power loss may erase states that were not synced. Two
+members may both get the answer that the same record is done: for records before its start offset, a leader accepts
+acknowledgements from any member, also from one whose lock has expired. Kafka's leader does so too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNSEEN = 3
 
 
 def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that was delivered again after its acknowledgement or rejection had been answered."""
+    """Yields each record that was delivered again after a member had accepted or rejected it and got the answer."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         for answer in answers.get(_place(delivery), ()):
@@ -37,7 +37,8 @@ def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields deliveries beyond the limit, and deliveries whose number is lower than a release has confirmed."""
+    """Yields each delivery above the delivery limit, and each delivery count that is lower than after the last known
+    release."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         if not 1 <= delivery.deliveries <= MAX_DELIVERIES:
@@ -50,8 +51,8 @@ def deliveries_are_limited_and_counted(plan: Plan, history: History, view: Final
 
 
 def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each stored record after a group's first delivery that the group never got, and each record that was
-    delivered, is not done, and was not delivered again."""
+    """Yields each record that a group should have got: stored after the group's first delivery and never delivered, or
+    delivered, not done, and not delivered again."""
     got: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
     for delivery in history.share_deliveries:
         got[delivery.group, delivery.partition].add(delivery.offset)
@@ -69,11 +70,11 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
 
 
 def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that a member kept without an answer while later records were delivered for long: its lock
-    should have expired.
+    """Yields each record that a member kept unacknowledged for so long that its lock should have expired.
 
-    Available records are delivered in the order of their offsets. A delivery that its member never saw also takes a
-    lock, but only for a moment, and not again and again.
+    The rule sees this from later records: available records are delivered in the order of their offsets. A delivery
+    that
+    its member never saw also takes a lock, but only for a moment, and not again and again.
     """
     answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
     by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)
@@ -100,8 +101,9 @@ def _is_final(delivery: ShareDelivery) -> bool:
 
 
 def _may_be_done(delivery: ShareDelivery) -> bool:
-    """True if the record may have been archived after this delivery: its last deliveries may have been unseen, because
-    the member died or its connection broke.
+    """True if the record may have been archived after this delivery.
+
+    Later deliveries may have reached no member, because the member died or its connection broke.
     """
     return delivery.deliveries >= MAX_DELIVERIES - UNSEEN
 

@@ -1,6 +1,7 @@
 """Reads the batches of a replica straight from the simulated disk.
 
-The node's own code would draw random numbers, fail with the disk's faults and take logs offline: a check must not.
+A check must not use the node's own code for that: it would draw random numbers, meet the disk's faults and take logs
+offline.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class Cursor:
         self.rewinds += 1
 
     def read(self, volume: Volume, end: int) -> Iterator[StoredBatch]:
-        """Yields the batches that end at or below `end` and were not read yet. A batch counts as read with the next."""
+        """Yields the batches that end at or below `end` and were not read yet. A batch counts as read when the next is
+        taken."""
         log = self.log
         if log.truncations != self._truncations:
             self._truncations = log.truncations

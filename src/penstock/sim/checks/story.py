@@ -1,5 +1,4 @@
-"""The story of a run, in lines for a person: its faults, the state changes of its machines, and the rules that it
-broke."""
+"""The story of a run as lines of text: its faults, the state changes of its machines, and the rules that it broke."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules for compacted topics: compaction keeps the last committed record of each key, and a deleted key stays deleted.
 
-A reader that gets from the start of a partition to its end has the last record of every key. It may miss a tombstone
-only if it takes longer than delete.retention.ms; such readings are not in the history.
+A reader that reads a partition from its start to its end has the last record of every key. It may miss a tombstone only
+if it takes longer than delete.retention.ms; the history does not contain such slow passes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _by_key(history: History) -> Keys:
 
 
 def _in_force_before(write: Write, time: float) -> bool:
-    """True if the write, and the transaction that it belongs to, were acknowledged before `time`."""
+    """True if the write was acknowledged before `time` and, if it is transactional, its commit too."""
     if write.outcome is not Outcome.DONE or write.offset < 0 or write.ended >= time:
         return False
     transaction = write.transaction
@@ -35,7 +35,7 @@ def _in_force_before(write: Write, time: float) -> bool:
 
 
 def maybe_in_force(write: Write) -> bool:
-    """True unless the write was refused or its transaction was aborted for certain."""
+    """True unless it is certain that the write was refused or its transaction aborted."""
     transaction = write.transaction
     aborted = transaction is not None and transaction.outcome is Outcome.DONE and not transaction.committed
     return write.outcome is not Outcome.REFUSED and not aborted
@@ -63,9 +63,9 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 
 
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
-    """True if compaction may have removed `last` because of another write.
+    """True if compaction may have removed `last` because of a newer write of the same key.
 
-    That write began before `ended`, and a reader that read to `end` can't have seen it.
+    The newer write began before `ended`, and a reader that read up to `end` cannot have seen it.
     """
     return any(
         write is not last
@@ -77,15 +77,16 @@ def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -
 
 
 def _may_have_deleted(write: Write, last: Write) -> bool:
-    """True if `write` is a tombstone after `last` whose transaction has an unknown result. The tombstone may have
-    deleted the key and may be removed since."""
+    """True if `write` is a tombstone after `last`, in a transaction with an unknown result.
+
+    The tombstone may have deleted the key, and compaction may have removed the tombstone since."""
     transaction = write.transaction
     unknown = transaction is not None and transaction.outcome is not Outcome.DONE
     return unknown and write.tombstone and write.offset > last.offset
 
 
 def tables_are_complete(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each key of which a reader of a whole table missed the last record, or saw a deleted value."""
+    """Yields each key for which a reader of the whole table missed the last record, or saw a deleted value."""
     writes = _by_key(history)
     for each in history.passes:
         if not _judged(plan, history, each.partition, each.ended):

@@ -1,7 +1,7 @@
-"""Taps: while a context lasts, they call an observer before or after a method of the node's code, in this process.
+"""Taps: inside a `with` block, they call an observer before or after a method of the node's code, in this process.
 
-The node's own code does not know that it is observed. An observer returns at once, draws no random number, schedules
-nothing and changes nothing of the node, so a run has the same trace with and without it.
+The node's code does not know that it is observed. An observer returns at once, draws no random number, schedules no
+callback and changes nothing in the node, so a run has the same trace with and without it.
 """
 
 from __future__ import annotations

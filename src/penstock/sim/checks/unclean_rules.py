@@ -1,7 +1,7 @@
-"""Decides which records an unclean election may lose: all from the first committed record on that the new leader lacks.
+"""Decides which records an unclean election may lose: all from the first committed record that the new leader lacks.
 
-The comparison of replicas finds that record when the new leader starts to lead. Writes and reads of later offsets, from
-before the election, are not judged; all other rules hold for the rest.
+The comparison of replicas finds this record when the new leader begins to lead. Writes and reads of this and later
+offsets from before the election are not judged. All rules hold for the remaining records.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from penstock.sim.checks.history import History, Outcome
 
 
 def forgive_unclean_elections(history: History) -> None:
-    """Changes the history for the rules: writes that an unclean election may have lost become unknown, and reads of
-    them are dropped."""
+    """Changes the history before the rules judge it: the outcome of writes that an unclean election may have lost
+    becomes
+    unknown, and reads of these records are removed."""
     if not history.unclean:
         return
 

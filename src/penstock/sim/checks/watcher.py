@@ -262,8 +262,7 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Records since when all replicas know the newest leader; a replica that does not know it may still accept
-        writes as leader."""
+        """Records since when all replicas know the newest leader. Before, an old leader may still accept writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
         if newest is not None and all(

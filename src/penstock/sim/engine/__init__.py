@@ -1,4 +1,4 @@
 """The engine: event loop, network, disk, clock and machines in virtual time, drawn from one seed.
 
-`Environment` builds them all. The engine knows no workload, no faults and no rules. Called by all other packages.
+`Environment` builds all of them. The engine imports no workloads, faults or rules. Called by all other packages.
 """

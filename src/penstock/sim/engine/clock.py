@@ -20,5 +20,5 @@ class SimClock:
         return 0
 
     def jump(self, milliseconds: int) -> None:
-        """Sets the clock forward, or back if negative."""
+        """Sets the clock forward, or back if `milliseconds` is negative."""
         self.offset_ms += milliseconds

@@ -1,6 +1,6 @@
 """The layout of a cluster: which machines vote, which hold partitions, and how many replicas must have a record.
 
-Layouts are drawn from random streams of their own: a seed's workload is the same for any number of machines.
+Layouts are drawn from their own random streams, so a seed's workload is the same for any number of machines.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def draw_layout(random: Random, nodes: int) -> ClusterLayout:
 
 
 def _timing(random: Random) -> dict[str, str]:
-    """Draws the timeouts: Kafka's defaults, or shorter timeouts with which more happens in a minute."""
+    """Draws the timeouts: Kafka's defaults, or shorter ones so that more events happen in a minute of virtual time."""
     session = random.choice((3_000, 3_000, 9_000))
     return {
         "broker.session.timeout.ms": str(session),

@@ -141,7 +141,7 @@ class Stream:
     def _send_again(self, until: float, pause: float) -> None:
         """Retries while the receiver is off, as the sender's kernel does.
 
-        A receiver that has been off no longer knows the connection and ends it.
+        When the receiver is on again, it does not know the connection any more and resets it.
         """
         timeline = self._fabric.timeline
 

@@ -1,8 +1,8 @@
 """The wires between hosts: one `Link` for each direction, and the ordered `Channel`s that run over it.
 
-TCP hides loss, duplication and reordering of packets, but not delay, and a link simulates the delay: a lost packet
-delays all data behind it by a retransmission; a cut wire holds all data until it is mended, and then everything
-arrives, late and in order, even from senders that have given up.
+TCP hides loss, duplication and reordering of packets, but not their delay. A link simulates the delay: a lost packet
+delays all data behind it by a retransmission. A cut wire holds all data until it is mended; then all data arrives, late
+and in order, even if the sender has given up.
 """
 
 from __future__ import annotations

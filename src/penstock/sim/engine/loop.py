@@ -37,7 +37,7 @@ MAX_AWAITS_AFTER_DEATH = 100
 
 
 class SimulationError(Exception):
-    """Raised if the run cannot go on: nothing is left to do, or the run does not end."""
+    """Raised if the run cannot continue (no process has anything to do) or does not end in time."""
 
 
 class ProcessKilled(BaseException):
@@ -63,7 +63,7 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """An asyncio handle without the fields of debug mode, because a run makes very many handles."""
+    """An asyncio handle without the fields for debug mode. A run makes very many handles, so they must be small."""
 
     __slots__ = ()
 
@@ -328,8 +328,8 @@ class Timeline:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Runs the block as if in a worker thread of the simulated process: blocking calls inside of the block don't
-        block the process's event loop."""
+        """Runs the block like a worker thread of the simulated process: blocking calls in it do not block the event
+        loop."""
         before, self.running = self.running, None
         try:
             yield
@@ -361,7 +361,7 @@ class Timeline:
         return task.result()
 
     def advance(self, until: float, may_go_on: Callable[[], bool]) -> None:
-        """Runs everything that is due up to the time `until`, unless `may_go_on` returns False before."""
+        """Runs all events that are due up to the time `until`; stops early when `may_go_on` returns False."""
         outer = events._get_running_loop()
         try:
             while self.runnable or (self._events and self._events[0][0] <= until):
@@ -374,7 +374,7 @@ class Timeline:
 
     @property
     def next_event(self) -> float:
-        """The time of the next timer or event; infinity if there is none."""
+        """Returns the time of the next timer or event; infinity if there is none."""
         return self._events[0][0] if self._events else float("inf")
 
     def step(self) -> None:
@@ -386,7 +386,8 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Runs one step. Leaves asyncio's running loop set, because resetting it would double the cost of a turn."""
+        """Runs one step. Leaves asyncio's running loop set afterwards, because resetting it would double the cost of a
+        step."""
         runnable = self.runnable
         if not runnable:
             if not self._events:

@@ -110,12 +110,12 @@ class Machine:
 
     @property
     def broker(self) -> Broker | None:
-        """The broker of the running node; None before it is built."""
+        """Returns the broker of the running node; None before it is built."""
         return None if self.node is None else self.node.broker_or_none
 
     @property
     def image(self) -> MetadataImage | None:
-        """The metadata image of the node on this machine; None unless the node serves requests."""
+        """Returns the metadata image of the node on this machine; None unless the node serves requests."""
         broker = self.broker
         return broker.metadata.image if broker is not None and self.state is State.SERVING else None
 
@@ -140,13 +140,13 @@ class Machine:
 
     @property
     def data_directories(self) -> tuple[str, ...]:
-        """The log directories for partitions."""
+        """Returns the log directories for partitions."""
         return self.settings().log_dirs
 
     # Starting and stopping.
 
     async def start(self) -> bool:
-        """Starts the process and waits until it serves. Returns False if it died or gave up meanwhile."""
+        """Starts the process and waits until it serves. Returns False if it died or gave up before."""
         if self.state is State.OFF:
             self.fabric.power_back(self.name)
         self.incarnation += 1
@@ -220,7 +220,7 @@ class Machine:
         timeline.at(timeline.now, leave)
 
     async def stop(self) -> bool:
-        """Stops the node cleanly. Returns False if it was not serving or died meanwhile."""
+        """Stops the node cleanly. Returns False if the node was not serving, or died while it stopped."""
         if self.node is None or self.loop is None or self.state is not State.SERVING:
             return False
         loop = self.loop
@@ -262,7 +262,7 @@ class Machine:
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
 
     def watch_disk(self, on_step: Callable[[str, str], None] | None) -> None:
-        """Calls `on_step` before every change of the disk, with its kind and path; None ends that."""
+        """Calls `on_step` before every change of the disk, with the change's kind and path; None ends the calls."""
         self._on_disk_step = on_step
         if self.disk is not None:
             self.disk.on_step = on_step
@@ -310,7 +310,8 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """Returns the directory id by which the quorum distinguishes this disk from other disks of the machine."""
+        """Returns the directory id of the disk with the votes. The quorum tells by it whether the machine's disk was
+        replaced."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 

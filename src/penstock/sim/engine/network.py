@@ -1,8 +1,8 @@
-"""A simulated `Network`: hosts, listeners and TCP-like connections over links that faults change.
+"""A simulated `Network`: hosts, listeners and TCP-like connections over links. Faults change the links.
 
-A process sees what a kernel shows: a connection that is refused, never answered, reset in the middle of a frame, or
-half open because the other machine lost power; bytes in pieces of any size; `pause_writing` for a peer that doesn't
-read. Data in flight still arrives after its sender has given up.
+A process sees what a kernel shows it. A connection may be refused, stay unanswered, be reset in the middle of a frame,
+or be half open because the other machine lost power. Bytes arrive in pieces of any size; `pause_writing` is called if
+the peer does not read. Data in flight still arrives after its sender has given up.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host comes from `peers`. Then all bytes that clients have sent to it
-        have arrived."""
+        """True if every open connection to the host comes from `peers`: then no client has bytes under way to
+        the host."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -154,7 +154,7 @@ class Handshake:
         self._loop.call_soon(fail)
 
     def forget(self) -> None:
-        """Closes the connection if it was established just as the process cancelled its connect call."""
+        """Closes a connection that was established at the moment when the process cancelled its connect call."""
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self.outcome.result().killed()
 

@@ -54,7 +54,7 @@ class MessageKinds:
         self._written: dict[Endpoint, _Written] = {}
 
     def frames(self, end: Endpoint, data: bytes) -> Iterator[Frame]:
-        """Yields the frames whose heads these bytes complete. Frames of unknown APIs are left out."""
+        """Yields the frames whose headers these bytes complete. Frames of unknown APIs are left out."""
         written = self._written.get(end)
         if written is None:
             written = self._written[end] = _Written()

@@ -1,4 +1,4 @@
-"""The trace: a line for everything that happens in a run. It is always hashed, and kept as text on request.
+"""The trace: one line for each event of a run. It is always hashed, and kept as text on request.
 
 Two runs of a seed have the same hash.
 """

@@ -1,8 +1,8 @@
-"""A watchdog for a turn of an event loop that never ends.
+"""A watchdog that stops a turn (one iteration of an event loop) that never ends.
 
-Virtual time stands still inside a turn, so no bound of virtual time ends an endless loop. Here a timer of the process's
-CPU time ticks; a turn that was running at one tick and still runs at the next is stopped and named. A turn should take
-milliseconds. The timer costs nothing per turn, and no run depends on it.
+Virtual time stands still inside a turn, so no limit in virtual time can end an endless loop. The watchdog has a timer
+of the process's CPU time: a turn that runs at two successive ticks is stopped and named. A turn should take
+milliseconds. The timer costs nothing per turn, and does not change any run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ NAMED = 3
 
 
 class EndlessTurnError(KeyboardInterrupt):
-    """Raised inside a callback of an event loop that does not end. It is a KeyboardInterrupt, because asyncio keeps all
-    other exceptions in the task."""
+    """Raised inside a callback that does not end. It is a KeyboardInterrupt, because asyncio does not let other
+    exceptions
+    leave the task."""
 
 
 @contextmanager

@@ -2,15 +2,15 @@
 
     late isr change          a leader's request to add a follower to the ISR is held back, and its retry is accepted;
                              the follower falls behind and leaves the ISR; then the first request arrives
-    isr change of the dead   the same, but the follower dies and comes back without its records before the request
-                             arrives
-    late marker              a transaction's marker is held back, and its retry is written; the marker arrives when the
-                             producer has begun its next transaction
+    isr change of the dead   as before, but the follower dies and comes back without its records before the first
+                             request arrives
+    late marker              a transaction's marker is held back, and its retry is written; the first marker arrives
+                             after the producer has begun its next transaction
     elected alone            at the moment of its election a controller is cut off, and its voters die
     majority forgets         a record is committed while one voter is cut off; then the leader is cut off, the other
-                             voters with the record lose power, and the voter without it is back for the election
+                             voters with the record lose power, and the voter without it returns for the election
 
-Each step has a time bound: other faults go on meanwhile, and a fault whose moment does not come is given up.
+Each step has a time limit, and a fault whose moment does not come in time is given up. Other faults continue meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Fault = Callable[[FaultPlan, Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class CaughtRequest:
-    """A request that is held back in flight, with everything behind it on its connection."""
+    """A request that is held back in flight, with all later data on its connection."""
 
     sender: Machine
     receiver: Machine
@@ -69,7 +69,7 @@ class CaughtRequest:
     request: Any
 
     def lose_connection(self) -> None:
-        """Breaks the connection for the sender alone, which retries over another connection."""
+        """Breaks the connection on the sender's side only. The sender then retries over another connection."""
         self.end.receive(RESET)
 
     def release(self) -> None:
@@ -77,7 +77,7 @@ class CaughtRequest:
 
 
 def request_in(data: bytes, api_key: int) -> Any:
-    """Returns the request at the beginning of the bytes; None if it is of another API."""
+    """Returns the request at the start of `data`; None if it belongs to another API."""
     frame = data[SIZE_BYTES:]
     if len(frame) < SIZE_BYTES or int.from_bytes(frame[:2], "big") != api_key:
         return None
@@ -119,9 +119,9 @@ class AimedFaults:
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
     ) -> CaughtRequest | None:
-        """Holds back the next request that is of this API, goes from one machine to another, and satisfies `wanted`.
+        """Holds back the next request of this API between two machines for which `wanted` returns True.
 
-        Returns None if no such request is sent within `within_s` seconds.
+        Returns None if no machine sends such a request within `within_s` seconds.
         """
         target = self._target
         machines = {machine.name: machine for machine in target.machines}
@@ -239,7 +239,7 @@ class AimedFaults:
     async def _release_behind(
         self, fault: FaultPlan, caught: CaughtRequest, machine: Machine, keys: Sequence[Key]
     ) -> None:
-        """Releases the request once the machine that it adds to the ISR is out of sync."""
+        """Releases the held request once the machine that it would add to the ISR is out of sync."""
         await self._until(lambda: any(self._behind(machine, key) for key in keys), BEHIND_BOUND_S)
         self._target.note(fault, "releases the request")
         caught.release()

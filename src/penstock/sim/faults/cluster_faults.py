@@ -1,4 +1,4 @@
-"""Faults that need several machines: partitioned networks, and faults of machines that lead."""
+"""Faults that need several machines: network partitions, and faults of machines that lead partitions."""
 
 from __future__ import annotations
 

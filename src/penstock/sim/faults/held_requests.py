@@ -1,4 +1,4 @@
-"""Commands of scenarios that hold one request back in flight: it may arrive long after its sender has retried."""
+"""Scenario commands that hold one request back in flight. The request may arrive long after its sender has retried."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class HeldRequest:
         return f"{self._end.host.name} has asked {self._end.get_extra_info('peername')[0]}"
 
     async def lose_connection(self) -> str:
-        """Breaks the connection for the sender alone, which retries over another connection."""
+        """Breaks the connection on the sender's side only. The sender then retries over another connection."""
         assert self._end is not None
         self._end.receive(RESET)
         return ""

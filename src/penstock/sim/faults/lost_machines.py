@@ -1,8 +1,8 @@
 """Machines that have lost unsynced data or their disk and are not back in sync.
 
-Acknowledged records survive the loss of fewer than min.insync.replicas machines at a time; the nemesis asks here before
-it exceeds that. A machine has recovered when it has registered again and is in sync with all its partitions, unless its
-disk still fails.
+Acknowledged records survive if fewer than min.insync.replicas machines are lost at a time. The nemesis asks this module
+before it would exceed that limit. A machine has recovered when it has registered again and is in sync with all its
+partitions, unless its disk still fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISK = "disk"
 
 
 def out_of_sync(image: MetadataImage, node_id: int, damaged: set[TopicPartition]) -> list[str]:
-    """Returns the partitions in which the node has a replica that is not in the ISR, without the damaged ones."""
+    """Returns the partitions in which the node's replica is not in the ISR. Damaged partitions are left out."""
     return [
         f"{topic.name}-{index}"
         for topic in image.topics.values()
@@ -57,7 +57,7 @@ class LostMachines:
         return {machine: kind for machine, (kind, _) in self._lost.items()}
 
     def covered(self, machine: Machine, kind: str) -> bool:
-        """True if acknowledged records survive even if this machine is lost in addition to those that have not
+        """True if acknowledged records survive the loss of this machine too, besides the machines that have not
         recovered."""
         if not machine.holds_partitions and kind == POWER:
             return True  # metadata is always synced
@@ -72,7 +72,7 @@ class LostMachines:
             del self._lost[machine]
 
     def note(self, machine: Machine, kind: str) -> None:
-        """Adds a loss of this kind that has just happened to the machine."""
+        """Adds a loss that has just happened to the machine."""
         image = newest_image(self._machines)
         broker = image.brokers.get(machine.node_id) if image is not None else None
         before = self._lost.get(machine)

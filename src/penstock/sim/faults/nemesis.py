@@ -123,7 +123,7 @@ class Nemesis:
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
-        """Returns the links between a random machine and one client, or all clients if the fault is `whole`."""
+        """Returns the links between a random machine and one client; with all clients if the fault is `whole`."""
         target = self._target
         machine = self._machine(random)
         hosts = target.client_hosts

@@ -1,7 +1,7 @@
 """Planted bugs: known bugs, put into a node on purpose to show that the rules detect them.
 
-Each plant replaces a function of the node while its context lasts, in this process only; the node's own code has no
-trace of it. The first `SEEDS` seeds of its profile must find the bug, and must find nothing if it is not planted.
+Each planted bug replaces a function of the node inside a `with` block, in this process only; the node's code does not
+know about it. The first `SEEDS` seeds of the bug's profile must find the bug, and must find nothing without it.
 """
 
 from __future__ import annotations

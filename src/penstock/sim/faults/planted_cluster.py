@@ -129,7 +129,7 @@ def _any_marker(old: Any) -> Any:
 
 
 def _checkpoint_believed(old: Any) -> Any:
-    """Planted bug: trusts the checkpoint, although a power loss may have erased records below it."""
+    """Planted bug: the node trusts the checkpoint, although a power loss may have erased records below it."""
 
     def update_high_watermark(self: Log, offset: int) -> int:
         if offset > self.high_watermark:
@@ -161,7 +161,7 @@ def _index_stays(old: Any) -> Any:
 
 
 def _shrunk_at_once(old: Any) -> Any:
-    """Planted bug: uses the smaller ISR before the controller has accepted it."""
+    """Planted bug: the leader uses the smaller ISR before the controller has accepted it."""
 
     def submit(self: IsrChanges, partition: Partition) -> None:
         leading = partition.leading

@@ -1,4 +1,4 @@
-"""Subtle planted bugs: each is found by one named rule, often long before, or without, any harm that a client sees."""
+"""Subtle planted bugs: one named rule finds each of them, often long before a client could notice any harm."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Planted bugs that only a workload of their own finds: the actors, topics or settings of other profiles don't meet
-them.
-"""
+"""Planted bugs that only their own workload finds: actors, topics and settings of other profiles never trigger them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Counts the points (places at which a fault can be injected, see `plan.points`) that a run passes, with the role of
-the machine at each, and injects faults at the chosen ones."""
+"""Counts the points that a run passes, and injects faults at chosen points. A point is a place at which a fault can be
+injected, see `plan.points`; the counter also notes the role of the machine there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ COORDINATOR, LEADER, FOLLOWER = "coordinator", "leader", "follower"
 
 
 class PointCounter:
-    """Counts the points from `begin` to `end`. Draws no random numbers, and adds nothing to the trace unless a fault
+    """Counts points between the calls `begin` and `end`. Draws no random numbers, and writes to the trace only if a
+    fault
     happens."""
 
     def __init__(self, target: FaultTarget, loop: ProcessLoop, *, record: bool) -> None:
@@ -115,8 +116,8 @@ class PointCounter:
             self._faults.at_disk(fault, point, machine, path)
 
     def _role_for(self, machine: Machine, kind: FileKind) -> str:
-        """Returns the role of the machine in the partition that a file belongs to; if the file belongs to no partition,
-        the role of the machine as a whole."""
+        """Returns the machine's role in the partition of a file; the role of the whole machine if the file has no
+        partition."""
         if kind.partition < 0 or machine.state is not State.SERVING:
             return self._role(machine)
         if kind.topic == METADATA_LOG:

@@ -91,11 +91,11 @@ class PointFaults:
         self._ended = False
 
     def own(self, end: Endpoint) -> bool:
-        """True if this end belongs to a connection over which a copied request was sent."""
+        """True if `end` belongs to a connection that a fault opened to send a copied request."""
         return end.loop is self._loop or end.peer.loop is self._loop
 
     def end(self) -> None:
-        """Releases everything that faults still hold back. Paused machines go on when they are healed."""
+        """Releases all data that faults still hold back. Paused machines continue when they are healed."""
         self._ended = True
         for stream in list(self._held):
             self._release(stream)
@@ -119,8 +119,8 @@ class PointFaults:
     # Messages.
 
     def at_message(self, fault: PointFault, point: Point, message: Message) -> None:
-        """Injects the faults that are planned for a message, just before it is written. May end the process that writes
-        it."""
+        """Injects the faults planned for a message, just before it is written. May end the process that writes the
+        message."""
         random = self._random(fault)
         names = f"{message.end.host.name}→{message.end.get_extra_info('peername')[0]}"
         sent = DROP not in fault.faults
@@ -191,7 +191,7 @@ class PointFaults:
         return random.choice((Severity.SOME, Severity.SOME, Severity.EVERYTHING))
 
     def _allowed(self, kind: str, machine: Machine) -> str:
-        """Returns KILL for a power loss that acknowledged records would not survive; else returns `kind`."""
+        """Returns `kind`, or KILL instead of a power loss that acknowledged records would not survive."""
         return KILL if kind == POWER and not self._target.losses.covered(machine, POWER_LOSS) else kind
 
     def _carried_out(self, fault: str, kind: str) -> str:
@@ -219,7 +219,7 @@ class PointFaults:
             target.kill(machine, seconds)
 
     def _die(self, point: Point, fault: str, machine: Machine, kind: str, random: Random) -> NoReturn:
-        """Ends the process inside its own step."""
+        """Ends the process immediately, inside the step that it is taking."""
         self._stop_soon(point, fault, machine, kind, random)
         assert machine.loop is not None
         machine.loop.kill()

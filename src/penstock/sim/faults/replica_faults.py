@@ -1,4 +1,4 @@
-"""Faults of the replicas of one partition: the replica that was down comes back when all others are down."""
+"""Faults of the replicas of one partition: a replica that was down comes back when all other replicas are down."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class ReplicaFaults:
         return None if image is None else image.partition(topic, index)
 
     async def _swap_the_living(self, fault: FaultPlan, random: Random) -> None:
-        """Kills a follower, waits until it is out of sync and records were written, then kills all other replicas and
-        starts the follower.
+        """Kills a follower. When the follower is out of sync and records were written, kills all other replicas and
+        starts the
+        follower again.
         """
         target = self._target
         topic = target.plan.topics[0]

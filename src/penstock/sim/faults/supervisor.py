@@ -1,4 +1,4 @@
-"""Restarts each machine after the time that its fault asked for, and repeats a start that fails."""
+"""Starts each machine again after the down time of its fault, and repeats a start that fails."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Supervisor:
             self._not_serving[machine].set()
 
     def operate(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work`, which an operator does after a fault, as a task, and does not wait for its end."""
+        """Starts `work`, an operator's reaction to a fault, as a task. Does not wait for its end."""
         self.operations.append(asyncio.ensure_future(work))
 
     async def supervise(self, machine: Machine) -> None:

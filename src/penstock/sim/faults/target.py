@@ -1,5 +1,5 @@
-"""The target of faults: the machines, links and actors of a run, the losses that machines have not recovered from, and
-the run's story."""
+"""The target of faults: the machines, links and actors of a run, machines that have not recovered, and the
+run's story."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FaultTarget:
 
     @property
     def controller(self) -> Machine | None:
-        """The machine whose node leads the quorum, as far as the watcher knows."""
+        """Returns the machine whose node leads the quorum, as far as the watcher knows."""
         leader = self.watcher.quorum_leader
         return next((machine for machine in self.machines if machine.node_id == leader), None)
 

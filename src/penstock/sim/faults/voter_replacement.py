@@ -1,9 +1,8 @@
 """A voter of the quorum loses its disk with its votes, and an operator replaces the voter.
 
-The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do.
-
-Only dynamic voters (KIP-853) can be replaced: their directory ids distinguish the new disk from the old one. One voter
-is replaced at a time, while most other voters have their disks: more is not promised.
+The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do. Only
+dynamic voters (KIP-853) can be replaced: the directory id distinguishes the new disk from the old one. The fault
+replaces one voter at a time, while a majority of the other voters have their disks; no guarantee covers more.
 """
 
 from __future__ import annotations
@@ -66,8 +65,9 @@ class VoterReplacement:
 
 
 async def put_back(session: Session, machine: Machine) -> None:
-    """Removes the voter of the machine's old disk from the quorum and adds the voter of its new disk; retries until the
-    new disk votes."""
+    """Removes the voter of the machine's old disk from the quorum and adds the voter of its new disk.
+
+    Retries until the voter with the new disk votes."""
     while True:
         try:
             async with session.client() as client:

@@ -33,8 +33,7 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Half(Enum):
-    """The two halves of the mutants: those that may be looked at while rules and workloads are tuned, and those held
-    out."""
+    """The two halves of the mutants. Rules and workloads are tuned on one half only; the other half is held out."""
 
     DEV = "dev"
     HELD_OUT = "held-out"
@@ -67,7 +66,7 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        """Returns the mutant's change of the code as one line of text."""
+        """Returns the mutant's code change as one line of text."""
         return f"{self.path}:{self.line}  {self.before}  →  {self.after}"
 
 
@@ -103,7 +102,7 @@ def mutated(source: str, path: str, name: str) -> ast.Module:
 
 
 def all_mutants(root: Path, packages: Sequence[str] = ()) -> list[Mutant]:
-    """Returns the mutants of the given packages, of all by default. `root` is the directory of `penstock`."""
+    """Returns the mutants of the given packages; of all packages by default. `root` is the directory of `penstock`."""
     found: list[Mutant] = []
     for package in packages or PACKAGES:
         for path in sorted((root / PACKAGES[package][0]).rglob("*.py")):
@@ -112,7 +111,9 @@ def all_mutants(root: Path, packages: Sequence[str] = ()) -> list[Mutant]:
 
 
 def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Mutant]:
-    """Draws `count` mutants, or puts all of them into a drawn order, so that an interrupted run is a fair sample."""
+    """Draws `count` mutants; None draws all of them, in random order. So the mutants tested before an interruption are
+    a fair
+    sample."""
     order = sorted(mutants, key=lambda mutant: mutant.id)
     Random(f"mutants/{seed}").shuffle(order)  # noqa: S311
     return order if count is None else order[:count]

@@ -1,7 +1,7 @@
-"""Puts a mutant into this process: the import of its module compiles the changed tree instead of the file.
+"""Puts a mutant into this process: the import of its module compiles the changed syntax tree instead of the file.
 
-The hook is installed before the module is first imported. It counts how often the mutated function runs, because a
-mutant whose function never ran says that a workload is missing, not a rule.
+The hook is installed before the module is first imported. It counts how often the mutated function runs: if it never
+runs, the simulator lacks a workload, not a rule.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@
 | reordered-effect   | two neighbouring effects change places |
 | early-return       | a function returns before its last step, a loop ends after its first round |
 | field-not-restored | a field keeps its old value where a state is loaded, replayed, truncated or reset |
-| field-not-set      | the same in any other function |
+| field-not-set      | a field keeps its old value in any other function |
 | check-removed      | a guard that raises, returns or skips is removed, or one half of its condition |
 | bound-removed      | `max(self.x, y)` becomes `y` |
 
-Logging, texts for people and `check(...)` are left alone: a change of those breaks no promise.
+Logging, texts for people and `check(...)` are not mutated: a change in them breaks no guarantee.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def changes_at(place: Place) -> Iterator[Change]:
 
 
 def _text(node: ast.AST) -> str:
-    """Returns the first line of the node's source, for a reader."""
+    """Returns the first line of the node's source text, to show it to a person."""
     text = ast.unparse(node).splitlines()[0]
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
@@ -91,7 +91,7 @@ def _is_logging(call: ast.Call) -> bool:
 
 
 def _is_spoken(statement: ast.stmt) -> bool:
-    """True if the statement only writes to the log, checks an invariant, or raises an error with its text."""
+    """True if the statement only writes to the log, checks an invariant, or raises an error with a text."""
     call = _called(statement)
     return isinstance(statement, ast.Raise | ast.Assert) or (
         call is not None and (_is_logging(call) or _name(call) in HARMLESS)
@@ -164,8 +164,8 @@ def _swapped(block: Block, index: int) -> Iterator[Change]:
 
 
 def _order_matters(first: ast.stmt, second: ast.stmt) -> bool:
-    """True unless both statements set a field from values that no call computes: to exchange such statements changes
-    nothing."""
+    """False if both statements only set a field, call no function, and neither mentions the field that the
+    other sets."""
     calls = [any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(each)) for each in (first, second)]
     if any(calls):
         return True
@@ -208,7 +208,7 @@ def _returns_nothing(block: Block) -> bool:
 
 
 def _is_step(statement: ast.stmt) -> bool:
-    """True for a compound statement; a simple statement at the end is removed by another operator."""
+    """True for a compound statement. Another operator removes simple statements."""
     return isinstance(statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try)
 
 

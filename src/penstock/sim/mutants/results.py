@@ -40,7 +40,7 @@ class Result:
         return self.how.startswith(WATCHDOG)
 
     def settles(self, budget_s: float, source: str) -> bool:
-        """True if the mutant need not be run again with this budget."""
+        """True if this result is final for the given budget and source, so that the mutant need not run again."""
         return self.source == source and (self.killed or self.budget_s >= budget_s)
 
 

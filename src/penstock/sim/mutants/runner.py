@@ -1,7 +1,7 @@
 """Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
 
-A kill counts only if the same run passes without the mutant. Unit tests are run once without a mutant for each
-package, and those that fail are left out; a simulated run is repeated without the mutant when it first kills one.
+A kill counts only if the same run passes without the mutant. For each package, the unit tests run once without a
+mutant, and tests that fail then are left out. A simulated run is repeated without a mutant after its first kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Runner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run_all(self, mutants: Sequence[Mutant], ways: Sequence[str], jobs: int) -> Iterator[Result]:
-        """Tests every mutant in every way (unit tests, simulator) and yields the results, those of an earlier
+        """Tests every mutant in every way (unit tests, simulator). Yields the results; results of an earlier
         measurement first."""
         todo: list[tuple[Mutant, str]] = []
         for mutant in mutants:
@@ -91,8 +91,7 @@ class Runner:
                 return replace(outcome, cpu_s=spent)
 
     def _passes(self, command: str) -> bool:
-        """True if a simulated run breaks no rule without a mutant. Each command is tried once, and
-        the result is kept."""
+        """True if the simulated run breaks no rule without a mutant. Runs each command once and keeps the result."""
         with self._lock:
             if command not in self.passing and command not in self.failing:
                 failed = run_worker({"by": "command", "command": command}, SETUP_S * PATIENCE).killed
@@ -123,7 +122,7 @@ def reached_by_sim(task: SimTask) -> set[str]:
 
 
 def run_worker(task: dict[str, Any], wall_s: float) -> Outcome:
-    """Runs a worker and returns its outcome; a worker that a limit ended counts as killed by the watchdog."""
+    """Runs a worker and returns its outcome. A worker that exceeded a limit counts as killed by the watchdog."""
     lines, how = _lines_of(task, wall_s)
     if not how and lines and lines[-1].pop("kind") == "result":
         return Outcome(**lines[-1])
@@ -131,7 +130,7 @@ def run_worker(task: dict[str, Any], wall_s: float) -> Outcome:
 
 
 def _lines_of(task: dict[str, Any], wall_s: float) -> tuple[list[dict[str, Any]], str]:
-    """Runs a worker. Returns the lines that it printed, and why it ended; empty if it ended by itself."""
+    """Runs a worker. Returns the lines that it printed, and the reason if a limit ended it (empty otherwise)."""
     words = [sys.executable, "-m", "penstock.sim.mutants.worker", json.dumps(task)]
     process = subprocess.Popen(  # noqa: S603 - our own module
         words, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -160,8 +159,9 @@ def _cause(code: int, err: str) -> str:
 
 
 def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
-    """Returns the outcome of a worker process that ended without a result. Its last printed line names the run; its CPU
-    time is taken to be the limit."""
+    """Returns the outcome of a worker that ended without a result.
+
+    The last line that it printed names the run. Its CPU time is assumed to be the limit."""
     started = [line for line in lines if line["kind"] == "run"]
     if not started:
         return Outcome(True, how, "", UNIT_CPU_S, 0, 0)

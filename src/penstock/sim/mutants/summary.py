@@ -13,7 +13,7 @@ from penstock.sim.mutants.results import Result
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of mutants that one way of testing killed, and of those that survived."""
+    """The number of mutants that one way of testing killed, and the number that survived it."""
 
     by: str
     mutants: int
@@ -52,7 +52,7 @@ def count(by: str, results: Iterable[Result]) -> Count:
 
 
 def survivors(results: Sequence[Result], ways: Sequence[str]) -> list[Result]:
-    """Returns a result for each mutant that every way has tried and none has killed."""
+    """Returns one result for each mutant that was tested in every way and killed by none."""
     tried: dict[str, dict[str, Result]] = {}
     for result in results:
         tried.setdefault(result.id, {})[result.by] = result
@@ -91,6 +91,6 @@ def _reach_row(name: str, mutants: Sequence[Mutant], reached: Set[str]) -> dict[
 
 
 def unreached(mutants: Sequence[Mutant], reached: Set[str]) -> list[tuple[str, int]]:
-    """Returns the functions that the simulator never runs, those with the most mutants first."""
+    """Returns the functions that the simulator never runs; functions with the most mutants come first."""
     counts = Counter(name for one in mutants if (name := f"{one.path}::{one.function}") not in reached)
     return counts.most_common()

@@ -1,8 +1,8 @@
-"""The process that runs one mutant, by unit tests or by the simulator.
+"""The process that tests one mutant, with unit tests or with the simulator.
 
 Its argument is a JSON object from its parent, see `main`. It prints one JSON line before each simulated run and one at
-its end; the last line is the result. A process that dies instead (a turn that never ends, memory without bound) is
-judged by its parent from its exit status. Nothing of the node is imported before the hook is installed.
+its end; the last line is the result. If the process dies instead (a turn that never ends, memory without bound), its
+parent judges it by its exit status. No module of the node is imported before the hook is installed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Run(NamedTuple):
 
 
 def rotation(first_seed: int) -> Iterator[Run]:
-    """Yields runs without end: every profile in turn on three machines and on one, then with the next seed."""
+    """Yields runs without end: each profile on three machines and on one machine, then the same with the next seed."""
     from penstock.sim.plan.profiles import PROFILES
 
     for seed in count(first_seed):
@@ -216,9 +216,9 @@ def run_reach(task: SimTask) -> list[str]:
 
 
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
-    """Yields the run and its first broken rule, empty if none is broken.
+    """Yields the run and the first rule that it broke (empty if none).
 
-    For the profile `points` yields the run that records the points, then those with faults at some of them.
+    For the profile `points`, yields the run that records the points, then the runs with faults at some of these points.
     """
     from penstock.sim.plan.coverage import Coverage
     from penstock.sim.run.point_runs import point_runs

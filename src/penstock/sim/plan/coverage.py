@@ -1,5 +1,4 @@
-"""Coverage of points: how often each kind of fault was injected at each kind of point, by the role of the machine it
-hit.
+"""Coverage of points: how often each kind of fault was injected at each kind of point, by the role of the machine hit.
 
 A point is a message or a step on a disk at which a fault can be injected (see `points`).
 """
@@ -16,8 +15,8 @@ VERSION = 1
 
 
 class Coverage:
-    """The count of injected faults for each cell (see `points.Cell`). A cell with count 0 was possible: some run passed
-    such a point."""
+    """The number of injected faults for each cell (see `points.Cell`). Count 0: a run passed such a point without a
+    fault."""
 
     def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
         self.counts: dict[Cell, int] = dict(counts or {})
@@ -27,7 +26,7 @@ class Coverage:
             self.counts.setdefault(cell, 0)
 
     def add(self, log: PointLog) -> None:
-        """Adds the points that a run passed and the faults that happened in it."""
+        """Adds the points that a run passed, and the faults that were injected in it."""
         self.passed(log.cells())
         for cell in log.covered():
             self.counts[cell] = self.counts.get(cell, 0) + 1

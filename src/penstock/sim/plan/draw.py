@@ -1,8 +1,8 @@
 """Draws the plan of a seed: the cluster's settings, the actors, and the faults with their times.
 
-Swarm testing: each seed draws which kinds of faults and actors take part at all, and how the cluster is set up, so that
-kinds that would hide each other also occur separately. Each actor and each fault is drawn from a random stream of
-its own: leaving one out changes nothing about the others, so a failing run can be shrunk.
+Swarm testing: each seed draws which kinds of faults and actors take part, and how the cluster is set up. So two kinds
+that would hide each other's effects also occur separately. Each actor and each fault is drawn from its own random
+stream: leaving one out changes nothing about the others, so a failing run can be shrunk.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _actors(
 def _table_transactions(seed: int) -> tuple[ActorPlan, ...]:
     """Draws writers of transactions to the compacted topic.
 
-    The first has long transactions, so that transactions of the others end while one of its own is open.
+    The first writer has long transactions, so that transactions of the other writers end while its transaction is open.
     """
     random = stream(seed, f"actors/{TABLE_TRANSACTIONS}")
     count = random.randint(2, 3) if random.random() < 0.4 else 0
@@ -167,7 +167,8 @@ def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
 
 
 def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
-    """Returns the actor with pauses `pace` times as long, because clusters have longer runs than single nodes."""
+    """Returns the actor with pauses `pace` times as long. Used because runs of clusters are longer than runs of one
+    node."""
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 
@@ -208,8 +209,8 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
-    """Draws the parameters of a fault: those of all kinds, whatever `kind` is, so that every kind draws equally many
-    random numbers."""
+    """Draws the parameters of a fault. Draws parameters of all kinds, so that every kind uses equally many random
+    numbers."""
     params = {
         "draw": random.random(),
         "changes": random.randint(1, 40),

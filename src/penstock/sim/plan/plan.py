@@ -96,11 +96,11 @@ class Plan:
 
     @property
     def losses_covered(self) -> int:
-        """The number of machines that may lose page cache or disk at a time without loss of acknowledged records."""
+        """Returns how many machines may lose page cache or disk at a time without loss of acknowledged records."""
         return self.layout.min_insync - 1
 
     def promises(self, acks: int) -> bool:
-        """True if an acknowledged record must not be lost; with acks=1 only if there is one replica."""
+        """True if an acknowledged record must not be lost: with acks=all, or with acks=1 and one replica."""
         return acks == -1 or (acks == 1 and self.layout.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:

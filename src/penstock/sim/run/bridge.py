@@ -2,9 +2,9 @@
 
     real client ⇄ 127.0.0.1:port of machine n2 ⇄ simulated connection from the host `clients` to n2's listener BRIDGE
 
-The machines, their disks and the faults come from a plan, so from a seed; the timing of the clients does not, so a run
-does not repeat exactly. Each machine that holds partitions advertises a port of its own. If the computer is too slow,
-virtual time falls behind the real clock, and the clients see a slow cluster.
+The machines, their disks and the faults come from a plan, and so from a seed. The timing of the real clients does not,
+so a run cannot be repeated exactly. Each machine that holds partitions advertises its own port. If the computer is too
+slow, virtual time falls behind the real clock, and the clients see a slow cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_LAG_S = 1.0
 
 
 class BridgedCluster:
-    """A cluster of a plan, on the running event loop. The plan's actors and topics are left out."""
+    """The cluster of a plan, on the running event loop, without the plan's actors and topics."""
 
     def __init__(self, plan: Plan, *, first_port: int = 0) -> None:
         ahead_ms = int(time.time() * 1000) - EPOCH_MS  # brokers refuse records of clients that are hours ahead
@@ -70,7 +70,7 @@ class BridgedCluster:
         return self.simulation.story.lines
 
     async def start(self) -> None:
-        """Opens the sockets, starts the machines, and returns when they serve. The faults begin then."""
+        """Opens the sockets, starts the machines, and returns when they serve. Then the faults begin."""
         self._loop = asyncio.get_running_loop()
         brokers = [machine for machine in self.simulation.machines if machine.holds_partitions]
         for index, machine in enumerate(brokers):
@@ -139,7 +139,7 @@ class BridgedCluster:
 
 
 def _listeners(machine: Machine, address: str) -> dict[str, str]:
-    """Returns the properties with which a machine has a listener for real clients, next to its other listeners."""
+    """Returns the properties that give a machine a listener for real clients, besides its other listeners."""
     own = machine.settings()
     listeners = [*own.list("listeners"), f"BRIDGE://{machine.name}:{BRIDGE_PORT}"]
     return {

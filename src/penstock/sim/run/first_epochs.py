@@ -1,4 +1,5 @@
-"""Lets the producers of a run begin near the last epoch, which they would reach after thousands of transactions."""
+"""Lets the producers of a run begin near the last epoch. Otherwise a producer needs thousands of transactions to get
+there."""
 
 from __future__ import annotations
 

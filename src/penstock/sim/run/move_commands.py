@@ -1,4 +1,4 @@
-"""Commands of scenarios about log directories: moves of replicas, failing disks, and crashes at a disk change."""
+"""Scenario commands for log directories: moves of replicas, failing disks, and crashes at a disk change."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ class Run(Protocol):
 def point_runs(
     plan: Plan, coverage: Coverage, *, runs: int = RUNS, run: Run = run_plan, kinds: tuple[str, ...] = ()
 ) -> Iterator[Verdict]:
-    """Yields the verdict of the run that records the points, then those of the runs with faults at points.
+    """Yields the verdict of the run that records the points, then the verdicts of the runs with faults at points.
 
-    With `kinds`, only points whose kind contains one of these texts are chosen. What each run covers is added to
-    `coverage`. If the first run fails, its points are chosen nevertheless.
+    With `kinds`, only points whose kind contains one of these texts are chosen. The coverage of each run is added to
+    `coverage`. Even if the first run fails, faults are injected at its points.
     """
     recorded = run(plan, record_points=True)
     coverage.add(recorded.points)

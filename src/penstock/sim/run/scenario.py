@@ -66,7 +66,7 @@ INTERNAL_TOPICS = ("offsets.topic", "transaction.state.log", "share.coordinator.
 def run_script(
     text: str, *, seed: int = 1, settings: dict[str, str] | None = None, includes: Mapping[str, str] | None = None
 ) -> str:
-    """Runs the script and returns it with the answers that its commands get now."""
+    """Runs the script. Returns its text with the answers that its commands got in this run."""
     lines = list(parse(text, includes))
     first = next((command.split() for line in lines for command in line.commands), [""])
     nodes = int(first[1]) if first[0] == "nodes" else 1

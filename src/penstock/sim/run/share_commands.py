@@ -1,4 +1,4 @@
-"""Commands of scenarios about share groups: members join, fetch records and acknowledge them."""
+"""Scenario commands for share groups: members join, fetch records and acknowledge them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ShareCommands:
         return answer
 
     async def hang_up(self, name: str) -> str:
-        """Closes the member's connections without leaving the group, as a process that dies does."""
+        """Closes the member's connections without leaving the group, as if its process had died."""
 
         async def work(role: Participant) -> str:
             member = self._members.pop(name)

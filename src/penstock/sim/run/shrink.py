@@ -31,7 +31,7 @@ def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -
 
 
 def whole(plan: Plan) -> Plan:
-    """Returns the plan with the same seed, nodes and duration, and with all its faults and actors."""
+    """Returns the plan with the same seed, nodes and duration, and with none of its faults and actors left out."""
     return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
 
 
@@ -71,7 +71,7 @@ class _Shrinking:
         return False
 
     def _fewer_nodes(self) -> None:
-        """Tries fewer nodes. Leaves out the same faults and actors as the best plan so far."""
+        """Tries fewer nodes, with the same faults and actors left out as in the best plan so far."""
         plan = self._best.plan
         original = whole(plan)
         faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)
@@ -83,7 +83,8 @@ class _Shrinking:
                 return
 
     def _fewer_points(self) -> None:
-        """Leaves out faults at points that the failure does not need, also one of two faults at the same point."""
+        """Leaves out faults at points if the run still fails without them. Tries each of two faults at one point
+        separately."""
         singles = [(each.kind, each.nth, fault) for each in self._best.plan.points for fault in each.faults]
 
         def with_points(kept: list[int]) -> Plan:
@@ -112,7 +113,7 @@ class _Shrinking:
             size //= 2
 
     def _shorten(self) -> None:
-        """Tries a shorter duration. The seed's actors may have shorter pauses in a shorter run."""
+        """Tries a shorter duration. In a shorter run, the actors drawn from the seed may have shorter pauses."""
         plan = self._best.plan
         last = max((fault.at + fault.lasts for fault in plan.faults), default=0.0)
         last = max(last, *(point.time for point, _ in self._best.points.happened), 0.0)

@@ -3,7 +3,7 @@
     start ──► topics ──► actors and faults ──► heal everything ──► actors finish ──► read all records ──► clean restart,
     read all records again ──► judge
 
-The simulation itself is a process that no fault touches.
+No fault hits the process in which the simulation itself runs.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Simulation:
         return view
 
     def begin_supervision(self) -> list[asyncio.Task[None]]:
-        """Begins to restart machines that are down and to compare the machines; returns the tasks that do this."""
+        """Begins to restart machines that are down and to compare the machines. Returns the tasks that do this work."""
         self.target.began = self.timeline.now
         supervisors = [asyncio.ensure_future(self.supervisor.supervise(machine)) for machine in self.machines]
         if not self.plan.layout.single_node:
@@ -299,7 +299,7 @@ class Simulation:
                 task.cancel()
 
     async def _verify(self) -> FinalView | None:
-        """Reads everything, restarts all nodes cleanly, reads everything again, and compares."""
+        """Reads all records, restarts all nodes cleanly, reads all records again, and compares both readings."""
         if not self.plan.layout.single_node:
             await self._bounded("the work of operators", CONVERGE_BOUND_S, _all(self.supervisor.operations))
             await self._bounded("coming back into sync", CONVERGE_BOUND_S, self._converge())
@@ -437,7 +437,7 @@ class Simulation:
 
 
 class _LogHandler(logging.Handler):
-    """Copies log lines into the trace. An exception in a node's log is a bug, even if the node survived it."""
+    """Copies log lines into the trace. A logged exception counts as a bug, even if the node survived it."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""Builds the actors of a workload: each has an index, and parameters from a random stream of its own."""
+"""Builds the actors of a workload: each actor has an index, and parameters from its own random stream."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Cast:
             self._actors.append(ActorPlan(index, kind, params))
 
     def plan(self, **changes: Any) -> Plan:
-        """Returns the plan with these actors in place of its own actors, and with the fields in `changes` replaced."""
+        """Returns the plan with these actors instead of its own, and with the fields in `changes` replaced."""
         return replace(self._plan, actors=tuple(self._actors), **changes)

@@ -1,7 +1,8 @@
-"""Compaction: writers with and without transactions, tombstones and readers of whole tables; segments roll fast.
+"""Workload `compaction`: writers with and without transactions, tombstones and readers of whole tables; segments roll
+fast.
 
-Internal topics roll and are compacted as fast as the tables: copiers and group members write to them. All clocks are
-right, because a tombstone is kept for a time that each replica measures by its own clock.
+Internal topics, which copiers and group members write to, roll and are compacted as fast as the tables. All clocks are
+right, because each replica measures by its own clock how long it keeps a tombstone.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def compaction(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults; without power losses in a cluster whose acknowledgements do not promise fsync.
+    """Returns the plan's faults; in a cluster without promised fsync, leaves out the power losses.
 
-    A replica that loses unsynced tombstones gets them from its leader only within delete.retention.ms.
+    A replica that loses unsynced tombstones gets them back from its leader only within delete.retention.ms.
     """
     lossless = plan.fsync_everywhere or plan.layout.single_node
     return tuple(fault for fault in plan.faults if lossless or not fault.kind.startswith("power"))

@@ -1,7 +1,7 @@
-"""Configs: everything that a guarantee depends on is changed while records are written: fsync, min.insync.replicas,
-cleanup.policy, retention and the size of segments.
+"""Workload `configs`: while records are written, all configs that guarantees depend on change: fsync,
+min.insync.replicas, cleanup.policy, retention and the size of segments.
 
-The configurer changes only certain configs of each topic, so that the rules know what each topic may lose.
+The configurer changes only certain configs of each topic, so the rules know which records each topic may lose.
 """
 
 from __future__ import annotations

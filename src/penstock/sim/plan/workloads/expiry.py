@@ -1,7 +1,8 @@
-"""Expiry: days pass within seconds, while records, producers, transactional ids and committed offsets expire.
+"""Workload `expiry`: days pass within seconds, while records, producers, transactional ids and committed offsets
+expire.
 
-Some topics keep records for days, others for seconds. A deleter deletes records in between, also those of transactions
-that are open.
+Some topics keep records for days, others for seconds. A deleter deletes further records, also those of open
+transactions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Groups: members with the classic protocol and with the consumer protocol (KIP-848), dynamic and static, in one group.
+"""Workload `groups`: members with the classic protocol and the consumer protocol (KIP-848), dynamic and static, share a
+group.
 
 The group changes its protocol when the first member of the new protocol joins, and back when the last one leaves.
 """

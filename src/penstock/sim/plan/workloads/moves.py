@@ -1,5 +1,6 @@
-"""Moves: replicas move between the log directories of their machines, while transactions, readers and a deleter use
-them. Every machine has two or three directories, and segments roll fast. Some of the topics are compacted.
+"""Workload `moves`: replicas move between log directories, while transactions, readers and a deleter use them.
+
+Every machine has two or three directories, and segments roll fast. Some of the topics are compacted.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ def moves(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults; without power losses if there is one machine and acknowledgements do not promise
-    fsync."""
+    """Returns the plan's faults; on a single machine without promised fsync, leaves out the power losses."""
     covered = plan.fsync_everywhere or not plan.layout.single_node
     return tuple(fault for fault in plan.faults if covered or not fault.kind.startswith("power"))
 

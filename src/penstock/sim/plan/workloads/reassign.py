@@ -1,7 +1,7 @@
-"""Reassign: replicas move between machines, with real copies, also of many partitions at once.
+"""Workload `reassign`: replicas move between machines, also of many partitions at once, and each move copies a log.
 
-Every topic has fewer replicas than there are brokers, so each move copies a log; from four machines on, all replicas of
-a partition may move at once. Consumers read from a replica in their rack, which may move away.
+Every topic has fewer replicas than there are brokers, so each move copies a log. With four or more machines, all
+replicas of a partition may move at once. Consumers read from a replica in their rack, which may move away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Recreation: topics are deleted and created again under their names, while transactions and groups use them.
+"""Workload `recreation`: topics are deleted and created again under the same name while transactions and groups use
+them.
 
 Transactions span a topic that is recreated and a topic that stays. Some of the recreated topics are compacted.
 """

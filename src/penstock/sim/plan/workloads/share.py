@@ -1,5 +1,4 @@
-"""Share: groups of share consumers that accept, release and reject records, and that die before they have acknowledged
-records."""
+"""Workload `share`: share consumers accept, release and reject records, and some die before they acknowledge."""
 
 from __future__ import annotations
 

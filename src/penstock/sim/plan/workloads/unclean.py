@@ -1,8 +1,9 @@
-"""Unclean: topics that allow unclean elections, and machines that die one after the other, so that the last replica in
-sync is down while another one comes back.
+"""Workload `unclean`: some topics allow unclean elections, and machines die one after the other, so that another
+replica
+comes back while the last in-sync replica is down.
 
-Other topics, the internal ones included, don't allow it and lose nothing. Machines are only killed: an isolated leader
-would acknowledge records that no rule could tell from lost ones.
+Other topics, the internal ones included, do not allow unclean elections and lose nothing. Machines are only killed, not
+isolated: the rules could not tell records that an isolated leader acknowledged from lost records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Appends several batches at once: those that coordinators build and those that followers fetch.
+"""Appends several batches at once: batches that coordinators build, and batches that followers fetch.
 
-`Log.append_as_leader` itself appends the single batch of a client.
+`Log.append_as_leader` itself appends the single batch of a client's request.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a batch that repeats the earlier batch `batch`: the offsets of `batch`. As in
-    Kafka, the append time of the result is the timestamp of `batch`."""
+    """Returns the append result for a duplicate of `batch`: the offsets of `batch`, with its timestamp as append time.
+
+    Kafka answers a duplicate in the same way."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -70,7 +71,7 @@ def check_verified(log: Log, header: BatchHeader, verification: Verification | N
 
 
 def check_producer_room(log: Log, now_ms: int) -> None:
-    """Raises KafkaError if all logs together already remember as many producer ids as the limit allows."""
+    """Raises KafkaError if the logs of this node together already hold the maximum number of producer ids."""
     producer_ids = log.environment.producer_ids
     if not producer_ids.grant(1, now_ms):
         raise KafkaError(
@@ -130,8 +131,9 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Sets the start of an empty log to the base offset of the first batch to append. This may be below the start of
-    the log it is copied from, because that start may lie inside the batch."""
+    """Sets the start of an empty log to the base offset of the first batch to append.
+
+    When the batch is copied from another log, this may be below that log's start, which can lie inside the batch."""
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
         log.truncate_fully_and_start_at(first.base_offset)
@@ -175,7 +177,8 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
 
 
 def account_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
-    """Accounts for batches that were just written to the segment: moves the log end offset past them, and updates
+    """Accounts for batches that were just written to the segment: moves the log end offset after these batches, and
+    updates
     leader epochs and producer state."""
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:

@@ -101,7 +101,7 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """What a running broker process records about itself in each log directory, for the process after it."""
+    """A record of a running broker process in each log directory. The next process reads it."""
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.
@@ -116,7 +116,8 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """Returns the incarnation recorded in `data`; an empty one if the data is damaged or of another boot."""
+    """Returns the incarnation recorded in `data`; an empty one if the data is damaged or from another boot of the
+    machine."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:

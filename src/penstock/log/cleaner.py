@@ -1,10 +1,11 @@
-"""The part of compaction that runs in the broker: finds the log that is due, and puts the compacted segments in place.
+"""The part of compaction that runs in the broker: finds a log that is due, and puts the compacted segments in place.
 
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
-(`max.compaction.lag.ms`). As in Kafka, these are never compacted: the active segment, the segment that holds the last
-stable offset and those after it, and segments with records younger than `min.compaction.lag.ms`. So every transaction
-with records in a rewritten segment has ended, and the transaction index says whether it was aborted.
-The segments are rewritten in a helper process if that process can open the same files.
+(`max.compaction.lag.ms`). As in Kafka, some segments are never compacted: the active segment, the segment that holds
+the last stable offset and all later ones, and segments with records younger than `min.compaction.lag.ms`. So every
+transaction with records in a rewritten segment has ended, and the transaction index shows whether it was aborted.
+
+A helper process rewrites the segments if it can open the same files.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Cleaner:
         max_keys: int = MAX_KEYS,
         may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
     ) -> None:
-        """`may_drop_tombstones` returns False for a log that a replica has yet to copy: that replica needs each
-        tombstone and marker, or it keeps the records that these delete or abort."""
+        """`may_drop_tombstones` returns False for a log that another replica still has to copy. That replica needs each
+        tombstone and marker; without them it would keep records that were deleted or aborted."""
         self._logs = logs
         self._max_keys = max_keys
         self._may_drop_tombstones = may_drop_tombstones
@@ -61,7 +62,7 @@ class Cleaner:
         self.uncleanable: dict[Log, str] = {}
 
     async def run(self) -> None:
-        """Compacts every log that is due, the dirtiest first."""
+        """Compacts every log that is due, the log with the largest dirty share first."""
         tried: set[Log] = set()
         while True:
             due = [each for each in self.due() if each.log not in tried]
@@ -113,7 +114,8 @@ class Cleaner:
         return offset if log.log_start_offset <= offset <= log.segments.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
-        """Returns the base offset of the first segment that may not be compacted; segments are compacted whole."""
+        """Returns the base offset of the first segment that may not be compacted. Segments are only compacted as a
+        whole."""
         bound = log.segments.starting_at(min(log.segments.active.base_offset, log.last_stable_offset))[0].base_offset
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0:
@@ -157,8 +159,10 @@ class Cleaner:
         return self._logs.get(log.topic, log.partition) is log
 
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
-        """True if the compaction in `due` is out of date: since `due` was made, the log was truncated or deleted, or
-        retention deleted one of the segments in `sources`."""
+        """True if the compaction `due` is out of date.
+
+        This is so if, since `due` was made, the log was truncated or deleted, or retention deleted a segment of
+        `sources`."""
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
@@ -230,8 +234,9 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Stops compacting the log after an error: until the node restarts, or only until the next run if the cause was
-        a lack of file descriptors or memory."""
+        """Stops compacting the log after an error, until the node restarts.
+
+        If the cause was a lack of file descriptors or memory, compaction of the log resumes at the next run."""
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return

@@ -83,14 +83,15 @@ class CompactionResult:
 
 
 class AbandonedError(Exception):
-    """Raised in a compaction whose result the broker no longer waits for."""
+    """Raised inside a compaction when the broker no longer needs its result."""
 
 
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
-    """Writes the compacted segments of `job`. Raises CorruptBatchError if a segment is damaged; then no segment may be
-    replaced.
+    """Writes the compacted segments of `job`.
 
-    Calls `wanted` regularly, and raises AbandonedError once `wanted` returns False.
+    Raises CorruptBatchError if a segment is damaged; then no segment may be replaced. Calls `wanted` regularly, and
+    raises
+    AbandonedError once `wanted` returns False.
     """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:
@@ -152,8 +153,7 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Segment]]:
-    """Groups adjacent segments, and returns the groups. Each group fits into one new segment, even if no record is
-    dropped."""
+    """Returns groups of adjacent segments. Each group fits into one new segment, even if no record is dropped."""
     groups: list[list[Segment]] = []
     room = index_room = 0
     for segment in segments:

@@ -27,8 +27,9 @@ MAX_RESOLVED_PATHS = 1000
 
 
 class LogDirectories(Sequence[LogDir]):
-    """A sequence of the log directories that hold partitions. `metadata` is the directory of the metadata log; it is
-    often one of these directories."""
+    """A sequence of the log directories for partitions. `metadata` is the directory of the metadata log, which is often
+    one
+    of them."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._disk = disk
@@ -59,7 +60,7 @@ class LogDirectories(Sequence[LogDir]):
 
     @property
     def all(self) -> list[LogDir]:
-        """Returns the directories for partitions, and the metadata log's directory if that is a separate one."""
+        """Returns the directories for partitions, and the metadata log's directory if it is a separate one."""
         for_partitions = self._for_partitions
         return for_partitions if self.metadata in for_partitions else [*for_partitions, self.metadata]
 
@@ -67,8 +68,9 @@ class LogDirectories(Sequence[LogDir]):
         return self._by_path[log.log_dir]
 
     def find(self, path: str) -> LogDir | None:
-        """Returns the log directory at `path`, which may be a symbolic link or contain `..`; None if no directory for
-        partitions is there. May block the event loop: see `PathLookup`."""
+        """Returns the log directory at `path`; None if no directory for partitions is there.
+
+        `path` may be a symbolic link or contain `..`. May block the event loop: see `PathLookup`."""
         if not is_possible_path(path):
             return None
         if self._by_real_path is None:
@@ -78,24 +80,24 @@ class LogDirectories(Sequence[LogDir]):
         return self._by_real_path.get(real)
 
     async def find_later(self, path: str) -> LogDir | None:
-        """Finds a directory as `find` does, without blocking the event loop."""
+        """Returns the log directory at `path` as `find` does, without blocking the event loop."""
         return await self._disk.run(self.find, path)
 
     def named(self, path: str) -> LogDir | None:
-        """Returns the directory for partitions that log.dirs has under exactly this path, or None."""
+        """Returns the directory for partitions whose path in log.dirs is exactly `path`; None if there is none."""
         directory = self._by_path.get(_normal(path))
         return directory if directory in self._for_partitions else None
 
     def cordon(self, paths: frozenset[str]) -> None:
-        """Cordons exactly these directories: a new log is created in a cordoned directory only if no other directory
-        can hold it."""
+        """Cordons exactly these directories. A cordoned directory gets a new log only if no other directory can hold
+        it."""
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
-        """Returns the directory for a new log: the one with `directory_id`; without an id, the one with the fewest
-        logs.
+        """Returns the directory for a new log: the directory with `directory_id`, or, without an id, the one with the
+        fewest logs.
 
-        Offline directories are left out; without an id, cordoned ones are used only if no others remain. Raises
+        Offline directories are left out; without an id, cordoned directories are used only if no others remain. Raises
         KafkaError if no directory remains.
         """
         if topic == METADATA_TOPIC:
@@ -110,9 +112,11 @@ class LogDirectories(Sequence[LogDir]):
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its registration,
-        and `broker_epoch` is the epoch of the process before it. Once any directory has failed, the records are removed
-        from all directories instead, because unsynced writes to the failed directory may be lost.
+        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its
+        registration, and
+        `broker_epoch` is the epoch of the previous process. Once any directory has failed, the records are removed
+        from all
+        directories instead, because unsynced writes to the failed directory may be lost.
         """
         incarnation = Incarnation(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all)
@@ -124,8 +128,8 @@ class LogDirectories(Sequence[LogDir]):
 
 
 class PathLookup:
-    """Finds the log directories that one request names. Each path is resolved once and in a thread, because a long path
-    takes milliseconds, and at most `MAX_RESOLVED_PATHS` paths are resolved."""
+    """Finds the log directories that one request names. Resolves each path once, in a thread, because a long path takes
+    milliseconds. Resolves at most `MAX_RESOLVED_PATHS` paths."""
 
     def __init__(self, directories: LogDirectories) -> None:
         self._directories = directories

@@ -50,8 +50,8 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class DirectoryError(Exception):
-    """Raised if a log directory belongs to another node or is not usable. The message names the directory and says what
-    to do."""
+    """Raised if a log directory belongs to another node or is not usable. The message names the directory and
+    a remedy."""
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
@@ -136,8 +136,9 @@ class LogDir:
     def take_clean_mark(self) -> None:
         """Reads the clean-shutdown marker, and sets `clean` and `last_incarnation` from it.
 
-        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker, `last_incarnation`
-        comes from the record that the last process kept about itself.
+        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker,
+        `last_incarnation` comes
+        from the record that the previous process wrote about itself.
         """
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
@@ -216,8 +217,8 @@ class LogDir:
         await self.disk.run(self.disk.sync_dir, self.path)
 
     def remembers(self, key: TopicPartition) -> bool:
-        """True if a checkpoint file of this directory has a line for the partition `key`, or will get one with the next
-        write."""
+        """True if a checkpoint file of this directory has, or will have after the next write, a line for the partition
+        `key`."""
         return any(key in offsets for files in (self._written, self._on_their_way) for offsets in files.values())
 
     def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:

@@ -24,7 +24,7 @@ MANY_FLUSHES = 64
 
 
 async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
-    """Flushes the logs. Returns False if the flush of one failed; raises OSError if the sync of the volume failed."""
+    """Flushes the logs. Returns False if the flush of a log failed. Raises OSError if the sync of the volume failed."""
     goals: list[tuple[Log, FlushGoal]] = []
     for count, log in enumerate(logs):
         try:
@@ -43,8 +43,9 @@ async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
 
 
 async def _end_flushes(goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
-    """Completes flushes that were begun, one after the other. Returns how many failed. `synced` is True if the whole
-    volume was synced since they began."""
+    """Completes flushes that were begun, one after the other. Returns how many failed.
+
+    `synced` is True if the whole volume was synced after the flushes began."""
     failures = 0
     for log, goal in goals:
         try:

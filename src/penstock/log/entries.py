@@ -1,7 +1,8 @@
 """A file of fixed-size entries. The newest entries are kept in memory, and some of these are not yet in the file.
 
-An index needs its newest entries often and its old ones seldom, and a node has ten thousand indexes. So entries are
-added in memory, written to the file in bulk (always before the recovery point passes them), and then leave memory.
+An index needs its newest entries often and its old entries seldom, and a node has thousands of indexes. So entries are
+added in memory, written to the file in bulk (always before the recovery point passes them), and then dropped from
+memory.
 """
 
 from __future__ import annotations

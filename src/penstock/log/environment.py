@@ -20,7 +20,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def _ignore(*_: object) -> None:
-    """The default callback: does nothing."""
+    """Does nothing. It is the default callback."""
 
 
 @dataclass(slots=True)

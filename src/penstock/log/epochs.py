@@ -1,4 +1,5 @@
-"""The start offset of each leader epoch. With it, followers find where their log and the leader's diverge.
+"""The start offset of each leader epoch. Followers use it to find the offset at which their log and the leader's
+diverge.
 
 Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: version, count, a pair per line.
 """
@@ -31,8 +32,9 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records that `epoch` starts at `start_offset`, and removes entries that contradict this. Returns False,
-        without a change, if `epoch` is already the latest."""
+        """Records that `epoch` starts at `start_offset`, and removes entries that contradict this.
+
+        Returns False and changes nothing if `epoch` is already the latest."""
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):
@@ -115,7 +117,7 @@ class LeaderEpochCache:
 
 
 def common_end(ours: LeaderEpochCache, our_end: int, theirs: LeaderEpochCache, their_end: int, start: int) -> int:
-    """Compares the leader epochs of two logs from `start` on. Returns the offset up to which they are the same.
+    """Returns the offset up to which the leader epochs of two logs agree, from `start` on.
 
     Offset and leader epoch identify a record, so both logs have the same records below the returned offset.
     """

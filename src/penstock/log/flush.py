@@ -1,7 +1,7 @@
 """Makes a log durable: one fsync for all waiters (group commit), and the full flush that moves the recovery point.
 
 Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
-producer snapshots below it are on disk too, so that a start after a crash scans only what is above it.
+producer snapshots below it are on disk too, so that a start after a crash scans only the batches above it.
 
 If acknowledgements promise fsync, the first group commit also writes the log's synced mark (see `synced_mark`).
 """
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """What a flush makes durable: the records below an offset, segment files up to a size, and the files beside the
-    segments (leader epochs, producer snapshots)."""
+    """The goal of a flush: records below an offset, segment files up to a size, and the files beside the segments
+    (leader
+    epochs, producer snapshots) have to be made durable."""
 
     offset: int
     generation: int
@@ -35,7 +36,7 @@ class FlushGoal(NamedTuple):
 
 
 class TruncatedError(KafkaError):
-    """Raised to a request that waits for an fsync: its records were truncated, so they never reach the disk."""
+    """Raised to a request that waits for an fsync if its records were truncated: they never reach the disk."""
 
     def __init__(self, offset: int) -> None:
         message = f"Records below offset {offset} were truncated before they were synced: ask the present leader."
@@ -43,14 +44,15 @@ class TruncatedError(KafkaError):
 
 
 async def sync_to_end(log: Log) -> None:
-    """Waits until all records that the log has now are on disk or truncated."""
+    """Waits until every record that is in the log at the time of the call is on disk or truncated."""
     with suppress(TruncatedError):
         await log.flushed(log.log_end_offset)
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records of the log count (`synced_mark` defines this): syncs them if the config promises fsync,
-    else removes the synced mark."""
+    """Waits until all records of the log count for this replica (defined in `synced_mark`).
+
+    Syncs the records if the config promises fsync; otherwise removes the synced mark."""
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
@@ -97,7 +99,7 @@ class Durability:
     # State.
 
     def note_unsynced(self, path: str) -> None:
-        """Makes the next flush sync the file at `path`, one of the files beside the segments, such as a producer
+        """Makes the next flush sync the file at `path`: one of the files beside the segments, such as a producer
         snapshot."""
         if self._unsynced_files is None:
             self._unsynced_files = set()
@@ -105,8 +107,8 @@ class Durability:
 
     @property
     def is_behind(self) -> bool:
-        """True if a flush has something to do: records above the recovery point, or changed leader epochs or producer
-        snapshots that are not synced."""
+        """True if a flush is needed: records above the recovery point, or unsynced leader epochs or producer snapshots
+        exist."""
         log = self._log
         return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
 
@@ -116,12 +118,13 @@ class Durability:
         return log.appended_bytes > self.flushed_bytes and now_ms - self.last_flush_ms >= log.config.flush_ms
 
     def lower_recovery_point(self, offset: int) -> int:
-        """Lowers the recovery point to `offset`, to which the log will be truncated. Returns the old recovery point."""
+        """Lowers the recovery point to `offset` before the log is truncated to `offset`. Returns the old recovery
+        point."""
         before, self.recovery_point = self.recovery_point, min(self.recovery_point, offset)
         return before
 
     def restore_recovery_point(self, before: int) -> None:
-        """Undoes `lower_recovery_point` after a truncation that failed before it changed the log."""
+        """Sets the recovery point back to `before` after a truncation that failed before it changed the log."""
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
@@ -145,15 +148,16 @@ class Durability:
                     self._released.set()
 
     async def old_path_released(self) -> None:
-        """Waits for syncs that began before the log moved to its present directory."""
+        """Waits until the syncs that began before the log moved to its present directory have ended."""
         if self._old_syncs:
             self._released = asyncio.Event()
             await self._released.wait()
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Writes or removes this log's synced mark so that it matches the mark of `other`. Blocks the event loop. The
-        caller has synced the records."""
+        """Gives this log a synced mark if `other` has one, and removes it otherwise. Blocks the event loop.
+
+        The caller has synced the records."""
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
             synced_mark.write_file(disk, path)
@@ -210,10 +214,11 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """Lowers the flushed offset to `end_offset`, to which the log is truncated. Requests that wait for later
+        """Lowers the flushed offset to `end_offset`, to which the log is truncated. Requests that wait for an fsync of
+        later
         records get an error.
 
-        Segments from there on are forgotten, because a new segment at the same offset is a new file to be synced.
+        Also forgets which segments above `end_offset` are synced: a new segment at the same offset is a new file.
         """
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._synced_bases = frozenset(base for base in self._synced_bases if base < end_offset)
@@ -263,7 +268,7 @@ class Durability:
         self.mark = Mark.ABSENT
 
     async def _sync_records(self) -> None:
-        """Syncs the records that the log has now; returns when they are on disk or truncated."""
+        """Syncs the records that are in the log now. Returns when each of them is on disk or truncated."""
         log = self._log
         while True:
             goal, generation, bases = log.log_end_offset, log.generation, frozenset(log.segments.bases)
@@ -283,8 +288,9 @@ class Durability:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Begins a flush: writes everything that is only in memory to files. Returns what has to be synced before the
-        recovery point may move."""
+        """Begins a flush: writes all data that is only in memory to files. Returns the goal to sync before the recovery
+        point
+        may move."""
         log = self._log
         log.health.check_writable()
         try:
@@ -318,8 +324,8 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Called when the sync of `goal` failed: makes the next flush sync these files again, if the log stays online
-        despite the error."""
+        """Handles a failed sync of `goal`: if the log stays online despite the error, the next flush syncs these files
+        again."""
         for path in goal.paths:
             self.note_unsynced(path)
 
@@ -335,8 +341,9 @@ class Durability:
         self.last_flush_ms = log.environment.clock.wall_ms()
 
     async def end(self, goal: FlushGoal, *, synced: bool) -> None:
-        """Completes the flush that `begin` began: syncs the files of `goal`, unless the whole volume was `synced` since
-        then, and moves the recovery point."""
+        """Completes the flush that `begin` began: syncs the files of `goal` and moves the recovery point.
+
+        With `synced`, the whole volume was synced since `begin`, so the files need no further sync."""
         if synced:
             self.finish(goal)
         else:
@@ -379,8 +386,9 @@ class Durability:
     def _sync_directories(self) -> None:
         """Syncs the directory entries of the log's files.
 
-        The first time, syncs the topic id and the entry of the log's directory too: without these, the records on disk
-        belong to no topic.
+        The first call also syncs the topic id and the entry of the log's directory. Without these, a start after a
+        power loss
+        could not assign the records to a topic.
         """
         disk = self._log.environment.disk
         topic_id = f"{self._log.path}/{PARTITION_METADATA_FILE}"

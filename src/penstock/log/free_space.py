@@ -1,8 +1,8 @@
 """Refuses records of clients before a log directory is full.
 
 A timer reads the free space of every directory. Between two readings, the bytes that clients write are subtracted, so
-that a burst can't fill the disk before the next reading. Moves between directories end before they fill the target.
-Other writes are not refused: followers, the node's own topics, and everything that frees space go on.
+that a burst can't fill the disk before the next reading. A move between directories stops before it fills the target.
+All other writes continue: those of followers and of the node's own topics, and all that free space.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class _Watched:
 
 
 class FreeSpace:
-    """The free bytes of each log directory, by path, as last read from the disk. Empty if no limit is set."""
+    """The free bytes of each log directory, as last read from the disk; the key is the path. Empty if no
+    limit is set."""
 
     __slots__ = ("_disk", "watched")
 
@@ -41,8 +42,8 @@ class FreeSpace:
         self.watched: dict[str, _Watched] = {}
 
     async def look(self, directories: Iterable[LogDir], min_free: int) -> None:
-        """Reads the free space of each directory from the disk, in threads, because a failing disk may not answer for
-        long."""
+        """Reads the free space of each directory from the disk, in threads, because a failing disk may take long to
+        answer."""
         for directory in directories:
             if directory.offline:
                 self.watched.pop(directory.path, None)
@@ -83,9 +84,11 @@ class FreeSpace:
         )
 
     def take_for_copy(self, path: str, size: int) -> None:
-        """Counts bytes that a move between directories writes. Raises KafkaError if fewer than the limit would be left.
+        """Subtracts the bytes that a move between directories is about to write. Raises KafkaError if less free space
+        than the
+        limit would be left.
 
-        A refused copy does not stop clients, whose records may still fit.
+        A refused copy does not stop clients, whose smaller writes may still fit.
         """
         watched = self.watched.get(path)
         if watched is None:
@@ -102,7 +105,7 @@ class FreeSpace:
             logger.error("%s: records of clients are refused until space is freed", _reason(path, watched))
 
     def short(self) -> dict[str, str]:
-        """Returns a dict from the path of each directory that is too full for clients to the reason."""
+        """Returns the directories that are too full for clients: path → reason."""
         return {path: _reason(path, each) for path, each in self.watched.items() if each.resume_at is not None}
 
 

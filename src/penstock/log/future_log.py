@@ -1,8 +1,8 @@
 """The future log of a move: a copy of the current log in another directory, until it replaces the current log.
 
 The copy gets whole batches at their offsets, in the same segments as the current log. Leader epochs, producer state and
-the transaction index follow from the batches; state that does not follow from them is handed over at the swap. Only the
-move appends to a future log, and no client reads it. `penstock.replication.directory_move` decides the steps.
+the transaction index are derived from the batches; all other state is handed over at the swap. Only the move appends to
+a future log, and no client reads it. `penstock.replication.directory_move` decides the steps.
 """
 
 from __future__ import annotations
@@ -65,13 +65,14 @@ class FutureLog:
     # Following the current log.
 
     def note_truncation(self, offset: int) -> None:
-        """Notes that the current log is about to be truncated to `offset`, so that the copy is truncated too before it
-        goes on."""
+        """Notes that the current log is about to be truncated to `offset`. The copy is truncated too, before copying
+        continues."""
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records from the copy that the current log no longer has. Whole batches are removed, so perhaps a few
-        records more, which are copied again."""
+        """Removes records from the copy that the current log no longer has.
+
+        Only whole batches are removed, so a few records more may be removed; they are copied again."""
         self.log.truncate_to(offset)
         self._copied_to = None
         if self.cut_at is not None and self.cut_at >= self.log.log_end_offset:
@@ -127,9 +128,9 @@ class FutureLog:
         appending.account_run(self.log, segment, run)
 
     def copy_tail(self, max_bytes: int) -> bool:
-        """Copies all batches that are left in one step of the event loop. Returns False if more is left.
+        """Copies all remaining batches in one step of the event loop. Returns False if batches remain.
 
-        Copies nothing if more than `max_bytes` are left, or if the future log has to be truncated first.
+        Copies nothing if more than `max_bytes` remain, or if the future log has to be truncated first.
         """
         if self.cut_at is not None or self.bytes_left > max_bytes:
             return False
@@ -150,8 +151,9 @@ class FutureLog:
         return True
 
     def _next(self, max_bytes: int) -> LogSlice | None:
-        """Returns the next slice of the current log to copy; None if only offsets without records follow, which are
-        then skipped."""
+        """Returns the next slice of the current log to copy. If only offsets without records remain, skips these and
+        returns
+        None."""
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
         if found.segment is None and log.log_end_offset < current.log_end_offset:
@@ -222,8 +224,7 @@ class FutureLog:
 
     @property
     def flush_is_due(self) -> bool:
-        """True if the copy should be flushed now: so many of its bytes are not on disk that a flush before the swap
-        would take long."""
+        """True if the copy should be flushed now, because a flush of its unsynced bytes at the swap would take long."""
         log = self.log
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 
@@ -234,9 +235,10 @@ class FutureLog:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the copy may replace the current log: all that the current log has on disk is on the target's disk.
+        """True if the copy may replace the current log: all data that the current log has on disk is on the target's
+        disk too.
 
-        A log that promises fsync is synced during the swap, so for such a log only the synced mark has to be the same.
+        A log that promises fsync is synced during the swap, so for this log only the synced mark has to be the same.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -247,10 +249,9 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Copies state that can't be rebuilt from the batches from the current log to the future log. Both logs end at
-        the same offset.
+        """Copies the state that can't be rebuilt from the batches to the future log. Both logs end at the same offset.
 
-        This state is: producers whose records were deleted, and checks of open transactions that are under way.
+        This state is: producers whose records were deleted, and pending verifications of open transactions.
         """
         current, log = self.current, self.log
         log.epochs.copy_from(current.epochs)

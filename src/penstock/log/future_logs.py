@@ -4,9 +4,11 @@
                                         on disk     in one   the old log is renamed for removal
                                                     step
 
-A crash before the swap leaves the current log and a future log that the next start resumes. A crash after it leaves
-both logs under their final name, and the moved mark tells which one is old. Removing the old log comes last, after all
-of the new one is on disk.
+A crash before the swap leaves the current log and a future log that the next start resumes. A crash after the swap
+leaves
+both logs under their final name, and the moved mark tells which one is old. The old log is removed last, after the
+whole
+new log is on disk.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def parse_future_name(name: str) -> TopicPartition | None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """The directory of a future log whose current log was not found at the start."""
+    """The directory of a future log for which the start found no current log."""
 
     directory: LogDir
     path: str
@@ -127,8 +129,8 @@ class FutureLogs:
         )
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        """Takes a future log's directory offline after a disk error, except if the disk is full: then only the move
-        ends."""
+        """Takes the directory of a future log offline after a disk error. If the disk is only full, just the
+        move ends."""
         if error.errno not in _FULL:
             self._logs.take_offline(self._logs.dirs.of(log), error)
 
@@ -178,7 +180,7 @@ class FutureLogs:
         return future
 
     def drop(self, future: FutureLog) -> None:
-        """Removes the future log of a move that was cancelled or has failed; the current log goes on."""
+        """Removes the future log of a move that was cancelled or has failed. The current log stays in use."""
         self.detach(future)
         self.discard(future)
 
@@ -193,7 +195,7 @@ class FutureLogs:
             del self._by_key[key]
 
     def discard(self, future: FutureLog, *, keep_files: bool = False) -> None:
-        """Closes a future log that was detached, and renames its files for removal unless they are kept."""
+        """Closes a detached future log, and renames its files for removal unless `keep_files` is set."""
         log = future.log
         if not log.health.closed:
             log.close()
@@ -266,8 +268,9 @@ class FutureLogs:
     async def retire(self, retired: Retired) -> None:
         """Renames the old log for removal, once the new log's name is on disk. Readers keep the old segments.
 
-        After a lack of descriptors or memory, `retire_postponed` tries again. After another error, the next start
-        finishes it.
+        After a lack of descriptors or memory, `retire_postponed` tries again. After any other error, the next start
+        of the
+        node renames the old log.
         """
         logs = self._logs
         target, path = logs.dirs.of(retired.log), retired.log.path
@@ -313,7 +316,8 @@ class FutureLogs:
         return True
 
     def _rename_old(self, retired: Retired, suffix: str) -> None:
-        """Renames the old log, unless its directory is offline. It is still retiring if that fails."""
+        """Renames the old log, unless its directory is offline. If the rename fails, the old log stays in the list to
+        retire."""
         logs, log = self._logs, retired.log
         if retired.directory.offline:
             return
@@ -333,8 +337,8 @@ class FutureLogs:
                 segment.close()
 
     async def _forget_source(self, retired: Retired, path: str) -> None:
-        """Removes the old log's directory from the moved mark and the checkpoints, once the old name is gone on
-        disk."""
+        """Removes the old log's directory from the moved mark and the checkpoints, after the rename of the old log is
+        on disk."""
         logs, log, disk = self._logs, retired.log, self._logs.disk
         try:
             await disk.run(disk.sync_dir, retired.directory.path)
@@ -351,7 +355,8 @@ class FutureLogs:
     # Starting and stopping.
 
     def load(self, config: LogConfig) -> None:
-        """Opens the future logs that the last process left. Those without a current log become orphans."""
+        """Opens the future logs that the previous process left. A future log without a current log becomes an
+        orphan."""
         for directory in self._logs.dirs:
             if directory.offline:
                 continue
@@ -412,10 +417,11 @@ class FutureLogs:
         logger.info("resuming the move of %s to %s at offset %d", current.path, place.path, future.log.log_end_offset)
 
     def adopt_orphan(self, leftover: Leftover) -> str:
-        """Makes a future log without a current log the current one. Returns its new name.
+        """Makes a future log without a current log the current log. Returns its new name.
 
         Called if the controller has assigned the replica to the future log's directory: the old directory was lost
-        after the copy had caught up. The synced mark is removed, because the last records may be missing.
+        after the
+        copy had caught up. The synced mark is removed, because the last records may be missing.
         """
         del self.orphans[leftover.topic, leftover.partition]
         name = f"{leftover.topic}-{leftover.partition}"

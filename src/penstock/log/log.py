@@ -2,7 +2,7 @@
 
 log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
 
-An append either is complete in the file and accounted for, or raises an error and leaves nothing behind. After the
+An append either succeeds (file, indexes and offsets include it) or raises an error and changes nothing. After the
 first disk error the log takes no more writes: the state of the disk is unknown until recovery at the next start.
 """
 
@@ -147,8 +147,9 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """A number that changes with every truncation and move. A flush or compaction compares it to notice one
-        meanwhile."""
+        """Returns a number that changes with every truncation and move. A flush or compaction compares it before and
+        after its
+        work, to notice a truncation or move in between."""
         return self.truncations + self.relocations
 
     @property
@@ -174,7 +175,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction has ended by a marker that is below the high watermark."""
+        """Returns the offset below which every transaction has ended with a marker below the high watermark."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable > self.high_watermark:
             return self.high_watermark
@@ -204,8 +205,9 @@ class Log:
     ) -> AppendInfo:
         """Validates the batches, assigns offsets and appends them. Raises KafkaError if a batch is refused.
 
-        Raises UnpackFirstError if validating a client's batch takes long. Then the caller has `environment.unpacking`
-        prepare the batch and appends it again with the result, `prepared`.
+        Raises UnpackFirstError if validating a client's batch takes long. The caller then lets
+        `environment.unpacking` prepare
+        the batch, and calls this method again with the result as `prepared`.
         """
         health = self.health
         if health.failure is not None or health.closed:
@@ -273,10 +275,11 @@ class Log:
             self.environment.flush_wanted(self)
 
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
-        """Appends batches that were fetched from the leader of `leader_epoch`. They keep their offsets.
+        """Appends batches that were fetched from the leader of `leader_epoch`. The batches keep their offsets.
 
         Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of
-        that epoch sends them. Returns None if nothing was appended.
+        that epoch
+        may send them. Returns None if nothing was appended.
         """
         self.health.check_writable()
         return appending.append_fetched(self, records, leader_epoch)
@@ -284,12 +287,12 @@ class Log:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Records the start of `epoch`: when this replica becomes leader, and at the first batch of an epoch.
 
-        The file is written only by the next flush, because a start reads epochs above the recovery point from batches.
+        Only the next flush writes the file: after a crash, epochs above the recovery point are read from the batches.
         """
         self.epochs.assign(epoch, start_offset)
 
     def assign_topic_id(self, topic_id: bytes) -> None:
-        """Gives a log without partition.metadata the topic id that the metadata image has for it."""
+        """Writes the topic id from the metadata image into a log that has no partition.metadata."""
         self.topic_id = topic_id
         path = f"{self.path}/{PARTITION_METADATA_FILE}"
         try:
@@ -368,7 +371,7 @@ class Log:
     # Durability: `durability` holds the state.
 
     async def flush(self) -> None:
-        """Brings everything appended so far to disk, indexes included, and moves the recovery point up to it."""
+        """Syncs all records appended so far, with their indexes, and moves the recovery point to the log end."""
         await self.durability.flush()
 
     def flush_now(self) -> None:
@@ -386,7 +389,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """The offset below which records count for this replica; `synced_mark` explains what counting means."""
+        """Returns the offset below which records count for this replica; `synced_mark` explains what counting means."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -422,7 +425,7 @@ class Log:
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:
-        """Removes all batches at or above `offset`. Returns False if there was none."""
+        """Removes all batches at or above `offset`. Returns False if there were none."""
         return shorten.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -430,7 +433,8 @@ class Log:
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Hides records below `offset`; retention deletes their segments. Returns False if all were hidden already."""
+        """Hides records below `offset`; retention deletes their segments. Returns False if all these records were
+        hidden already."""
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
@@ -443,13 +447,13 @@ class Log:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Deletes segments that are beyond the limits of size or time or below the log start offset. Returns how many
-        were deleted."""
+        """Deletes segments that exceed retention.bytes or retention.ms, or lie below the log start. Returns how many it
+        deleted."""
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints to `offset` before the files are truncated, so that no checkpoint covers records that
-        are gone.
+        """Lowers the checkpoints to `offset` before the files are truncated, so that no checkpoint covers removed
+        records.
 
         The old checkpoints would also be wrong for records that are appended later at the same offsets.
         """
@@ -468,8 +472,8 @@ class Log:
                 raise self.health.failed(error) from error
 
     def end_at(self, offset: int) -> None:
-        """Lowers the log end offset to `offset`, to which the files were truncated, and every other offset of the log
-        that is above it."""
+        """Lowers the log end offset, and every other offset of the log above it, to `offset`. The files were truncated
+        there."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         if self.log_start_offset > offset:
@@ -477,7 +481,7 @@ class Log:
             self.environment.recovery_point_lowered(self)
 
     def restart_at(self, segment: Segment) -> None:
-        """Adds the empty `segment` to a log without segments, which then starts at the segment's base offset."""
+        """Adds the empty `segment` to a log without segments. The log then starts at the segment's base offset."""
         offset = segment.base_offset
         self.segments.add(segment)
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset

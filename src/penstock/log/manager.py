@@ -3,7 +3,7 @@
     open ──► lock and identify each directory ──► load its logs (recover them unless the stop was clean) ──► serve
     close ──► flush and close every log ──► checkpoints ──► the clean-shutdown marker ──► unlock
 
-A directory that fails goes offline with all its logs, and the broker is notified; the other directories go on.
+A directory that fails goes offline with all its logs, and the broker is notified; the other directories stay in use.
 """
 
 from __future__ import annotations
@@ -258,8 +258,11 @@ class LogManager:
         return log
 
     def _refuse_second_copy(self, key: TopicPartition, place: LogPlace) -> None:
-        """Raises DirectoryError unless the log in `place` is known to belong to another topic than the logs that have
-        the same name: a topic may be deleted and created again while one of its directories is offline."""
+        """Raises DirectoryError if the log in `place` may be a second copy of a partition that is already open.
+
+        A log of the same name that belongs to another topic is allowed: a topic may be deleted and created again
+        while one of
+        its directories is offline."""
         for known in (self._logs[key], *self._namesakes.get(key, ())):
             if ZERO_UUID in (known.topic_id, place.topic_id) or known.topic_id == place.topic_id:
                 raise DirectoryError(
@@ -285,8 +288,9 @@ class LogManager:
         self.corruptions.pop((log.topic, log.partition), None)
 
     def relocated(self, log: Log, source: LogDir) -> None:
-        """Called when a move of `log` out of `source` has ended: updates the log counts of both directories and queues
-        the log for a flush."""
+        """Updates the log counts of both directories and queues the log for a flush. Called when a move of `log` out of
+        `source`
+        has ended."""
         self._log_counts[source.path] -= 1
         self._log_counts[log.log_dir] += 1
         self.flush_soon(log)
@@ -335,7 +339,8 @@ class LogManager:
         return log
 
     def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
-        """Replaces a lost current log by its future log. Returns None if the future log can't be read."""
+        """Makes a future log the current log of a partition whose current log is lost. Returns None if it can't be
+        read."""
         directory, key = orphan.directory, (orphan.topic, orphan.partition)
         try:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)
@@ -347,9 +352,9 @@ class LogManager:
         return self._logs.get(key)
 
     def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
-        """Renames the directory of a log that could not be read at the start, if it belongs to a deleted topic.
+        """Renames the directory of a log that the start could not read, if the log belongs to a deleted topic.
 
-        Raises KafkaError if the log belongs to this topic, because it may be the only copy of the records.
+        Raises KafkaError if the log belongs to the topic `topic_id`, because it may be the only copy of the records.
         """
         name = f"{key[0]}-{key[1]}"
         for directory in self.dirs:
@@ -366,8 +371,9 @@ class LogManager:
         del self.corruptions[key]
 
     def _clear_name(self, directory: LogDir, name: str) -> None:
-        """Renames a directory that has the name of a new log, such as one whose renaming failed when its log was
-        deleted: else the new log would take over its files."""
+        """Renames a directory that has the name of a new log, so that the new log does not take over its files.
+
+        Such a directory is left, for example, if the rename failed when its log was deleted."""
         path = directory.file(name)
         if not self.disk.exists(path):
             return
@@ -384,8 +390,11 @@ class LogManager:
         return directory.file(f"{name[:room]}.{unique}{suffix}")
 
     def claim(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
-        """Returns the partition's log, if it is on disk. Logs that have its name but belong to another topic are set
-        aside as strays: the topic was deleted and created again while a directory was offline."""
+        """Returns the partition's log if it is on disk; None otherwise.
+
+        A log with this name that belongs to another topic is set aside as a stray: the topic was deleted and created
+        again
+        while a directory was offline."""
         log = self._logs.get((topic, partition))
         if log is None:
             return None
@@ -404,7 +413,7 @@ class LogManager:
         self._put_aside(topic, partition, DELETE_SUFFIX)
 
     def set_stray(self, topic: str, partition: int) -> None:
-        """Closes a log that the metadata does not know and renames its directory; the files are kept."""
+        """Closes a log that is not in the metadata and renames its directory; the files are kept."""
         self._put_aside(topic, partition, STRAY_SUFFIX)
 
     def _put_aside(self, topic: str, partition: int, suffix: str) -> None:
@@ -485,7 +494,7 @@ class LogManager:
     # Background work.
 
     def apply_retention(self) -> int:
-        """Deletes segments that retention no longer keeps, in all logs. Returns how many were deleted."""
+        """Deletes expired segments (retention.ms, retention.bytes) in all logs. Returns how many were deleted."""
         now_ms = self.clock.wall_ms()
         return sum(self.retain(log, now_ms) for log in self)
 
@@ -503,7 +512,7 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs, including the future logs of moves and logs that `claim` has not decided about."""
+        """Returns all logs, including the future logs of moves and logs that `claim` has not been called for."""
         undecided = chain.from_iterable(self._namesakes.values())
         return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
 
@@ -521,7 +530,7 @@ class LogManager:
         }
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes the checkpoints of these directories, by default all, now. Returns False if a write failed."""
+        """Writes the checkpoints of these directories (by default all) at once. Returns False if a write failed."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
@@ -545,7 +554,7 @@ class LogManager:
         return written
 
     async def flush_all(self, directory: LogDir, logs: list[Log]) -> bool:
-        """Flushes these logs of one directory. Returns False if the flush of one failed."""
+        """Flushes these logs of one directory. Returns False if the flush of a log failed."""
         try:
             return await directory_flush.flush_all(self.disk, directory.path, logs)
         except OSError as error:
@@ -555,10 +564,9 @@ class LogManager:
     # Stopping.
 
     async def close(self, *, broker_epoch: int = -1) -> None:
-        """Flushes and closes every log, and writes the clean-shutdown marker into each directory, so that the next
-        start verifies nothing.
+        """Flushes and closes every log, and writes the clean-shutdown marker into each directory.
 
-        A directory in which a flush failed gets no marker: the next start verifies its logs.
+        With the marker, the next start does not verify the logs. A directory in which a flush failed gets no marker.
         """
         unfinished: set[str] = set()
         logs = self._all()
@@ -589,7 +597,7 @@ class LogManager:
         self.disk.close()
 
     def abandon(self) -> None:
-        """Closes everything at once, as a crash would: the next start recovers the logs."""
+        """Closes all logs without a flush, like a crash: the next start recovers them."""
         for log in self._all():
             log.close()
         for directory in self.dirs.all:

@@ -64,8 +64,8 @@ def finish_moves(
 ) -> None:
     """Finishes moves that a crash interrupted between their two renames: renames the old logs for removal.
 
-    `places` has the directories of each log by the log's name. A log that is in two directories without a mark stays in
-    both; the caller refuses to start with it.
+    `places` has the directories of each log; the key is the log's name. A log that is in two directories without a mark
+    stays in both; the caller then refuses to start.
     """
     for name, owners in places.items():
         if len(owners) == 1:

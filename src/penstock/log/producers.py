@@ -1,9 +1,10 @@
-"""The producer state of a partition: sequences for idempotence, open transactions for the last stable offset.
+"""The producer state of a partition: sequence numbers for idempotence, open transactions for the last stable offset.
 
     client batch ──validate──► duplicate of one of the last five batches: answered with its offset, nothing appended
                                out of sequence or of an old epoch: refused
                                else appended, then `update`d
-All of this state can be rebuilt from the headers of the batches; a snapshot only makes that faster.
+
+The state can be rebuilt from the headers of the batches; a snapshot only makes that faster.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """A check with the coordinator that a transaction is open, made before its first batch is appended (KIP-890)."""
+    """A check with the transaction coordinator that a transaction is open, before its first batch is appended
+    (KIP-890)."""
 
     producer_epoch: int
     lowest_sequence: int
@@ -124,8 +126,9 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Checks a batch's sequence number. Returns None for the producer's next batch; for a duplicate, returns the
-        earlier batch; else raises KafkaError."""
+        """Checks a batch's sequence number. Returns None if it is the producer's next batch; for a duplicate, returns
+        the
+        earlier batch. Raises KafkaError for any other batch."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -180,8 +183,8 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence number from an unknown or expired producer, unless a pending verification started with a
-        lower sequence number."""
+        """Accepts any sequence number from an unknown or expired producer, unless a pending verification began with a
+        lower one."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -243,7 +246,8 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the oldest transaction that is open or whose marker is not below the high watermark."""
+        """Returns the first offset of the oldest transaction that is open or whose marker is not below the high
+        watermark."""
         if not self._ongoing and not self._unreplicated:
             return None
         undecided = next(iter(self._ongoing), None)
@@ -257,8 +261,9 @@ class ProducerStateManager:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
-        """Returns what the last stable offset is once the transaction `completed` has ended, for the entry of
-        `completed` in the transaction index."""
+        """Returns the last stable offset after the end of the transaction `completed`. The transaction index stores it
+        in the
+        entry of `completed`."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -283,8 +288,9 @@ class ProducerStateManager:
     def start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
-        """Begins to verify with the coordinator that the producer's transaction is open. Returns None if it is open in
-        this log and needs no verification."""
+        """Begins to verify with the coordinator that the producer's transaction is open.
+
+        Returns None if the transaction is already open in this log and needs no verification."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return None
         if self._verifications is None:

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """The queue of files that wait for their removal. Readers of a segment may still use its files until then."""
+    """The queue of files to remove. Until its removal, readers of a segment may still use its files."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
@@ -29,7 +29,7 @@ class Removal:
         self._segments.append((self._clock.wall_ms() + delay_ms, segments))
 
     def add_directory(self, path: str, delay_ms: int, segments: list[Segment] | None = None) -> None:
-        """Removes a log's directory after the delay; `segments` are those that readers may have open."""
+        """Removes a log's directory after the delay. `segments` are its segments that readers may have open."""
         self._directories.append((self._clock.wall_ms() + delay_ms, path, segments or []))
 
     async def run(self, *, all_of_them: bool = False) -> None:

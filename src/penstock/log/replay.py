@@ -37,8 +37,9 @@ MAX_KEPT = 100_000
 
 @dataclass(slots=True)
 class Recovered:
-    """Facts about the batches at the end of a log that recovery collects while it reads them, so that each batch is
-    read once."""
+    """Facts about the last batches of a log. Recovery collects them while it verifies the batches, so that each batch
+    is read
+    only once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class RollPolicy:
-    """The limits at which one segment is full. Each segment gets its own policy, because the jitter of
-    segment.jitter.ms is drawn again."""
+    """The limits at which a segment is full. Each segment gets its own policy with a new random part of
+    segment.jitter.ms."""
 
     __slots__ = ("_index_bytes", "_roll_ms", "_segment_bytes")
 

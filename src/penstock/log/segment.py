@@ -1,7 +1,8 @@
 """One segment: a run of batches in one file, with its indexes.
 
-A position is found in three ways, cheapest first: a short map of the newest batches, the sparse offset index, and a
-walk over headers from where the index points. Index objects are made on first use, because most segments are idle.
+A batch is found in three ways, cheapest first: a short map of the newest batches, the sparse offset index, and a walk
+over headers from the position that the index gives. Index objects are made on first use, because most segments are
+idle.
 """
 
 from __future__ import annotations
@@ -194,14 +195,15 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
-        """Writes the batch and accounts for it. A failed write leaves the file as it was; no later step fails."""
+        """Writes the batch, and adds it to size and indexes. A failed write leaves the file unchanged; no later step
+        can fail."""
         if self._index is None:
             self._open_indexes()
         self.file.append(head, tail)
         self.account(header, self.size)
 
     def append_many(self, headers: list[BatchHeader], data: list[Buffer]) -> None:
-        """Writes several batches at once and accounts for them."""
+        """Writes several batches at once, and adds them to size and indexes."""
         if self._index is None:
             self._open_indexes()
         self.file.append(*data)
@@ -218,7 +220,7 @@ class Segment:
             self.account(header, self.size)
 
     def account(self, header: BatchHeader, position: int) -> None:
-        """Adds a batch at `position`, the end of the segment so far, to size, indexes and timestamps."""
+        """Adds a batch, which was written at `position` (the previous end), to size, indexes and timestamps."""
         index, time_index = self._index, self._time_index
         if index is None or time_index is None:
             self._open_indexes()
@@ -281,7 +283,7 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Returns the position in the file after all batches that end before `offset`."""
+        """Returns the file position directly after the last batch that ends before `offset`."""
         found = self.locate(offset)
         return found[0] if found is not None else self.size
 
@@ -325,7 +327,8 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch; None in an empty segment. segment.ms counts from this time."""
+        """Returns the largest timestamp of the first batch; None in an empty segment. segment.ms counts from
+        this time."""
         if self._first_timestamp is None and self.size:
             for _, header in scan_headers(self.file, 0, self.size):
                 self._first_timestamp = header.max_timestamp
@@ -360,7 +363,7 @@ class Segment:
         self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
-        """Returns the offset at which the log can be truncated: `offset`, or the base offset of the batch that holds
+        """Returns the offset at which the log can be truncated: `offset`, or the base offset of the batch that contains
         it."""
         found = self.locate(offset)
         if found is None:
@@ -389,8 +392,8 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """True if some of the bytes from `position` to `end` were on disk before this process started and have not been
-        verified since."""
+        """True if some bytes from `position` to `end` are older than this process and have not been verified since its
+        start."""
         if position >= self.trusted_from:
             return False
         return position < self.checked_from or min(end, self.trusted_from) > self.checked_to
@@ -402,10 +405,11 @@ class Segment:
             self.checked_from, self.checked_to = position, end
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the segment's files; open handles follow.
+        """Renames the segment's files; open handles stay valid.
 
-        A segment exists if its data file does. The data file is renamed last, except that it is renamed first
-        to `.deleted`. So after a crash at any point, a segment that exists has all its index files.
+        A segment exists if its data file does. So its data file is renamed last, and for `.deleted` first: after a
+        crash at
+        any point, a segment that exists has all its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

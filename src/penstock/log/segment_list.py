@@ -1,4 +1,4 @@
-"""The segments of one log, in the order of their base offsets. The last one is active: it takes the appends."""
+"""The segments of one log, in the order of their base offsets. The last one is the active segment: appends go there."""
 
 from __future__ import annotations
 
@@ -40,19 +40,21 @@ class SegmentList(Sequence["Segment"]):
 
     @property
     def size(self) -> int:
-        """The bytes of all segment files together, without the index files."""
+        """Returns the size of all segment files together, in bytes, without the index files."""
         return self._sealed_size + self.active.size
 
     # Reading.
 
     def starting_at(self, offset: int) -> list[Segment]:
-        """Returns the segment that `offset` falls into, and the segments after it."""
+        """Returns the segment that contains `offset`, and all later segments."""
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def slice_from(self, log: Log, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
-        """Returns a slice of `log` from the batch that holds `offset` on; an empty slice if there is no such batch.
+        """Returns a slice of `log` that begins with the batch that holds `offset`; an empty slice if there is no such
+        batch.
 
-        No batch reaches `upper_bound`. With `min_one_batch`, the first batch is whole even beyond `max_bytes`.
+        All batches end below `upper_bound`. With `min_one_batch`, the first batch is whole even if it exceeds
+        `max_bytes`.
         """
         segments, bases = self._segments, self.bases
         slot = bisect_right(bases, offset) - 1

@@ -103,8 +103,9 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
-    """Returns the segments that retention deletes: from the first segment on, as long as each one is too old, in excess
-    of the size limit or below the log start.
+    """Returns the segments that retention deletes: a series of oldest segments, each too old, above the size limit, or
+    below
+    the log start.
 
     Segments that reach the high watermark are not deleted.
     """

@@ -1,4 +1,4 @@
-"""The result of a read: a range of a segment file whose bytes are read later, in the way that the caller chooses."""
+"""The result of a read: a range of a segment file. The caller chooses later how to read the bytes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class LogSlice:
         return self.segment.base_offset if self.segment is not None else -1
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Returns the aborted transactions that may have records in these bytes. The result may include a few other
-        transactions, but never all those of a long log.
+        """Returns the aborted transactions that may have records in these bytes.
+
+        The result may include a few other transactions, but its size does not grow with the log.
         """
         log, segment = self._log, self.segment
         if segment is None:
@@ -57,7 +58,8 @@ class LogSlice:
         return found if past is None else [each for each in found if each.first_offset < past]
 
     def read_cached(self) -> Buffer | None:
-        """Returns the bytes if they are in memory and verified; else None, and the caller awaits `read()`."""
+        """Returns the bytes if they are in memory and verified. Returns None otherwise; the caller then awaits
+        `read()`."""
         segment = self.segment
         if segment is None or not self.size:
             return b""
@@ -92,8 +94,7 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Verifies bytes that were on disk before this process started. Returns the bytes before the first damaged
-        batch."""
+        """Verifies those bytes that are older than this process. Returns the bytes before the first damaged batch."""
         self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than at the time of the fetch")
@@ -106,8 +107,8 @@ class LogSlice:
         return data if good == len(data) else memoryview(data)[:good]
 
     def _check_not_truncated(self) -> None:
-        """Raises KafkaError if the log was truncated after the slice was made, because the slice's bytes may belong to
-        other batches now."""
+        """Raises KafkaError if the log was truncated after the slice was made: its bytes may now belong to other
+        batches."""
         if self._log.truncations != self._truncations:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

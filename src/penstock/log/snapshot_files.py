@@ -30,8 +30,8 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the producer state at its offset. Returns the file to sync; None if this offset already
-        has a snapshot."""
+        """Writes a snapshot of the producer state at its offset. Returns the file to sync; None if the offset has a
+        snapshot."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None
@@ -51,14 +51,14 @@ class SnapshotFiles:
         self._directory = directory
 
     def take_last(self, producers: ProducerStateManager) -> str | None:
-        """Writes the snapshot of the producer state at a clean stop. Writes no file if the log
-        never had a producer id."""
+        """Writes the snapshot for a clean stop. Writes no file if the log never had a producer id."""
         return self.take(producers) if self.offsets or len(producers) else None
 
     def load_latest(
         self, producers: ProducerStateManager, log_start: int, log_end: int, now_ms: int, expiration_ms: int
     ) -> int | None:
-        """Loads the newest valid snapshot and returns its offset. Returns None, with empty state, if none is valid."""
+        """Loads the newest valid snapshot and returns its offset. If none is valid, leaves the state empty and returns
+        None."""
         while self.offsets:
             offset = self.offsets[-1]
             if log_start <= offset <= log_end:
@@ -81,7 +81,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> bool:
-        """Removes snapshots above the offset. Returns False if there was none."""
+        """Removes the snapshots above the offset. Returns False if there were none."""
         found = bool(self.offsets) and self.offsets[-1] > offset
         while self.offsets and self.offsets[-1] > offset:
             self._disk.remove(self.path(self.offsets.pop()))

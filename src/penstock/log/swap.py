@@ -1,10 +1,10 @@
-"""Replaces segments by the compacted ones made from them, so that a crash at any point does no harm.
+"""Replaces segments by their compacted segments. A crash at any point does no harm.
 
     X.log.cleaned     a compacted segment that is not in use yet: the next start removes it
     X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
     X.log.deleted     an old segment that is being removed: the next start removes it
 
-The name of the data file alone tells how far a step got: it changes last, or first in the step to `.deleted`.
+Only the name of the data file shows how far a rename got: the data file is renamed last, and for `.deleted` first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SWAP_SUFFIX = ".swap"
 
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
-    """Replaces groups of consecutive old, sealed segments by one new segment each. The new files end in `.cleaned` and
-    are synced already.
+    """Replaces each group of consecutive, sealed segments by one compacted segment, whose files end in `.cleaned` and
+    are
+    synced. Returns how many groups were replaced.
 
     The log may change while this function syncs: segments that are truncated or deleted meanwhile are not replaced.
-    Returns how many replacements were made.
     """
     disk = log.environment.disk
     for _, new in replacements:
@@ -57,14 +57,16 @@ def _replace(log: Log, old: list[Segment], new: Segment) -> None:
 
 
 def cancel_swaps(log: Log) -> None:
-    """Removes compacted segments that are not in use yet: after a truncation a crash must not bring them back."""
+    """Removes compacted segments that are not in use yet, so that a crash after a truncation does not bring records
+    back."""
     for segment in log.pending_swaps:
         segment.remove_files()
     log.pending_swaps.clear()
 
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
-    """After a crash: removes `.cleaned` segments and completes `.swap` ones. Returns the file names that are left."""
+    """Cleans up after a crash: removes `.cleaned` segments and completes `.swap` ones. Returns the remaining file
+    names."""
     undecided = sorted(name for name in names if name.endswith(CLEANED_SUFFIX))
     swapping = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
     if not undecided and not swapping:

@@ -43,7 +43,7 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    Removes the mark of a damaged log, because records that counted are missing, which the next start would not notice.
+    Removes the mark of a damaged log: records that counted are missing, and the next start could not notice that.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)
@@ -64,8 +64,8 @@ def write_file(disk: Disk, path: str) -> None:
 def remove_file(disk: Disk, path: str) -> None:
     """Removes the synced mark in two steps: renames it, syncs the directory, removes it.
 
-    If the process is killed before the sync, the next start finds the file under its new name and syncs again. If the
-    mark were removed in one step, the next start would find none, but a power loss could still bring it back.
+    If the process is killed before the sync, the next start finds the file under its new name and syncs again. Without
+    the rename, the next start would find no mark, but a power loss could still bring the mark back.
     """
     removed = f"{path}/{REMOVED_MARK_FILE}"
     if disk.exists(f"{path}/{SYNCED_MARK_FILE}"):

@@ -1,4 +1,5 @@
-"""The time index of a segment: pairs of the largest timestamp so far and its batch's last offset, 12 bytes each."""
+"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far and the last offset of
+its batch."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class TimeIndex:
         return self._file
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Adds an entry if `timestamp` is larger than those of all entries."""
+        """Adds an entry if `timestamp` is larger than the timestamps of all entries."""
         last = self._last_timestamp
         if last is None:
             last = self._last_timestamp = self.last[0]

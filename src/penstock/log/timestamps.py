@@ -1,6 +1,7 @@
 """Finds records by time: the time index narrows the search to a few batches, which are unpacked one by one.
 
-Unpacking may wait, and segments may be deleted meanwhile. So each step of a search starts with the present segments.
+Unpacking may have to wait, and segments may be deleted meanwhile. So each step of a search starts with the present
+segments.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that may hold the record that the search looks for."""
+    """A batch that may contain the record with the searched timestamp."""
 
     header: BatchHeader
     batch: bytes

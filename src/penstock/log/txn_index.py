@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the aborted transactions that end in it, 34 bytes each. It is often empty."""
+"""The transaction index of a segment: the aborted transactions whose markers are in it, 34 bytes each. Often empty."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
 
 
 def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
-    """Returns the entries before the first impossible one, because after a crash any bytes may follow the entries.
+    """Returns the entries before the first impossible one. After a crash, any bytes may follow the last valid entry.
 
     Entries are in the order of their markers, and a marker comes after the records of its transaction.
     """

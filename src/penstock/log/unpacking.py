@@ -1,4 +1,4 @@
-"""Unpacks compressed batches without blocking other requests, and bounds how much a client can make a node unpack.
+"""Unpacks compressed batches without blocking other requests, and limits the memory that unpacking takes.
 
 A megabyte from a client or from a log may unpack to gigabytes and to millions of records. Therefore:
 
@@ -55,8 +55,8 @@ class Unpacking:
         return await self._unpacked(header, batch, use)
 
     async def prepare(self, first: UnpackFirstError) -> Prepared:
-        """Unpacks and examines a client's batch, and returns the result with which it can be appended. Raises
-        KafkaError if the batch is refused."""
+        """Unpacks and examines a client's batch. Returns the result that the append needs. Raises KafkaError if it is
+        refused."""
         header, rules = first.header, first.rules
 
         async def use(data: bytes) -> Prepared:

@@ -1,4 +1,7 @@
-"""The `Broker` that handlers get: one object with the parts of the node, built by the composition root."""
+"""Defines the `Broker`: the object through which a handler reaches the parts of this node.
+
+The composition root (`node`) builds it.
+"""
 
 from __future__ import annotations
 

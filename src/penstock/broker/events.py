@@ -1,8 +1,8 @@
-"""Typed events of a node: each is emitted once, by the code that made it happen, to the observers of the node.
+"""Defines the typed events of a node. The code that causes an event emits it once, to all observers of the node.
 
 The composition root chooses the observers: the log line below, and observers that the caller of `Node` passes (the
-simulator's checks, a metric). Nothing reads log text. An observer runs inside the step that emitted the event: it must
-return at once and must not raise. Nothing is emitted on the produce and fetch path.
+simulator's checks, a metric). No code parses log lines. An observer runs inside the step that emitted the event: it
+must return at once and must not raise. Nothing is emitted on the produce and fetch path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROLE_LINE = "the quorum: %s in epoch %d, leader %d"
 
 @dataclass(frozen=True, slots=True)
 class QuorumRoleChanged:
-    """This node has another role in the metadata quorum, or the same role in another epoch."""
+    """Reports that this node has a new role in the metadata quorum, or the same role in a new epoch."""
 
     node_id: int
     role: str
@@ -40,7 +40,7 @@ def log_event(event: NodeEvent) -> None:
 
 
 def notify_all(observers: Iterable[Observer]) -> Observer:
-    """Returns one observer that notifies all of the given ones, in their order."""
+    """Returns one observer that calls all of the given observers, in their order."""
     listed = tuple(observers)
 
     def notify(event: NodeEvent) -> None:

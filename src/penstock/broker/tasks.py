@@ -1,4 +1,4 @@
-"""Background tasks that belong to one owner, which cancels them when it stops."""
+"""Keeps the background tasks of one owner, which cancels them when it stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 
 
 class Tasks:
-    """Keeps the running tasks in the order of their start, so that all simulated runs cancel them in the same order."""
+    """Keeps running tasks in the order in which they started: a simulated run always cancels them in this order."""
 
     __slots__ = ("_running",)
 
@@ -31,7 +31,7 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
     def cancel(self) -> None:
-        """Cancels all tasks of this owner, except the task that calls this."""
+        """Cancels all tasks of this owner, except the task that calls this method."""
         for task in list(self._running):
             if task is not asyncio.current_task():
                 task.cancel()
@@ -46,7 +46,7 @@ class Tasks:
 
 
 class RepeatedRequest:
-    """A task that sends waiting items, request after request, with longer and longer pauses after failures.
+    """Sends waiting items in a task, request after request, with longer and longer pauses after failures.
 
     `is_waiting` returns True while items wait; `send` sends one request and returns False if it failed.
     """
@@ -61,7 +61,7 @@ class RepeatedRequest:
         self.closed = False
 
     def start(self) -> None:
-        """Starts the task; no-op if it runs already."""
+        """Starts the task; no-op if it is already running."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 

@@ -1,10 +1,10 @@
-"""Client telemetry (KIP-714): the subscriptions of clients, and the metrics that they push.
+"""Implements client telemetry (KIP-714): the subscriptions of clients, and the metrics that they push.
 
 A client instance is matched against the client metrics resources of the cluster. Its subscription has an id that every
-broker computes the same way. The client must push with that id, not before its interval has passed, and not after its
-last push. Payloads (OTLP, possibly compressed) go unchanged to `receivers`; without receivers telemetry is not
-advertised to clients, and only the size of pushed payloads is kept. The number of instances and their lifetime are
-limited; the least recently used are dropped first.
+broker computes the same way. The client must push with this id, must wait for its interval between pushes, and must not
+push again after its terminating push. Payloads (OTLP, possibly compressed) go unchanged to `receivers`; without
+receivers telemetry is not advertised to clients, and only the size of pushed payloads is kept. The number of client
+instances and their lifetime are limited; the least recently used instances are dropped first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESERVED_IDS = frozenset({ZERO_UUID, METADATA_TOPIC_ID})
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Metrics that a client pushed: OTLP in the given compression."""
+    """Holds metrics that a client pushed: OTLP bytes in the given compression."""
 
     client_instance_id: bytes
     client_id: str | None
@@ -57,7 +57,7 @@ Receiver = Callable[[Payload], None]
 
 @dataclass(slots=True)
 class Instance:
-    """One client process (client instance id), and its last subscription."""
+    """Holds one client instance (a client process with its client instance id), and its last subscription."""
 
     attributes: Mapping[str, str]
     metrics: tuple[str, ...]
@@ -78,8 +78,9 @@ class Instance:
         return True
 
     def may_push(self, now_ms: int) -> bool:
-        """Returns True if the client may push. The first push may be early: clients spread it randomly over the
-        interval.
+        """Returns True if the client may push now.
+
+        The first push may be early, because clients delay it by a random part of the interval.
         """
         if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
             return False
@@ -98,7 +99,7 @@ class Telemetry:
         self._version = 0
 
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Takes over the client metrics resources; a client is matched again on its next request."""
+        """Takes over the client metrics resources of the image. Each client is matched again at its next request."""
         if old.configs is not new.configs:
             self.set_subscriptions(
                 {name: values for (kind, name), values in new.configs.items() if kind == ResourceType.CLIENT_METRICS}
@@ -124,9 +125,9 @@ class Telemetry:
     # --- requests -------------------------------------------------------------------------------------
 
     def subscribe(self, ctx: RequestContext, client_instance_id: bytes) -> tuple[bytes, Instance]:
-        """Returns the client's id and subscription; a client without an id gets a new one.
+        """Returns the client instance id and the subscription; a client without an id gets a new one.
 
-        Raises KafkaError if the client asks too often.
+        Raises KafkaError if the client requests its subscription too often.
         """
         if client_instance_id == ZERO_UUID:
             client_instance_id = random_uuid(self._random)
@@ -271,6 +272,6 @@ def _matches(subscription: Subscription, attributes: Mapping[str, str], work: Wo
 
 
 def _subscription_id(metrics: tuple[str, ...], interval_ms: int, client_instance_id: bytes) -> int:
-    """Returns a checksum of the subscription, mixed with the client's id: the same on every broker."""
+    """Returns a checksum of the subscription and the client instance id. All brokers compute the same value."""
     number = crc32c(f"{','.join(metrics)}|{interval_ms}|".encode() + client_instance_id)
     return number - (1 << 32) if number >= 1 << 31 else number

@@ -27,7 +27,7 @@ SEEN_WITHIN_S = 5.0  # maximum wait until this node's image has a topic that the
 def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
     """Returns the CreateTopics entry for a missing topic.
 
-    Internal topics have settings of their own; others get the defaults.
+    An internal topic gets its own partition count and configs; any other topic gets the broker's defaults.
     """
     if name == CONSUMER_OFFSETS:
         return _topic(
@@ -94,9 +94,9 @@ class TopicCreator:
         self._lifecycle = lifecycle
 
     async def create_missing(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Creates those of the given topics that don't exist yet, and returns the errors by topic name.
+        """Creates the given topics that don't exist yet, and returns the errors by topic name.
 
-        A topic that another request created first is no error.
+        It is not an error if another request creates a topic first.
         """
         topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
         if not topics:

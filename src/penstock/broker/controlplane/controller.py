@@ -64,10 +64,10 @@ RECHECK_MS = 50
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """One fencing of a broker: when its failure was detected, and when its partitions had new leaders.
+    """Describes one fencing of a broker: when the failure was detected, and when its partitions had new leaders.
 
-    Every node reads the fencing from the metadata log; only the node that decided it knows `how` and `detected_ms`.
-    Times are wall clock.
+    Every node reads the fencing from the metadata log. Only the controller that decided the fencing knows `how` and
+    `detected_ms`. Times are wall clock.
     """
 
     broker_id: int
@@ -78,9 +78,9 @@ class Failover:
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the controller's rules.
+    """Returns the controller's rules from this node's settings.
 
-    The node's settings are the defaults for topics that don't set these configs themselves.
+    A topic's own configs take precedence over these settings.
     """
     return Rules(
         settings.int("min.insync.replicas"),
@@ -241,7 +241,7 @@ class Controller:
     # --- failure detection ------------------------------------------------------------------------------
 
     def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
-        """Suspects the broker as soon as the connection that carries its heartbeats closes."""
+        """Watches the connection that carries the broker's heartbeats; suspects the broker when it closes."""
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
             return
@@ -417,9 +417,9 @@ class Controller:
 
 
 class _Probe(asyncio.Protocol):
-    """The protocol of a probe's connection.
+    """Implements the asyncio protocol of a probe: closes the connection as soon as it is established.
 
-    Closes the connection at once: a probe only tests whether the listener accepts.
+    A probe only tests whether the listener accepts connections.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

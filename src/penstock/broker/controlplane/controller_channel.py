@@ -37,7 +37,7 @@ class ActiveController(Protocol):
     """Serves this node's requests to the controller while this node is the active controller."""
 
     async def answer(self, request: Message) -> Any:
-        """Returns the response to a request of this node itself. A refusal is a response with an error code."""
+        """Returns the response to a request that this node itself sends. A refusal is a response with an error code."""
         ...
 
     async def answer_client(self, ctx: RequestContext, request: Message) -> Any:
@@ -54,7 +54,7 @@ class ControllerChannel:
         local: ActiveController,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """Requests go to `local` while this node is the active controller according to `metadata`."""
+        """Sends requests to `local` while `metadata` says that this node is the active controller."""
         self._links = Links(network, f"broker-{node_id}-to-controller", credentials=credentials)
         self._metadata = metadata
         self._local = local
@@ -64,14 +64,14 @@ class ControllerChannel:
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:
-        """Returns the active controller's response; the caller checks its error codes.
+        """Sends the request to the active controller and returns the response; the caller checks the error codes in it.
 
         Raises KafkaError(REQUEST_TIMED_OUT) if no active controller responds in time.
         """
         return await self._until_answered(lambda left_s: self._try_once(request, lane, left_s), timeout_ms, request)
 
     async def forward(self, ctx: RequestContext, request: Message) -> Any:
-        """Forwards a client's request in an envelope: the active controller acts for the client's principal."""
+        """Forwards a client's request in an Envelope, so that the active controller acts for the client's principal."""
         header = RequestHeader(
             request_api_key=ctx.api_key,
             request_api_version=ctx.api_version,

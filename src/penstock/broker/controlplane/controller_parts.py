@@ -1,7 +1,7 @@
-"""The parts of a node that the active controller's handlers use.
+"""Groups the parts of a node that the active controller's handlers use.
 
-They are a subset of the `Broker`'s parts, and all of them are built before the `ControllerChannel`. So a node that is
-the active controller answers its own requests without a `Broker`.
+All of them are built before the `ControllerChannel` and before the `Broker`. So the active controller's node can answer
+its own requests before its `Broker` exists.
 """
 
 from __future__ import annotations

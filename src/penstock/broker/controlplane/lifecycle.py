@@ -63,7 +63,7 @@ class RefusedError(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The data that this incarnation of the node registers: ids, endpoints, and state of the previous incarnation."""
+    """Holds the data that this incarnation of the node registers: ids, endpoints, state of the previous incarnation."""
 
     node_id: int
     cluster_id: str
@@ -79,7 +79,10 @@ class Identity:
 
 
 class Directories(NamedTuple):
-    """Ids of the log directories in use, of the failed ones, and of the cordoned ones, which get no new replicas."""
+    """Holds the ids of this broker's log directories: directories in use, failed directories, and cordoned directories.
+
+    A cordoned directory gets no new replicas.
+    """
 
     online: list[bytes]
     offline: list[bytes]
@@ -113,7 +116,8 @@ class Lifecycle:
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Wakes the tasks that wait for a change of the image.
 
-        If a broker begins to shut down, sends a heartbeat at once.
+        If another broker begins to shut down, this broker sends a heartbeat at once: the shutdown waits until the
+        heartbeats of all brokers show that they have applied the change.
         """
         self._image_changed.set()
         if new.brokers is not old.brokers and _shutting_down(new) - _shutting_down(old):
@@ -261,9 +265,9 @@ class Lifecycle:
             await asyncio.sleep(1.0)
 
     async def _join_quorum(self) -> None:
-        """Logs a warning while this controller is no voter.
+        """Logs a warning while this controller is not a voter.
 
-        If auto-join is on (KIP-853), requests to be added as a voter.
+        If auto-join is on (KIP-853), also asks the quorum's leader to add this controller as a voter.
         """
         await self._until(lambda image: image.offset >= 0)
         joins = self._settings.bool("controller.quorum.auto.join.enable")
@@ -285,7 +289,7 @@ class Lifecycle:
             await asyncio.sleep(1.0)
 
     def _membership(self) -> tuple[str | None, Any]:
-        """Returns why this controller is no voter, and the next request to send to make it a voter.
+        """Returns why this controller is not a voter, and the next request to send so that it becomes a voter.
 
         Returns (None, None) if this controller is a voter.
         """
@@ -315,7 +319,7 @@ class Lifecycle:
     # --- heartbeats -----------------------------------------------------------------------------------------
 
     def beat_now(self) -> None:
-        """Sends a heartbeat at once: the controller should know of a change, such as a failed directory."""
+        """Sends a heartbeat at once, so that the controller soon learns of a change such as a failed directory."""
         self._wake.set()
 
     async def _beat(self) -> None:

@@ -14,7 +14,10 @@ ELR_VERSION = "eligible.leader.replicas.version"
 
 
 def metadata_version(image: MetadataImage, records: Sequence[Any]) -> int:
-    """Returns the metadata.version to encode the records with: the one that the records set, or else the image's."""
+    """Returns the metadata.version to use for encoding the records.
+
+    If the records themselves set a metadata.version, that version is used; otherwise the image's version.
+    """
     for record in records:
         if type(record).__name__ == "FeatureLevelRecord" and record.name == METADATA_VERSION:
             return int(record.feature_level)

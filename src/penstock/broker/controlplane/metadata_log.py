@@ -6,8 +6,9 @@ A record is committed when a majority of the voters has fsynced it; a single nod
 leader decides, and every node publishes committed records in the order of the log.
 
 There are two images. `_pending` has every appended record; decisions read it, so that two concurrent requests can't
-both create a topic. `image` has the committed records; all other code reads it. A refusal, too, is sent only when all
-records that its decision read are committed. The records of a decision become visible together.
+both create a topic. `image` has the committed records; all other code reads it. A decision that refuses a request also
+waits: the error is sent when all records that the decision read are committed. The records of one decision become
+visible together.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class SnapshotPolicy:
 
 
 class MetadataLog:
-    """Decides, appends and publishes metadata.
+    """Appends the records of metadata decisions, and publishes the new image when the records are committed.
 
     Handlers cache encoded responses in `answers`, which is emptied when the image changes.
     """
@@ -170,7 +171,7 @@ class MetadataLog:
     async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
         """Calls `decide`, appends the records that it returns, and returns its reply once the records are committed.
 
-        A KafkaError of `decide` is raised only when all records that `decide` could read are committed.
+        If `decide` raises KafkaError, the error is raised here once all records that `decide` could read are committed.
         """
         if self._failure is not None:
             raise self._failure
@@ -252,7 +253,7 @@ class MetadataLog:
         return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
 
     def _append(self, records: Sequence[Any]) -> None:
-        """Appends a decision's records. They are applied first: a record that can't be applied stays out of the log."""
+        """Appends a decision's records. Applies them first: a record that can't be applied must not enter the log."""
         version = metadata_version(self._pending, records)
         values = [encode_record(record, version) for record in records]
         groups = split(values)
@@ -302,7 +303,7 @@ class MetadataLog:
         self._consider_snapshot()
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """Reports a failed metadata log once. Returns the error with which all later submissions are refused."""
+        """Reports once that the metadata log has failed. Returns the error that refuses all later submissions."""
         if self._failure is None:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
@@ -317,8 +318,8 @@ class MetadataLog:
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None:
         """Starts or ends this node's leadership of the quorum.
 
-        A new leader decides on an image of its whole log, including records that are not committed yet: it commits them
-        itself unless it is deposed.
+        A new leader decides on an image of its whole log, including records that are not committed yet: it will commit
+        these records itself unless it is deposed.
         """
         if self._leading:
             self._step_down()
@@ -339,9 +340,9 @@ class MetadataLog:
         self._notify_leadership()
 
     def _step_down(self) -> None:
-        """Ends this node's leadership and fails waiting submissions.
+        """Ends this node's leadership and fails the submissions that wait for a commit.
 
-        The outcome of their records is unknown: the callers have to ask the next leader.
+        Their records may or may not be committed: the callers have to ask the next leader.
         """
         led, self._leading = self._leading, False
         self._unpublished.clear()

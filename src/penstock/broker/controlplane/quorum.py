@@ -88,7 +88,10 @@ class QuorumListener(Protocol):
 
 
 class Quorum:
-    """This node's replica of the quorum. Call `start` first, `propose` while this node leads, `close` to hand over."""
+    """This node's replica of the metadata quorum.
+
+    Call `start` first, `propose` while this node leads, and `close` to hand the leadership over and stop.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Quorum:
         observer: Observer = log_event,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """`credentials` are those with which this node authenticates at the listeners of the other controllers."""
+        """Authenticates with `credentials` at the listeners of the other controllers."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -265,10 +268,10 @@ class Quorum:
                 self._fail(error)  # the listener could not use a committed record: this node must not go on without it
 
     def _set_timer(self) -> None:
-        """Sets the timer to the next deadline of `raft`, unless the timer already fires at an earlier time.
+        """Sets the timer to the next deadline of `raft`, unless the timer already fires earlier.
 
-        Most raft steps only postpone the deadline, so the timer is not set anew at each step: if it fires before the
-        deadline, it is set again then.
+        Most raft steps only postpone the deadline. The timer is not moved for them: it fires early and is then set
+        again.
         """
         deadline_ms = self._raft.deadline()
         if deadline_ms >= NEVER or self._failure is not None or self._closed:
@@ -318,7 +321,7 @@ class Quorum:
                 self._handed_over.set()
 
     def _install(self, snapshot: OffsetAndEpoch) -> None:
-        """Installs the downloaded snapshot; rejects a damaged one, so that it is fetched again."""
+        """Installs the downloaded snapshot. Rejects a damaged snapshot, so that it is downloaded again."""
         try:
             voters = self._files.install_snapshot(snapshot)
         except DamagedSnapshotError as error:

@@ -136,7 +136,10 @@ class QuorumFiles:
         return None, VoterHistory(self._static_voters)
 
     def append(self, batches: tuple[Batch, ...], epoch: int) -> None:
-        """Appends batches: proposals of this leader get their offsets here, fetched batches already have them."""
+        """Appends batches to the log.
+
+        Batches that this node proposes as leader get their offsets here. Batches that it fetched already have offsets.
+        """
         fetched = []
         for batch in batches:
             if isinstance(batch.content, memoryview):
@@ -168,9 +171,10 @@ class QuorumFiles:
     # --- answers ----------------------------------------------------------------------------------------
 
     def fill(self, answer: Answer, on_damage: Callable[[], None]) -> tuple[Answer, bytes]:
-        """Reads the records or the snapshot bytes for a response to a peer, synchronously, before the log can change.
+        """Reads the records or the snapshot bytes for the response to a peer.
 
-        Calls `on_damage` if the snapshot that a peer wants is damaged on this node's disk.
+        Reads synchronously, so that the log can't change meanwhile. Calls `on_damage` if the peer fetches a snapshot
+        that is damaged on this node's disk.
         """
         if isinstance(answer, FetchAnswer) and answer.read_from is not None:
             part = self._log.read(answer.read_from, answer.max_bytes, upper_bound=self._log.log_end_offset)
@@ -196,9 +200,9 @@ class QuorumFiles:
         return replace(answer, size=size, data=bytes(data))
 
     def _is_whole(self, path: str, on_damage: Callable[[], None]) -> bool:
-        """Checks a snapshot before it is sent.
+        """Returns True if the snapshot file is undamaged. Called before the snapshot is sent.
 
-        Returns False for a damaged one: a peer that got it would fetch it again and again.
+        A peer that got a damaged snapshot would fetch it again and again.
         """
         now_ms = self._clock.wall_ms()
         if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
@@ -228,8 +232,9 @@ class QuorumFiles:
     def install_snapshot(self, snapshot: OffsetAndEpoch) -> VoterSet | None:
         """Stores the downloaded snapshot, then restarts the log at the snapshot's end; returns the snapshot's voters.
 
-        The snapshot is durable first: after a crash in between, the node starts from the snapshot and an older log.
-        Returns None if the snapshot has no voters. Raises DamagedSnapshotError, and changes nothing then.
+        The snapshot is made durable before the log restarts: after a crash between the two steps, the node starts from
+        the new snapshot and the old log. Returns None if the snapshot has no voters. Raises DamagedSnapshotError and
+        changes nothing if the snapshot can't be decoded.
         """
         data = bytes(self._download)
         self._download.clear()
@@ -245,13 +250,11 @@ class QuorumFiles:
 
 
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
-    """True if the snapshot is newer than the log's end.
+    """Returns True if the snapshot is newer than the end of the log.
 
     This happens if the process ended after it stored the snapshot but before it restarted the log at the snapshot's
-    end.
-
-    The epoch decides first, as in Kafka: a log of an older epoch may be longer than the snapshot and still differ below
-    the snapshot's end.
+    end. Epochs are compared before offsets, as in Kafka: a log of an older epoch may be longer than the snapshot, and
+    its records may still differ from the snapshot.
     """
     is_empty = log.log_start_offset == log.log_end_offset == snapshot.offset
     return log.log_end_offset < snapshot.offset or (snapshot.epoch > (log.epochs.latest_epoch or 0) and not is_empty)

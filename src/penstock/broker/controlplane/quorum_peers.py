@@ -58,9 +58,10 @@ class QuorumPeers:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
-        """Returns the peer's response, and True if it came from an address in the configuration or in the log.
+        """Sends the request to the peer and returns the response.
 
-        Raises KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if it refuses the request.
+        Also returns True if the peer's address comes from the configuration or the log. Raises KafkaError:
+        NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the request.
         """
         link = (node_id, FETCHES if isinstance(request, Fetch) else OTHERS)
         try:

@@ -1,5 +1,6 @@
-"""Group and transaction coordinators: one runtime for state machines whose journal is a partition's log.
+"""Runs the group, transaction and share coordinators of this node: state machines whose journal is a partition's log.
 
-decide → apply → append → reply, as `runtime` describes. The state machines are pure (`groups`, `transactions`). A
-coordinator loads when this node becomes its partition's leader and closes when the leadership ends. Called by handlers.
+Each request is decided, applied to the state, appended to the log and then answered; `runtime` describes these steps.
+The state machines are pure (`groups`, `transactions`, `share`). A coordinator loads when this node becomes its
+partition's leader, and closes when the leadership ends. Called by handlers.
 """

@@ -1,7 +1,7 @@
 """Holds a coordinator's appended decisions until they are committed, in the order of its log.
 
-One task follows the high watermark for all of them. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE.
-Its decision is not undone: when the decision is committed, its other effects are performed.
+One task follows the high watermark for all decisions. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE,
+but the decision is not undone: when it is committed, its other effects are performed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Commit:
         self.expires = math.inf
 
     def fail(self, error: KafkaError) -> None:
-        """Fails this decision's future and sends its replies as an error."""
+        """Fails this decision's future, and sends the error instead of the decision's replies."""
         replies, self.turn.replies = self.turn.replies, []
         for token, _ in replies:
             set_result(token, error)
@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Calls `settle` for each committed decision, and `failed` if the remaining ones can't be committed."""
+        """Calls `settle` for each committed decision, and `failed` if the other decisions can't be committed."""
         self._partition = partition
         self._settle = settle
         self._failed = failed
@@ -105,7 +105,7 @@ class Commits:
     def _complete(self) -> None:
         """Sends the replies of committed decisions.
 
-        If uncommitted ones are left, starts to follow the high watermark.
+        If some decisions are not committed yet, starts the task that follows the high watermark.
         """
         if self._stopped:
             return
@@ -119,7 +119,7 @@ class Commits:
             self._following = self._loop.create_task(self._follow(), name=f"commits of {self._partition}")
 
     async def _follow(self) -> None:
-        """Waits until each decision is committed, one after the other: they are committed in the order of the log."""
+        """Waits until each decision is committed. Decisions are committed in the order of the log."""
         try:
             while self._waiting:
                 self._watch_overdue()

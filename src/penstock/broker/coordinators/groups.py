@@ -58,7 +58,7 @@ class Groups:
         allowance: Allowance | None = None,
         persister: SharePersister | None = None,
     ) -> None:
-        """`persister` sends requests to the share coordinators; None for a test without share groups."""
+        """Sends requests to the share coordinators through `persister`; None is for tests without share groups."""
         self._allowance = allowance or Allowance()
         self._allowance.counted_by(lambda: sum(each.machine.held_bytes() for each in self._coordinators))
         self._settings = settings
@@ -125,7 +125,10 @@ class Groups:
     # --- share groups
 
     def _initialize_states(self, coordinator: GroupCoordinator, wanted: InitializeStates) -> None:
-        """Creates states of a share group's partitions at the share coordinators. An effect of committed heartbeats."""
+        """Initializes the states of a share group's partitions at the share coordinators.
+
+        Called after the heartbeat that needs the states is committed.
+        """
         if self._persister is not None:
             for slot in wanted.partitions:
                 self._tasks.start(self._initialize_state(self._persister, coordinator, wanted, slot))

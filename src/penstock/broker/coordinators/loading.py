@@ -1,8 +1,9 @@
 """Loads a coordinator: replays its log into its state machine.
 
-A small log is replayed in one call, a large one in slices between which the event loop serves requests. A log that
-can't be read completely is not loaded at all: clients would miss offsets without an error. After such a failure the
-operator repairs the log; it is loaded in the next leader epoch, or after a restart of the node.
+A small log is replayed in one call. A large log is replayed in slices, and the event loop serves requests between the
+slices. If part of the log can't be read, the coordinator is not loaded at all: otherwise clients would miss committed
+offsets without an error. After such a failure the operator repairs the log. The coordinator then loads in the next
+leader epoch, or after a restart of the node.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ class Loading:
         return self._partition.log.size <= INLINE_LOAD_BYTES
 
     def start(self, loading: Coroutine[Any, Any, None]) -> None:
-        """Runs a load (a coroutine) in the background. `stop` ends it."""
+        """Runs the coroutine `loading` in the background. `stop` ends it."""
         self._task = asyncio.get_running_loop().create_task(loading)
 
     def stop(self) -> None:
-        """Ends a background load after its current slice of the log. A load that calls this itself is not cancelled."""
+        """Ends a background load after its current slice of the log.
+
+        If the load itself calls this method, it is not cancelled.
+        """
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -59,8 +63,8 @@ class Loading:
     def replay_now(self) -> None:
         """Replays the whole log in one call.
 
-        Raises KafkaError: NOT_COORDINATOR if this node no longer leads this epoch, COORDINATOR_NOT_AVAILABLE if the
-        log can't be read; `failure` then has the cause.
+        Raises KafkaError: NOT_COORDINATOR if this node no longer leads in this epoch; COORDINATOR_NOT_AVAILABLE if the
+        log can't be read, with the cause in `failure`.
         """
         log = self._own_log()
         offset = log.log_start_offset

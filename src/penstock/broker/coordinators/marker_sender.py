@@ -1,8 +1,8 @@
 """Sends the markers of decided transactions to the leaders of their partitions, and retries until all are committed.
 
 Markers for partitions that this node leads are written at once. Another leader gets one request at a time, with all
-markers that were queued for it meanwhile. A partition is done when its marker is committed there: a marker that a new
-leader lacks is sent to that leader again. The sender gives a transaction up if a partition knows a newer coordinator,
+markers that were queued for it meanwhile. A partition is done when its marker is committed there. If a new leader lacks
+the marker, the sender sends it again. The sender gives a transaction up if a partition knows a newer coordinator epoch,
 or if the transaction's coordinator on this node has closed: the next coordinator reads the unfinished transactions from
 its log.
 """
@@ -48,7 +48,7 @@ class PeerCalls(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ending:
-    """One transaction that is to be committed or aborted, and the partitions that don't have its marker yet."""
+    """Holds one transaction that is being committed or aborted, and the partitions that don't have its marker yet."""
 
     markers: Markers
     coordinator: Coordinator[TransactionShard]
@@ -85,9 +85,9 @@ class MarkerSender:
         self._rounds = 0
 
     def send(self, markers: Markers, coordinator: Coordinator[TransactionShard]) -> None:
-        """Writes the markers of local partitions at once and queues the rest for their leaders.
+        """Writes the markers of local partitions at once, and queues the other markers for the partitions' leaders.
 
-        Most transactions have few partitions, all local: they end before their producer gets its reply.
+        Most transactions have few partitions, all on this node: they end before the producer gets its reply.
         """
         ending = Ending(markers, coordinator, set(markers.partitions))
         self._route(ending, sorted(markers.partitions))

@@ -1,7 +1,8 @@
 """Writes the marker that ends a transaction to a partition's log: for this node's coordinators and for WriteTxnMarkers.
 
-On `__consumer_offsets` the group coordinator writes the marker: the transaction's offsets become visible with it. The
-sender must wait until the marker is committed, even if an earlier request has already written it.
+On `__consumer_offsets` the group coordinator writes the marker, because the marker makes the transaction's offsets
+visible. The sender of a marker must wait until the marker is committed, even if an earlier request has already written
+it.
 """
 
 from __future__ import annotations

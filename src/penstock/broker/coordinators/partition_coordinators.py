@@ -1,8 +1,9 @@
-"""The coordinators of one internal topic: one for each of its partitions that this node leads.
+"""Holds the coordinators of one internal topic: one coordinator for each partition that this node leads.
 
-They follow the metadata image. When this node becomes leader, the coordinator loads in the background, or within the
-first request if the log is small. When the node stops leading, the coordinator closes and answers its waiters with
-NOT_COORDINATOR. A new leader epoch closes and reloads the coordinator: another leader may have written in between.
+The coordinators follow the metadata image. When this node becomes leader, the coordinator loads in the background, or
+within the first request if the log is small. When the node stops leading, the coordinator closes and answers waiting
+requests with NOT_COORDINATOR. A new leader epoch closes and reloads the coordinator: another leader may have written
+records in between.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Coordinators(Generic[M]):
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
-        """Iterates over the coordinators, also if some close meanwhile: the caller may await between two of them."""
+        """Iterates over the coordinators. The caller may await in between, and coordinators may close meanwhile."""
         for index in list(self._by_partition):
             try:
                 coordinator = self.at(index)
@@ -85,9 +86,10 @@ class Coordinators(Generic[M]):
         return bool(gained)
 
     def _has_current_partition(self, coordinator: Coordinator[M], index: int) -> bool:
-        """True if the coordinator has the current partition object.
+        """Returns True if the coordinator uses the current object of its partition.
 
-        The epoch does not show that: a topic that was deleted and created again begins with the same leader epoch.
+        The leader epoch is not enough to decide this: a topic that was deleted and created again begins with the same
+        epoch.
         """
         try:
             return self._partitions.get(self._topic, index) is coordinator.partition

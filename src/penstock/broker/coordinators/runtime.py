@@ -5,10 +5,10 @@
     append                                        all decisions of one pass of the event loop in one batch
     reply                                         when the high watermark has passed the last record
 
-So the state may be ahead of the log until the end of the pass, and ahead of the high watermark for longer, but no reply
-shows uncommitted state: if an append fails, the state is dropped, and the waiting clients are told to find the
-coordinator again. Loading is `apply` over the whole log. Loaded records, too, are shown in replies and acted on only
-when the high watermark of this epoch has passed them.
+The state may be ahead of the log until the end of the pass, and ahead of the high watermark for longer. But no reply
+shows uncommitted state: if an append fails, the coordinator drops its state, and the waiting clients get an error that
+makes them find the coordinator again. Loading calls `apply` for every record of the log. Replies and effects that
+depend on loaded records also wait until the high watermark of this epoch has passed these records.
 
 A coordinator belongs to one leader epoch and checks it at every append: after it has lost its partition it writes
 nothing. The next epoch gets a new coordinator, which loads from the log.
@@ -55,7 +55,7 @@ class Phase(Enum):
 
 
 class Coordinator(Generic[M]):
-    """Runs one state machine on the partition that holds its records. `perform` carries out its decisions' effects."""
+    """Runs one state machine on the partition that holds its records. `perform` carries out the decisions' effects."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class Coordinator(Generic[M]):
     def active(self) -> M:
         """Returns the state machine, for reads that may see uncommitted state.
 
-        Raises KafkaError while it is not loaded.
+        Raises KafkaError while the coordinator is not loaded.
         """
         if self.phase is not Phase.ACTIVE:
             self._load_or_raise()
         return self.machine
 
     def run(self, decide: Callable[[M, Any], R]) -> R | asyncio.Future[R]:
-        """Runs the decision at once. Returns its result, or a future of the result if records have to be committed."""
+        """Runs the decision at once. Returns its result, or a future of the result if records must be committed."""
         self.active()
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         result = decide(self.machine, turn)
@@ -119,7 +119,7 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs the decision at once and returns nothing: the decision itself holds the futures that get its replies."""
+        """Runs the decision at once and returns nothing: the decision sends its replies through its own futures."""
         self.active()
         self._follow_up(decide)
 
@@ -145,13 +145,13 @@ class Coordinator(Generic[M]):
         self._flush()
 
     def _has_uncommitted(self) -> bool:
-        """True if some decisions, whose results a new decision may have read, are not committed yet."""
+        """Returns True if there are uncommitted decisions. A new decision may have read their results."""
         return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
-        """Applies a decision's records and adds them to the next batch.
+        """Applies a decision's records to the state and adds them to the next batch.
 
-        Its replies are sent once the records are committed.
+        The decision's replies are sent once the records are committed.
         """
         encoded = [self.machine.encode(record) for record in turn.records]
         try:
@@ -267,7 +267,7 @@ class Coordinator(Generic[M]):
                 self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs a decision that no caller waits for: for a timer, a posted request, or after a commit."""
+        """Runs a decision without a waiting caller: after a timer, for a posted request, or after a commit."""
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         decide(self.machine, turn)
         if turn.records or self._has_uncommitted():
@@ -307,13 +307,13 @@ class Coordinator(Generic[M]):
 
     @property
     def failure(self) -> str | None:
-        """Why the log can't be loaded; None without a failure."""
+        """Returns why the log can't be loaded; None if no load has failed."""
         return self._loading.failure
 
     def _load_or_raise(self) -> None:
-        """Loads a small log at once; else starts the load and raises COORDINATOR_LOAD_IN_PROGRESS.
+        """Loads a small log at once. For a large log, starts the load and raises COORDINATOR_LOAD_IN_PROGRESS.
 
-        Raises KafkaError with another code for a closed coordinator.
+        Raises KafkaError with another code if the coordinator is closed.
         """
         if self.failure is not None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.failure)
@@ -339,7 +339,7 @@ class Coordinator(Generic[M]):
     async def load(self) -> None:
         """Loads the log in slices, with requests served in between, and makes the coordinator active.
 
-        Transaction markers are refused until then.
+        Transaction markers are refused until the coordinator is active.
         """
         if self.phase is not Phase.UNLOADED:
             return
@@ -395,12 +395,12 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 async def committed(result: R | asyncio.Future[R]) -> R:
-    """Returns the result of `Coordinator.run`, once its records are committed."""
+    """Waits until the records of a decision are committed, and returns the result of `Coordinator.run`."""
     return await result if isinstance(result, asyncio.Future) else result
 
 
 def _as_coordinator_error(code: ErrorCode) -> ErrorCode:
-    """Translates an error code of the log into one that clients expect from a coordinator."""
+    """Translates an error code of the log into the error code that clients expect from a coordinator."""
     match code:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.REQUEST_TIMED_OUT:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

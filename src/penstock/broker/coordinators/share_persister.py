@@ -1,7 +1,7 @@
-"""Reads and writes the state of share partitions at their share coordinators, here or on other brokers.
+"""Reads and writes the state of share partitions at their share coordinators, on this broker or on others.
 
-A coordinator that is moving or loading is asked again, with longer and longer pauses, until a time limit. A change that
-could not be written stays with the caller, which writes it again.
+While a coordinator is moving or loading, the request is repeated, with longer and longer pauses, until a time limit. If
+a change could not be written, the caller keeps it and writes it again.
 """
 
 from __future__ import annotations

@@ -16,8 +16,10 @@ class Turn(Protocol):
 
     @property
     def effects(self) -> Sequence[Any]:
-        """Effects that the runtime performs once the records are committed. If the records can't be written, the
-        runtime drops the effects."""
+        """Returns the effects that the runtime performs once the records are committed.
+
+        If the records can't be written, the runtime drops the effects.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Asks transaction coordinators on other nodes whether partitions belong to a transaction (AddPartitionsToTxn v4+).
 
-A node gets one request at a time; questions that arrive meanwhile go together into the next request. A request names
-a transaction at most once, because the results name only the transactional id.
+Each node gets one request at a time. Checks that arrive meanwhile are sent together in the next request. A request
+names a transaction at most once, because the results name only the transactional id.
 """
 
 from __future__ import annotations

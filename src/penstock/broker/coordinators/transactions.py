@@ -60,7 +60,7 @@ class Transactions:
         peers: PeerCalls | None = None,
         allowance: Allowance | None = None,
     ) -> None:
-        """`peers` sends requests to other brokers; None for a node that is alone."""
+        """Sends requests to other brokers through `peers`, which is None if this is the only node."""
         from penstock.broker.coordinators.marker_writer import MarkerWriter
 
         allowance = allowance or Allowance()
@@ -110,9 +110,10 @@ class Transactions:
     # --- requests
 
     async def coordinator(self, transactional_id: str) -> TransactionCoordinator:
-        """Returns the coordinator of a transactional id, once a producer id is available for its decisions.
+        """Returns the coordinator of a transactional id.
 
-        Raises KafkaError(NOT_COORDINATOR) if another node coordinates the id.
+        First waits until a producer id is available, because the coordinator's decisions may need one. Raises
+        KafkaError(NOT_COORDINATOR) if another node coordinates the id.
         """
         found = self.coordinators.of(transactional_id)
         await self._producer_ids.ready()
@@ -127,7 +128,7 @@ class Transactions:
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Checks that partitions belong to the producer's transaction; with `add`, adds those that don't.
+        """Checks that partitions belong to the producer's transaction. With `add`, adds the partitions that don't.
 
         Returns an error code for each partition: NONE if it belongs to the transaction.
         """
@@ -147,9 +148,9 @@ class Transactions:
         return dict.fromkeys(asked, code)
 
     def _remote_leader(self, transactional_id: str) -> int | None:
-        """Returns the node that coordinates the transactional id; None if it is this node.
+        """Returns the node that coordinates the transactional id; None if this node coordinates it.
 
-        Raises KafkaError if no node does.
+        Raises KafkaError if the coordinator is unknown.
         """
         index = self.coordinators.partition_of(transactional_id)
         partition = self._metadata.image.partition(TRANSACTION_STATE, index)
@@ -167,7 +168,7 @@ class Transactions:
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
-        """Writes a record that all partitions have the marker.
+        """Writes the record that the transaction is complete: all partitions have its marker.
 
         If this record can't be committed, it is written again later, perhaps by the next coordinator of the
         transactional id.

@@ -1,9 +1,9 @@
 """Serves a request frame: parses the header, finds the handler, decodes the body, and encodes the response.
 
-A frame that can't be decoded closes its connection with a logged reason. An exception of a handler is logged with its
-stack trace and answered with UNKNOWN_SERVER_ERROR in the API's error response. A handler that need not wait returns its
-response itself, so that no task or future is created; any other handler returns a `Later` of its response. The
-dispatcher, too, returns its reply or a `Later` of the reply.
+A frame that can't be decoded closes its connection, and the reason is logged. If a handler raises an unexpected
+exception, the stack trace is logged and the client gets the API's response with UNKNOWN_SERVER_ERROR. A handler that
+need not wait returns its response directly, so that no task or future is created; any other handler returns a `Later`
+of its response. In the same way the dispatcher returns the reply or a `Later` of the reply.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Route(NamedTuple):
 
 
 class Dispatcher:
-    """Serves the listeners of one role: a controller's listener serves other APIs than a broker's."""
+    """Serves the listeners of one role: a controller's listener and a broker's listener serve different APIs."""
 
     def __init__(self, broker: Broker, role: Role = "BROKER") -> None:
         self._broker = broker
@@ -157,7 +157,7 @@ class Dispatcher:
         return self._encode(route, ctx, response)
 
     def _handle_timed(self, route: Route, ctx: RequestContext, request: Any) -> Any:
-        """Calls the handler and counts the time that it runs on the event loop against the request quota.
+        """Calls the handler, and counts its running time on the event loop against the client's request quota.
 
         Time spent waiting is not counted.
         """
@@ -187,7 +187,7 @@ class Dispatcher:
         return self._encode(route, ctx, error_response(ctx.api_key, ctx.api_version, request, code, message))
 
     def _code_and_message(self, ctx: RequestContext, error: Exception) -> tuple[ErrorCode, str | None]:
-        """Returns the error code and message for the client; logs an error that is no KafkaError."""
+        """Returns the error code and the message for the client. Logs the error if it is not a KafkaError."""
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(error, KafkaError):
             code, message = error.code, error.message

@@ -2,8 +2,8 @@
 
 Such requests are legal: a tool may ask for the configs of a hundred thousand topics. They are decoded and encoded in a
 thread, a few requests at a time. A request whose elements are independent is split into pieces, and each piece is
-handled in its own pass. A request that changes many elements together is refused, with Kafka's error code if Kafka
-limits such requests, too.
+handled in its own pass. A request that changes too many elements together is refused. If Kafka also limits this API,
+the error code is Kafka's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LargeRequests:
         self._slots = asyncio.Semaphore(IN_THREADS)
 
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
-        """Runs a pure function in a thread and returns its result. No other code may use the arguments meanwhile."""
+        """Runs a pure function in a thread and returns its result. Other code must not use its arguments meanwhile."""
         async with self._slots:
             with self._broker.slices.uncollected():
                 return await self._broker.logs.environment.disk.run(function, *args)

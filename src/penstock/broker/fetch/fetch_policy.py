@@ -1,4 +1,4 @@
-"""Decides whether a Fetch is a follower's or a consumer's. The leader may throttle followers.
+"""Decides whether a Fetch comes from a follower or from a consumer, and throttles followers.
 
 A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
 may be sent to a replica in its own rack.
@@ -34,7 +34,7 @@ FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
 
 class FetchPolicy:
-    """Decides who sent a Fetch, and returns a `Reader`: a follower, a consumer, or a refused follower."""
+    """Decides who sent a Fetch, and returns a `Reader` for a follower, a consumer, or a refused follower."""
 
     def __init__(
         self,
@@ -43,8 +43,9 @@ class FetchPolicy:
         inter_broker_listener: str,
         access: AccessControl | None = None,
     ) -> None:
-        """A follower's Fetch is accepted over `inter_broker_listener` only, and where there is an authorizer, only from
-        a principal with CLUSTER_ACTION.
+        """Accepts followers only over `inter_broker_listener`.
+
+        If there is an authorizer, a follower's principal also needs CLUSTER_ACTION.
         """
         self._access = access
         self._host = host
@@ -56,7 +57,7 @@ class FetchPolicy:
         self.max_bytes = settings.int("fetch.max.bytes")
 
     def settings_changed(self) -> None:
-        """Reads `fetch.max.bytes` again, which is cached because every Fetch needs it."""
+        """Reads `fetch.max.bytes` again. The value is cached because every Fetch needs it."""
         self.max_bytes = self._settings.int("fetch.max.bytes")
 
     def follower(self, replica_id: int, broker_epoch: int, ctx: RequestContext) -> Reader:
@@ -68,11 +69,11 @@ class FetchPolicy:
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
-        """Returns why the fetch is not accepted as a follower's; None if it is accepted.
+        """Returns why the Fetch is not accepted as a follower's; None if it is accepted.
 
-        Records below a follower's fetch offset count as replicated, so no other process may fetch with a broker's id.
-        Kafka asks its authorizer instead and accepts any epoch that is not older than the registered one. A fetch
-        before v15 has no epoch; Penstock's brokers send newer versions.
+        The leader counts records below a follower's fetch offset as replicated, so no other process may fetch with a
+        broker's id. Kafka asks only its authorizer and accepts any broker epoch that is not older than the registered
+        epoch. A Fetch before v15 has no broker epoch; Penstock's brokers send newer versions.
         """
         expected = self._inter_broker_listener
         if listener != expected:
@@ -114,7 +115,7 @@ class FetchPolicy:
         return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
 
     def leader_consumer(self, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer that can't be sent to another replica: Fetch before v11, or ShareFetch."""
+        """Returns the reader for a consumer that must read from the leader, by Fetch before v11 or by ShareFetch."""
         return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
 
     def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:

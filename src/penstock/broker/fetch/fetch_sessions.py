@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the broker stores a client's fetched partitions, so a request names only changed ones.
+"""Keeps fetch sessions (KIP-227): the broker stores a client's partitions, and a Fetch names only changed partitions.
 
 A session has an id, an epoch, and partitions in fetch order. A request with epoch 0 opens a session; -1 closes the
 session, or fetches without one; any other epoch must be the session's next epoch. After a lost or repeated request the
@@ -6,7 +6,7 @@ client gets INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that
 order, so that a busy partition can't starve the rest.
 
 The cache has a maximum of sessions and of partitions. A full cache evicts the least recently used sessions that were
-idle for `EVICTION_MS`. If no session was idle for so long, the client fetches without a session.
+idle for `EVICTION_MS`. If all sessions were used more recently, the client gets no session.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Key = tuple[bytes | str, int]  # topic id (or name before v13), partition
 
 
 class Wanted:
-    """One partition that a client fetches, and the offsets that the last response contained for this partition."""
+    """Holds one partition that a client fetches, and the offsets that the last response had for this partition."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -146,7 +146,7 @@ Opened = tuple[FetchSession | None, list[Wanted], bool]
 
 class FetchSessions:
     def __init__(self, slots: int, rng: random.Random, max_partitions: int = DEFAULT_MAX_PARTITIONS) -> None:
-        """`max_partitions` limits the partitions of all sessions together."""
+        """Limits the total number of partitions of all sessions to `max_partitions`."""
         self._slots = slots
         self._max_partitions = max_partitions
         self.partitions = 0
@@ -165,9 +165,9 @@ class FetchSessions:
         return self._updated(session)
 
     async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
-        """Does the same as `open` for very many partitions, in slices, with other requests served in between.
+        """Does the work of `open` in slices, for a request with very many partitions.
 
-        No other request uses the session meanwhile.
+        Other requests are served between the slices, but none of them uses this session.
         """
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, await disk.run(wanted_partitions, request), now_ms)
@@ -227,7 +227,7 @@ class FetchSessions:
 
     @staticmethod
     def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
-        """Raises KafkaError if the request names topics by id in a session that has them by name, or vice versa."""
+        """Raises KafkaError if the request and the session don't both name topics by id, or both by name."""
         if not request.topics or not session.partitions:
             return
         by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID

@@ -1,8 +1,8 @@
 """Serves a Fetch with very many partitions in slices, so that other requests are served in between.
 
-The fetch parks at the partitions of a slice as soon as the slice is done, so that an append during the rest of the
-first pass wakes the fetch, too. A slice locates records in the segments; they are read when all slices are done, as in
-a small fetch.
+The fetch parks at the partitions of a slice as soon as the slice is done: an append to one of them then wakes the fetch
+even while later slices are running. A slice only locates records in the segments. The records are read when all slices
+are done, as in a small fetch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LargeFetching:
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
         """Locates the records for the response.
 
-        If they have fewer than the minimum bytes, parks the fetch and locates them again.
+        If there are fewer bytes than the request's minimum, parks the fetch and then locates the records again.
         """
         try:
             reads, waits = await self._pass(waits=max_wait_ms > 0)
@@ -71,7 +71,7 @@ class LargeFetching:
             self.abandon()
 
     def abandon(self) -> None:
-        """Ends the wait of a parked fetch: `locate` then locates the records that are available."""
+        """Ends the wait of a parked fetch: `locate` then returns the records that are available."""
         if not self._woken.done():
             self._woken.set_result(None)
 

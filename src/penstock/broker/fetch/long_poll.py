@@ -1,9 +1,9 @@
-"""Serves a Fetch: one pass over its partitions, and, if there are too few bytes, a second pass after it was parked.
+"""Serves a Fetch: reads its partitions once; if there are too few bytes, parks the fetch and reads them a second time.
 
-A pass locates records (segment, position, size); bytes are read once, when the answer is certain. A small answer in the
-page cache is read on the event loop; anything else is read in a thread. Consumers read up to the high watermark (or the
-last stable offset) and park until it moves. Followers read up to the end of the log and park until it moves; their
-fetch offsets advance the high watermark before they are answered.
+The two passes only locate records (segment, position, size). The bytes are read once, when the response is certain to
+be sent: on the event loop if they are few and in the page cache, otherwise in a thread. Consumers read up to the high
+watermark (or the last stable offset) and park until it moves. Followers read up to the end of the log and park until it
+moves; their fetch offsets advance the high watermark before they get their responses.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class PartitionRead:
 
     @property
     def unknown(self) -> bool:
-        """True if the partition does not exist.
+        """Returns True if the partition does not exist.
 
-        Any other error is sent to the client at once. This error waits as long as the fetch does, so that the client
-        does not fetch in a tight loop.
+        A fetch with this error may park like a fetch without data, so that the client does not fetch in a tight loop.
+        All other errors are sent to the client at once.
         """
         return self.partition is None and self.error in UNKNOWN
 
@@ -152,7 +152,7 @@ class Fetching:
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
     ) -> None:
-        """`unsent` is the budget of bytes for responses that are not sent yet; None is without limit."""
+        """Limits the bytes of unsent responses by the budget `unsent`; None means no limit."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
@@ -191,9 +191,10 @@ class Fetching:
         return Later(future)
 
     def notify(self, appended_bytes: int) -> None:
-        """Counts appended bytes and ends the wait when there are enough.
+        """Counts appended bytes, and ends the wait when there are enough.
 
-        The response is built after the appending request, which may append to more of the fetched partitions.
+        The response is built after the appending request is done, because this request may append to more of the
+        partitions.
         """
         self._missing -= appended_bytes
         if self._missing <= 0 and not self._woken:

@@ -1,9 +1,10 @@
-"""The rules of access of each API: one table, from the API key to the checks that the authorizer makes.
+"""Lists the access rules of each API: one table, from the API key to the checks that the authorizer makes.
 
-A rule refuses the whole request, or some items of its first array: the handler then gets the remaining items, and the
-refused ones are added to its response with their error code. So handlers never see items that the client may not touch.
-Filters remove items that the client may not see from a response. Every API of `HANDLERS` has an entry; an API without
-an entry does not import. Nodes without an authorizer call the handlers directly.
+A rule refuses the whole request, or some items of its first array. In the second case the handler gets only the allowed
+items, and the refused items are added to its response with their error codes. So handlers never see items that the
+client may not touch. Filters remove items that the client may not see from a response. Every API of `HANDLERS` must
+have an entry in the table, otherwise the import of this module fails. Nodes without an authorizer call the handlers
+directly.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class _Guard:
         return Later(self._partly(broker, asker, request, denied))
 
     async def _in_slices(self, broker: Any, asker: Asker, request: Any) -> Any:
-        """Does the same for a request with very many items: asks for a slice of them in each pass of the event loop."""
+        """Checks a request with very many items: the authorizer checks one slice in each pass of the event loop."""
         ctx = asker.ctx
         field, items = _longest_array(request)
         codes: list[ErrorCode | None] = []
@@ -236,7 +237,8 @@ class _Guard:
     async def _allowed(self, broker: Any, asker: Asker, request: Any, *, any_items: bool) -> Any:
         """Calls the handler with the allowed items and returns its response; None if no item is allowed.
 
-        An error of the handler becomes a response, too, so that the refused items can keep their own codes.
+        If the handler raises an error, returns the error as a response, so that refused items can keep their own error
+        codes.
         """
         ctx = asker.ctx
         if not any_items and ctx.api_key != METADATA:

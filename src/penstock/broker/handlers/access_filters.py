@@ -1,4 +1,4 @@
-"""Filters of access, which remove items that the client may not see from a response. `access.py` lists them by API."""
+"""Removes the items that the client may not see from a response. `access.py` lists these filters by API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.security.vocabulary import CLUSTER_NAME, Operation
 
 
 def visible_topics(asker: Asker, request: Any, response: Any) -> None:
-    """Metadata: removes topics that the client may not describe from a response about all topics."""
+    """Removes topics that the client may not describe from a Metadata response about all topics."""
     response.topics = [topic for topic in response.topics if topic.error_code or asker.sees(TOPIC, topic.name)]
     if request.include_topic_authorized_operations:
         for topic in response.topics:
@@ -49,7 +49,7 @@ def group_operations(asker: Asker, request: Any, response: Any) -> None:
 
 
 def described_members(asker: Asker, request: Any, response: Any) -> None:
-    """Groups of the new protocols: hides the members of a group if the client may not describe one of its topics."""
+    """Hides the members of a consumer or share group if the client may not describe one of the group's topics."""
     group_operations(asker, request, response)
     for group in response.groups:
         if not all(asker.sees(TOPIC, name) for name in _assigned_topics(group)):
@@ -69,9 +69,9 @@ def _assigned_topics(group: Any) -> set[str]:
 
 
 def visible_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """OffsetFetch: handles topics that the client may not describe.
+    """Hides topics that the client may not describe from an OffsetFetch response.
 
-    A topic that the request named gets an error; others are removed.
+    A topic that the request named gets an error; any other topic is removed.
     """
     if asker.ctx.api_version < BATCHED_OFFSET_FETCH:
         response.topics = _offsets(asker, response.topics, named_topics=request.topics is not None)
@@ -100,9 +100,9 @@ def _offsets(asker: Asker, topics: Any, *, named_topics: bool) -> list[Any]:
 
 
 def visible_share_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """DescribeShareGroupOffsets: handles topics that the client may not describe.
+    """Hides topics that the client may not describe from a DescribeShareGroupOffsets response.
 
-    A topic that the request named gets an error; others are removed.
+    A topic that the request named gets an error; any other topic is removed.
     """
     asked = {group.group_id: group.topics for group in request.groups}
     for group in response.groups:
@@ -128,7 +128,7 @@ def visible_transaction_topics(asker: Asker, request: Any, response: Any) -> Non
 
 
 def created_configs(asker: Asker, request: Any, response: Any) -> None:
-    """CreateTopics: hides configs and counts of a created topic from a client without DESCRIBE_CONFIGS."""
+    """Hides the configs and counts of a created topic (CreateTopics) from a client without DESCRIBE_CONFIGS."""
     for topic in response.topics:
         if topic.error_code or asker.access.sees(asker.ctx, Operation.DESCRIBE_CONFIGS, TOPIC, topic.name):
             continue

@@ -1,7 +1,7 @@
-"""Rules of access: each checks a request with the authorizer before the handler gets the request.
+"""Defines the access rules: each rule checks a request with the authorizer before the handler gets the request.
 
-A rule returns None if the client is allowed everything, an error code to refuse the whole request, or the refused items
-of one array. `access.py` says which API has which rules.
+A rule returns None if everything is allowed, an error code to refuse the whole request, or the refused items of one
+array. `access.py` says which API has which rules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Asker(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """The refused items of one array of a request: each item's error code, or None where it is allowed."""
+    """Holds the error codes for the items of one array of a request: one code per item, None if the item is allowed."""
 
     field: str
     codes: Sequence[ErrorCode | None]
@@ -82,7 +82,7 @@ Rule = Callable[[Asker, Any], ErrorCode | Denied | None]
 
 
 def cluster(*operations: Operation) -> Rule:
-    """Requires one of the operations on the cluster."""
+    """Returns a rule that requires one of the given operations on the cluster."""
 
     def check(asker: Asker, request: Any) -> ErrorCode | None:
         return None if any(asker.may_cluster(operation) for operation in operations) else DENIALS[CLUSTER]
@@ -91,7 +91,7 @@ def cluster(*operations: Operation) -> Rule:
 
 
 def named(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Requires the operation on the resource that a field of the request names; no check if the field is null."""
+    """Returns a rule that requires the operation on the resource named in a field; a null field is not checked."""
 
     def check(asker: Asker, request: Any) -> ErrorCode | None:
         name = getattr(request, field)
@@ -101,7 +101,10 @@ def named(operation: Operation, resource: AclResource, field: str) -> Rule:
 
 
 def each(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Requires the operation for each item of an array. An item is a topic's name, or a struct that names a topic."""
+    """Returns a rule that requires the operation for each item of an array.
+
+    An item is a topic's name, or a struct that names a topic.
+    """
 
     def check(asker: Asker, request: Any) -> Denied | None:
         items = getattr(request, field) or ()
@@ -122,7 +125,10 @@ def _code(asker: Asker, operation: Operation, resource: AclResource, name: str |
 
 
 def configs(operation: Operation) -> Rule:
-    """Requires the operation for each config resource: a topic, a group, or the cluster for everything else."""
+    """Returns a rule that requires the operation for each config resource.
+
+    The operation is checked on the topic or the group; for every other resource, on the cluster.
+    """
 
     def check(asker: Asker, request: Any) -> Denied | None:
         codes: list[ErrorCode | None] = []
@@ -159,7 +165,7 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
 
 
 def described_or_created(asker: Asker, request: Any) -> Denied | None:
-    """Metadata: requires DESCRIBE on each topic, and CREATE for a missing topic that the request would create."""
+    """Requires, for Metadata, DESCRIBE on each topic, and CREATE for a missing topic that the request would create."""
     codes: list[ErrorCode | None] = []
     for item in request.topics or ():
         name = asker.topic(item)
@@ -184,9 +190,9 @@ def created_topics(asker: Asker, request: Any) -> Denied | None:
 
 
 def deleted_topics(asker: Asker, request: Any) -> Denied | None:
-    """DeleteTopics: requires DELETE on the cluster, or on each topic.
+    """Requires, for DeleteTopics, DELETE on the cluster or on each topic.
 
-    If the client may not describe a topic, the topic's id is reported as unknown.
+    If the client may not describe a topic that it names by id, the id is reported as unknown.
     """
     if asker.access.sees(asker.ctx, Operation.DELETE, CLUSTER, CLUSTER_NAME):
         return None
@@ -230,7 +236,10 @@ def epoch_ends(asker: Asker, request: Any) -> Denied | None:
 
 
 def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
-    """AddPartitionsToTxn: if one topic is refused, none is added: the other topics get OPERATION_NOT_ATTEMPTED."""
+    """Requires, for AddPartitionsToTxn, WRITE on every topic.
+
+    If one topic is refused, no partition is added, and the other topics get OPERATION_NOT_ATTEMPTED.
+    """
     if asker.ctx.api_version >= BROKERS_ADD_SINCE:
         return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
     if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
@@ -256,7 +265,7 @@ def described_groups(asker: Asker, request: Any) -> Denied | None:
 
 
 def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
-    """Heartbeats of new group protocols: every topic that the member names must be visible."""
+    """Requires, for heartbeats of consumer and share groups, DESCRIBE on every topic that the member subscribes to."""
     if getattr(request, "subscribed_topic_regex", None) and not _sees_every_topic(asker):
         return DENIALS[TOPIC]  # the pattern's matches would tell which other topics exist
     names = getattr(request, "subscribed_topic_names", None) or ()

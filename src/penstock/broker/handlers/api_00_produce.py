@@ -144,9 +144,9 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields (partition, records) for each partition that this node leads.
+        """Yields (partition, records) for each partition that this node leads; the caller verifies their transactions.
 
-        The caller verifies the transactional batches. Errors of the other partitions are kept for the response.
+        Errors of the other partitions are kept for the response.
         """
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -168,7 +168,7 @@ class _Produce:
         )
 
     async def unpack(self, request: ProduceRequest, topics: list[TopicProduceResponse]) -> None:
-        """Appends the batches that had to be unpacked first. Their results replace the placeholders in the response."""
+        """Unpacks and appends the batches that needed unpacking, and puts their results into the response."""
         asked = [topic for topic in request.topic_data if topic.partition_data]
         for topic, told in zip(asked, topics):
             for slot, data in enumerate(topic.partition_data):
@@ -223,9 +223,9 @@ class _Produce:
             raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
-        """Returns a future that is done when the batch is on enough replicas, or on disk, as acks require.
+        """Returns a future that is done when the batch is as safe as acks requires: on enough replicas, or on disk.
 
-        Returns None if there is nothing to wait for.
+        Returns None if no wait is needed.
         """
         if self.acks == ACKS_ALL:
             return partition.when_committed(offset)
@@ -310,7 +310,7 @@ class _Produce:
 
 
 class _Acknowledgement:
-    """Waits until the batches are on enough replicas, or on disk, as required; sets the result of each partition."""
+    """Waits until the batches are on enough replicas, or on disk, as acks requires; sets each partition's result."""
 
     __slots__ = ("future", "left", "response", "timer", "waiting")
 

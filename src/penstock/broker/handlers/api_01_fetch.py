@@ -100,9 +100,9 @@ def _account(
     reads: list[PartitionRead],
     chunks: list[Any],
 ) -> FetchResponse | None:
-    """Counts the bytes of the response for throttles and quotas.
+    """Counts the bytes of the response against throttles and quotas.
 
-    Returns an empty response if the client exceeds its quota.
+    Returns an empty response if the client has exceeded its quota.
     """
     if reader.replica_id >= 0:
         broker.fetch_policy.sent(reads, chunks)

@@ -2,8 +2,8 @@
 
 -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
 largest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (there is no tiered storage: -4 is
-the same as -2, and -5 and -6 have no offset). For a follower the latest offset is the end of the log. A new leader
-whose high watermark has not reached the start of its epoch does not know the end of the committed records. It answers
+the same as -2, and -5 and -6 have no offset). For a follower the latest offset is the end of the log. A new leader does
+not know the end of the committed records until its high watermark reaches the start of its epoch. Until then it answers
 OFFSET_NOT_AVAILABLE, and clients retry.
 """
 
@@ -140,7 +140,7 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
     """Returns True if this leader's high watermark has reached at least the previous leader's.
 
-    The last stable offset does not show that: an open transaction may keep it far behind the high watermark.
+    The last stable offset can't be used for this check: an open transaction may keep it far behind the high watermark.
     """
     if request.replica_id != CONSUMER_REPLICA or partition.leading is None:
         return True

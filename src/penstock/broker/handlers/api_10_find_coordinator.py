@@ -1,7 +1,8 @@
 """FindCoordinator v0-6: returns the coordinator of a key; since v4 of several keys.
 
 The key types are group (0), transaction (1) and share (2); the key of a share partition is `group:topic id:partition`.
-The first request creates the internal topic of its coordinators and waits for it, where Kafka makes the client retry.
+The first request for a key type creates the internal topic and waits until it exists. Kafka makes the client retry
+instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heartbeat v0-4: keeps a member's session alive, and tells the member when to rejoin. Static members since v3."""
+"""Heartbeat v0-4: keeps a member's session alive, and reports when the member must rejoin. Static members since v3."""
 
 from __future__ import annotations
 

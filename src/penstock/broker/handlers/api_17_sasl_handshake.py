@@ -1,7 +1,8 @@
 """SaslHandshake v0-1: chooses a mechanism. After v0 the tokens come as bare frames, after v1 in SaslAuthenticate.
 
-A mechanism that is not offered gets UNSUPPORTED_SASL_MECHANISM with the offered ones, then the connection closes.
-ILLEGAL_SASL_STATE on a listener without SASL, and out of turn.
+For an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the
+connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL, and if the client may not send a handshake
+at this point.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """ApiVersions v0-4: returns the API versions and features that this node serves.
 
-Advertises the API keys in the registry; those of telemetry only if there is a telemetry receiver, as Kafka does.
-Produce is advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker without
-compression (Kafka 4 does the same). The dispatcher answers an unknown version in v0.
+Advertises the API keys in the registry. As in Kafka, the telemetry APIs are advertised only if there is a telemetry
+receiver. Produce is advertised from v0 although it is served from v3: librdkafka would otherwise assume a broker
+without compression (Kafka 4 does the same). The dispatcher answers an unknown version of ApiVersions with a v0
+response.
 """
 
 from __future__ import annotations
@@ -74,6 +75,6 @@ def api_keys(
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """Returns the v0 response to an unknown version, from which the client picks a version."""
+    """Returns the v0 response to an ApiVersions request of an unknown version. The client picks a version from it."""
     own = [key for key in api_keys() if key.api_key == API_VERSIONS]
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

@@ -36,7 +36,7 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
     """Returns a function that returns a topic's configs for the response.
 
-    It caches them by overrides, because most topics of a request have the same.
+    The function caches the configs by their overrides, because most topics of a request have the same overrides.
     """
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 

@@ -1,10 +1,10 @@
 """InitProducerId v0-6: assigns an id to an idempotent producer, an id and an epoch to a transactional producer.
 
-A transactional producer that starts fences the previous one and aborts its open transaction. The new producer gets
+A new transactional producer fences the previous producer and aborts its open transaction. The new producer gets
 CONCURRENT_TRANSACTIONS until the abort is complete. Since v3 a producer may name the id and epoch with which it
 continues (KIP-360). A fenced producer gets INVALID_PRODUCER_EPOCH before v4, PRODUCER_FENCED since v4. v6 is unstable
-in Kafka 4.3 and served only if transaction.two.phase.commit.enable is set: it lets a producer use two-phase commit,
-without a timeout and with the option to keep the open transaction of the previous producer (KIP-939).
+in Kafka 4.3 and served only if transaction.two.phase.commit.enable is set: with v6 a producer can use two-phase commit
+(KIP-939). Its transactions then have no timeout, and it can keep the open transaction of the previous producer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""AddPartitionsToTxn v0-5: adds partitions to a transaction; for brokers, verifies that a transaction has them.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction; for brokers, verifies that they belong to it.
 
-One transaction of a client until v3; several since v4, each added or (`verify_only`) verified. All partitions of a
-transaction are added or none: if one does not exist, the others get OPERATION_NOT_ATTEMPTED. A fenced producer gets
-INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one
-transaction, or with more than 10,000 transactions, is refused with POLICY_VIOLATION.
+Up to v3 a request has one transaction of a client. Since v4 it has several transactions of a broker's clients; with
+`verify_only` the partitions are verified, not added. Either all partitions of a transaction are added or none: if one
+does not exist, the others get OPERATION_NOT_ATTEMPTED. A fenced producer gets INVALID_PRODUCER_EPOCH before v2,
+PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one transaction, or with more than 10,000
+transactions, is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Starts to serve all transactions before it waits for the first: a broker's request may have very many of them."""
+    """Starts to serve all transactions before waiting for the first, because a broker's request may have very many."""
     for asked in transactions:
         _check_size(asked)
     serving: list[asyncio.Task[list[AddPartitionsToTxnTopicResult]]] = []
@@ -79,7 +80,7 @@ def _size(asked: AddPartitionsToTxnTransaction) -> int:
 
 
 def _check_size(asked: AddPartitionsToTxnTransaction) -> None:
-    """Raises KafkaError if there are too many partitions to add them together, in one pass of the loop."""
+    """Raises KafkaError if there are too many partitions to add in one pass of the event loop."""
     if _size(asked) > MAX_PARTITIONS + TRANSACTION_PARTITIONS:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
@@ -104,7 +105,7 @@ async def _serve(
 
 
 def _unknown(broker: Broker, partitions: list[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """Returns the errors of all partitions if one of them does not exist; an empty result if all exist."""
+    """Returns an error code for every partition if one of them does not exist; an empty dict if all exist."""
     image = broker.metadata.image
     missing = {partition for partition in partitions if image.partition(*partition) is None}
     if not missing:

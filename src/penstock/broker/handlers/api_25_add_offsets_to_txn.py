@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn v0-4: adds the partition of `__consumer_offsets` that has a group's offsets to a transaction.
+"""AddOffsetsToTxn v0-4: adds a group's partition of `__consumer_offsets` to a transaction.
 
-Creates the topic on first use, because its partition count determines the partition. A fenced producer gets
+Creates the topic on first use, because the group's partition depends on the partition count. A fenced producer gets
 INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. Clients of transaction version 2 do not send this request:
 their TxnOffsetCommit adds the partition.
 """

@@ -1,10 +1,9 @@
-"""WriteTxnMarkers v1-2: ends transactions on partitions; sent by coordinators, and by administrators for hanging
-transactions.
+"""WriteTxnMarkers v1-2: ends transactions on partitions, for coordinators and for administrators.
 
-Each partition is answered when its marker is committed, or with REQUEST_TIMED_OUT if the replicas do not follow within
-half of `request.timeout.ms`, so that a sender with that timeout still gets the other results. The marker stays in the
-log. A repeated marker is not written again: its answer only waits until the marker is committed. Since v2 the marker
-contains its transaction version. Many markers are written in several passes of the loop.
+A partition's result waits until the marker is committed. If the followers do not fetch the marker within half of
+`request.timeout.ms`, the partition gets REQUEST_TIMED_OUT, so that a sender with that timeout still gets the other
+results; the marker stays in the log. A repeated marker is not written again: its result only waits until the marker is
+committed. Since v2 the marker contains its transaction version. Many markers are written in several passes of the loop.
 """
 
 from __future__ import annotations
@@ -79,8 +78,9 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
 
 
 def _error_for_sender(code: ErrorCode) -> ErrorCode:
-    """Returns the error for the sender of markers: a missing or loading group coordinator is reported as a missing
-    leader.
+    """Returns the error code for the sender of markers.
+
+    A missing or loading group coordinator is reported as a missing leader.
     """
     match code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

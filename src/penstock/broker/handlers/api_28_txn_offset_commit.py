@@ -1,8 +1,8 @@
 """TxnOffsetCommit v0-5: commits offsets of a group in a transaction; they take effect when the transaction commits.
 
-Asks the transaction's coordinator first whether the partition of `__consumer_offsets` is in the transaction; since v5
-the coordinator adds it (KIP-890). Since v3 the consumer's member id and generation are checked, so that a member that
-lost its partitions cannot commit.
+First the transaction coordinator verifies that the group's partition of `__consumer_offsets` is in the transaction;
+since v5 it adds the partition (KIP-890). Since v3 the consumer's member id and generation are checked, so that a member
+that lost its partitions cannot commit.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def _verify(
 
 
 def _error_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
-    """Replaces an error code that the client's request version does not know by one that it knows."""
+    """Returns an error code that the client's request version knows, in place of a newer error code."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -1,4 +1,7 @@
-"""DescribeAcls v1-3: returns the ACLs that match a filter, by resource. SECURITY_DISABLED without an authorizer."""
+"""DescribeAcls v1-3: returns the ACLs that match a filter, by resource.
+
+Without an authorizer the response is SECURITY_DISABLED.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CreateAcls v1-3: creates ACLs, with a result for each. SECURITY_DISABLED for each without an authorizer."""
+"""CreateAcls v1-3: creates ACLs, with a result for each ACL.
+
+Without an authorizer every result is SECURITY_DISABLED.
+"""
 
 from __future__ import annotations
 

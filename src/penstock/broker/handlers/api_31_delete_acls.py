@@ -1,4 +1,7 @@
-"""DeleteAcls v1-3: deletes the ACLs that each filter selects. SECURITY_DISABLED for each without an authorizer."""
+"""DeleteAcls v1-3: deletes the ACLs that match each filter.
+
+Without an authorizer every filter gets SECURITY_DISABLED.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 - A null or empty `configuration_keys` means all configs; names that don't exist are left out without an error.
 - Sensitive values, and values of unknown properties, are null.
 - A resource that can't be described has its own error; an unknown resource type refuses the whole request.
-- A resource is described as often as it is named. Beyond a response of 32 MiB, resources get POLICY_VIOLATION.
+- A resource that is named twice is described twice. After 32 MiB of response, further resources get POLICY_VIOLATION.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs v1-2: moves replicas of this broker to other log directories (KIP-113).
 
-A path may name a directory by a link, with `..` or with slashes at its end. The answer comes when the moves have begun;
-DescribeLogDirs shows their progress. Moves to the current directory cancel a move under way. A replica that this node
-does not have gets REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if there is no such partition; if it is created
-on this node later, it is created in the directory.
+A path may contain links, `..`, or slashes at its end. The response is sent when the moves have begun; DescribeLogDirs
+shows their progress. A move to the current directory cancels a running move. If this node does not have the replica,
+the result is REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the replica is
+created on this node later, it is created in the requested directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SaslAuthenticate v0-2: handles one SASL token. v1+ returns how long the session lasts (KIP-368).
 
-A refused token gets SASL_AUTHENTICATION_FAILED after a delay, then the connection closes. ILLEGAL_SASL_STATE on a
-listener without SASL, and for a connection that is authenticated already.
+A refused token gets SASL_AUTHENTICATION_FAILED after a delay, then the connection closes. ILLEGAL_SASL_STATE is
+returned on a listener without SASL, and on a connection that is already authenticated.
 """
 
 from __future__ import annotations

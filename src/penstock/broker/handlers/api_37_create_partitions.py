@@ -1,6 +1,6 @@
 """CreatePartitions v0-3: adds partitions to topics, or only validates the request.
 
-The controller assigns the replicas, unless the request does.
+The controller assigns the replicas of a partition unless the request has an assignment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ElectLeaders v0-2: elects preferred leaders, since v1 also unclean ones; a null list means every partition."""
+"""ElectLeaders v0-2: elects preferred leaders, since v1 also unclean leaders; a null list means every partition."""
 
 from __future__ import annotations
 

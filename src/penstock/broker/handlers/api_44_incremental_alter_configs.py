@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, versions 0 to 1: sets, deletes, appends to and subtracts from single configs.
 
-Changes of topics, this broker, the cluster's defaults, groups and client metrics become metadata records; levels of
-loggers are set in this process at once and last until it stops. Errors are per resource; all changes of a resource are
+Changes to topics, this broker, the cluster's defaults, groups and client metrics become metadata records. Logger levels
+are set in this process at once and last until it stops. Errors are per resource: either all changes to a resource are
 made or none.
 """
 

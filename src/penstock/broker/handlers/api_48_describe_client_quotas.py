@@ -2,7 +2,7 @@
 
 A filter selects entities by exact name, the default entity, or all entities of a type.
 
-An invalid filter is an error of the whole request, with null entries. `strict` leaves out entities with more parts than
+For an invalid filter the response has only an error and null entries. `strict` excludes entities with more parts than
 the filter names.
 """
 

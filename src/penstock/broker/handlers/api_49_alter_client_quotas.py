@@ -1,4 +1,4 @@
-"""AlterClientQuotas, versions 0 to 1: sets and removes quotas of users, client ids and addresses; validate-only.
+"""AlterClientQuotas, versions 0 to 1: sets and removes quotas of users, client ids and addresses, or only validates.
 
 Errors are per entity. Brokers enforce a change as soon as they have applied it: see `broker/limits/quotas.py`.
 """

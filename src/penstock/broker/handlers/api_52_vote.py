@@ -1,4 +1,4 @@
-"""Vote v0-2: a candidate asks for this voter's vote, or whether it would be granted (pre-vote, v2+, KIP-996)."""
+"""Vote v0-2: grants or refuses a vote to a candidate; since v2 also a pre-vote (KIP-996)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch v0-1: the quorum's new leader announces itself to a voter."""
+"""BeginQuorumEpoch v0-1: handles the announcement of the quorum's new leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndQuorumEpoch v0-1: the quorum's leader resigns and names its preferred successors."""
+"""EndQuorumEpoch v0-1: handles the resignation of the quorum's leader, which names its preferred successors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeQuorum v0-2: returns leader, epoch, high watermark and replicas of the metadata quorum.
 
-v2 adds directory ids and listeners. Only the leader knows the progress of the voters; other voters refuse and name the
-leader.
+v2 adds directory ids and listeners. Only the leader knows the progress of the voters; other voters return an error and
+the leader's id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AlterPartition v2-3: changes a partition's ISR as its leader requests; since v3 with the replicas' broker epochs."""
+"""AlterPartition v2-3: changes a partition's ISR as its leader requests. Since v3 the ISR includes broker epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures v0-2: raises or lowers finalized feature levels, all or none; validate-only since v1."""
+"""UpdateFeatures v0-2: raises or lowers finalized feature levels, all or none; since v1 it can also only validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Envelope v0: handles a client's request that a broker forwarded to this active controller for the client."""
+"""Envelope v0: handles a client's request that another broker has forwarded to this node, the active controller."""
 
 from __future__ import annotations
 

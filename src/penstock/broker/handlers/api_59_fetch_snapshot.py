@@ -1,4 +1,4 @@
-"""FetchSnapshot v0-1: returns a chunk of a metadata snapshot, for a replica whose next offset has left the log."""
+"""FetchSnapshot v0-1: returns a chunk of a metadata snapshot to a replica whose next offset the log no longer has."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DescribeCluster v0-2: returns the brokers of the client's listener; since v2 also fenced ones on request.
+"""DescribeCluster v0-2: returns the brokers of the client's listener; since v2 also fenced brokers on request.
 
-On a controller listener it returns the controllers (KIP-919), so that tools find all of them and the active one. A
-broker listener refuses requests for controllers, and a controller listener refuses requests for brokers.
+On a controller listener it returns all controllers and the id of the active controller (KIP-919). A broker listener
+refuses requests for controllers, and a controller listener refuses requests for brokers.
 """
 
 from __future__ import annotations

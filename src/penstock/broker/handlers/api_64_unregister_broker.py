@@ -1,4 +1,4 @@
-"""UnregisterBroker v0: removes the registration of a broker that is gone for good. A running broker registers again."""
+"""UnregisterBroker v0: removes the registration of a broker that will not return. A running broker registers again."""
 
 from __future__ import annotations
 

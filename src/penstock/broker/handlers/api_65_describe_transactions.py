@@ -1,4 +1,4 @@
-"""DescribeTransactions v0: returns state, producer, start, timeout and partitions of transactional ids, or errors."""
+"""DescribeTransactions v0: returns state, producer, start time, timeout and partitions of each transactional id."""
 
 from __future__ import annotations
 

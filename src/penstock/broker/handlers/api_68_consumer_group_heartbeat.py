@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat v0-1 (KIP-848): a member joins, stays in or leaves a group.
 
-The coordinator assigns the partitions. Since v1 with patterns and client-generated member ids.
+The coordinator assigns the partitions. v1 adds subscriptions by pattern and client-generated member ids.
 """
 
 from __future__ import annotations

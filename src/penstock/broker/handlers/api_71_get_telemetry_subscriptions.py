@@ -1,7 +1,7 @@
-"""GetTelemetrySubscriptions, version 0: returns the metrics that a client should push, how often, and with which id.
+"""GetTelemetrySubscriptions, version 0: returns a client's subscription: the metrics to push, the interval and the id.
 
-A client with the zero id gets a new id. A second request within the push interval is refused with
-THROTTLING_QUOTA_EXCEEDED, unless the subscriptions of the cluster have changed since.
+A client with an all-zero instance id gets a new instance id. A second request within the push interval is refused with
+THROTTLING_QUOTA_EXCEEDED, unless the cluster's subscriptions have changed since the first request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DescribeTopicPartitions v0: describes topics in the order of their names, page by page.
 
 A response has at most `response_partition_limit` partitions, or the broker's own limit if lower; the cursor names the
-first partition of the next page. Unknown topics do not count towards the limit. An empty list of topics means all of
-them.
+first partition of the next page. Unknown topics do not count towards the limit. An empty list of topics means all
+topics.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _visible(broker: Broker, ctx: RequestContext) -> Callable[[str], bool]:
 def _wanted(
     view: ClusterView, request: DescribeTopicPartitionsRequest, visible: Callable[[str], bool]
 ) -> tuple[list[str], int]:
-    """Returns the names of the topics to describe, and the first topic's partition at which to begin."""
+    """Returns the names of the topics to describe, and the partition of the first topic with which to begin."""
     cursor = request.cursor
     everything = not request.topics
     names = sorted(filter(visible, view.image.topics) if everything else {topic.name for topic in request.topics})

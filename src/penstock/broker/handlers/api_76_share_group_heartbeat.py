@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat v1 (KIP-932): a member joins, stays in or leaves a share group.
 
 The coordinator assigns partitions, which several members may share. While the share coordinators create the states of
-new partitions, members are asked to send heartbeats more often than in Kafka, so that they get their partitions soon.
+new partitions, the response has a shorter heartbeat interval than in Kafka, so that members get their partitions soon.
 """
 
 from __future__ import annotations

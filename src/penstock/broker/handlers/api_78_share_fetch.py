@@ -1,9 +1,9 @@
 """ShareFetch v1-2 (KIP-932): acquires records for a member of a share group, and takes its acknowledgements.
 
 Served: share sessions, piggybacked acknowledgements, leader hints, parked fetches, both isolation levels (from the
-group config); since v2 the acquire modes (KIP-1206) and renewal of locks (KIP-1222). The session of a closed connection
-ends, and everything that its members hold is released. Markers, aborted records and offsets without a record are
-archived here, where Kafka delivers them and lets the client report them as gaps.
+group config); since v2 the acquire modes (KIP-1206) and renewal of locks (KIP-1222). When a connection closes, its
+sessions end, and all records that their members hold are released. Markers, aborted records and offsets without a
+record are archived by the broker; Kafka delivers them and the client reports them as gaps.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
 
 
 def _check(request: ShareFetchRequest) -> None:
-    """Raises INVALID_REQUEST for an unknown acquire mode, and for a request that renews locks and fetches, too."""
+    """Raises INVALID_REQUEST for an unknown acquire mode, and for a request that both renews locks and fetches."""
     limits = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     reason = None
     if request.is_renew_ack and any(limit > 0 for limit in limits):

@@ -1,7 +1,7 @@
 """ShareAcknowledge v1-2 (KIP-932): a member accepts, releases or rejects the records that it has acquired.
 
-Since v2 it may renew its locks (KIP-1222). A partition is answered once the share coordinator has its new state. Epoch
--1 ends the share session and releases everything that the member holds.
+Since v2 the member may also renew its locks (KIP-1222). The response is sent once the share coordinators have stored
+the new states. Epoch -1 ends the share session and releases all records that the member holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""AddRaftVoter v0-1: adds a voter that has caught up (KIP-853); v1 may be answered before the change is committed."""
+"""AddRaftVoter v0-1: adds a voter that has caught up (KIP-853).
+
+Since v1 the client may ask not to wait until the change is committed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState v0: a group coordinator creates states of share partitions, or sets new start offsets."""
+"""InitializeShareGroupState v0: creates states of share partitions, or sets new start offsets, for a coordinator."""
 
 from __future__ import annotations
 

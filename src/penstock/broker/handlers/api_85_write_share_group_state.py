@@ -1,4 +1,7 @@
-"""WriteShareGroupState v0-1: a share-partition leader writes changes; since v1 with the number of completed records."""
+"""WriteShareGroupState v0-1: stores changes of a share partition's state, which the share-partition leader sends.
+
+Since v1 the state includes the number of records whose delivery is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState v0: a group coordinator deletes the state of share partitions. A missing state is no error."""
+"""DeleteShareGroupState v0: deletes states of share partitions for a group coordinator. A missing state is no error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeShareGroupOffsets v0-1 (KIP-932): returns the start offsets of share groups; since v1 also their lag.
 
-The offsets come from the share coordinators. The lag is the number of records after the start offset that are not
-acknowledged or archived, as in Kafka; -1 if it is unknown.
+The offsets come from the share coordinators. The lag is the number of records after the start offset that are neither
+acknowledged nor archived; -1 if it is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterShareGroupOffsets v0 (KIP-932): sets the start offsets of an empty share group.
 
-The group's epoch increases first. The share coordinators store it as the state epoch, so that a leader which still has
-the earlier state is fenced when it writes.
+First the group's epoch increases. The share coordinators store the new epoch as the state epoch. So a share-partition
+leader that still has the old state is fenced at its next write.
 """
 
 from __future__ import annotations

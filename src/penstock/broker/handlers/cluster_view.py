@@ -1,4 +1,4 @@
-"""The cluster as seen through one listener: the brokers that have it, and each partition's leader among them."""
+"""Shows the cluster through one listener: the brokers with this listener, and each partition's leader among them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Responses of DescribeConfigs: small ones are objects, large ones are bytes that are assembled result by result.
+"""Builds DescribeConfigs responses: a small response is an object, a large response is assembled as bytes.
 
-A request of a few bytes may have a response of many megabytes: each mention of a resource is answered, as in Kafka, and
-a broker has 300 configs with synonyms and documentation. Beyond `MAX_ANSWER_BYTES` resources are refused. The configs
-that most topics share, and those of a broker, are encoded once per response; each mention costs only its name.
+A request of a few bytes may have a response of many megabytes: a broker has 300 configs with synonyms and
+documentation, and a resource that the request names twice is described twice. After `MAX_ANSWER_BYTES` of response,
+further resources are refused. The configs of a broker, and the configs that most topics share, are encoded once per
+response; for each further resource only its name is encoded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ConfigAnswer:
     def add(self, result: DescribeConfigsResult, *, is_shared: bool = False) -> None:
         """Adds the result of one resource.
 
-        `is_shared` means that other results have the same list object of configs.
+        `is_shared` says that other results use the same list object of configs.
         """
         self._configs += len(result.configs) + 1
         if self._small is not None and self._configs <= SMALL_CONFIGS:
@@ -55,13 +56,13 @@ class ConfigAnswer:
         self._add(result, is_shared)
 
     def refuse(self, resource: DescribeConfigsResource) -> None:
-        """Adds POLICY_VIOLATION for a resource: with its configs the response would become too large."""
+        """Adds POLICY_VIOLATION for a resource, because its configs would make the response too large."""
         self._encode_small()
         self._parts.append(_alone(_too_large(resource.resource_type, resource.resource_name), self._version))
         self._count += 1
 
     def finish(self) -> DescribeConfigsResponse | Callable[[], Encoded]:
-        """Returns the response object of a small response; for a large one, a function that assembles its bytes."""
+        """Returns the response object if the response is small; otherwise a function that assembles its bytes."""
         if self._small is not None:
             return DescribeConfigsResponse(results=self._small)
         flexible = self._version >= FIRST_FLEXIBLE_VERSION
@@ -102,7 +103,10 @@ def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the encoded bytes of one resource's result: encodes a response with this result and cuts off the rest."""
+    """Returns the encoded bytes of one resource's result.
+
+    Encodes a response that has only this result, and cuts off the other fields.
+    """
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 

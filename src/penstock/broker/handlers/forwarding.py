@@ -1,4 +1,4 @@
-"""Requests that only the active controller can handle: any broker accepts them and forwards them to the controller."""
+"""Forwards requests that only the active controller can handle: clients may send them to any broker."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def by_the_controller(handler: Handler) -> Handler:
 
 
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
-    """Forwards changes of configs.
+    """Forwards config changes to the active controller.
 
-    Changes of log levels and invalid settings of this broker are handled on this node.
+    Changes of log levels, and invalid settings of this broker, are handled on this node.
     """
     is_own = [
         resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None

@@ -1,4 +1,4 @@
-"""Shared by the group handlers: the caller of a request, and responses that may have to wait for a commit."""
+"""Helps the group handlers: describes the client of a request, and builds responses that may wait for a commit."""
 
 from __future__ import annotations
 

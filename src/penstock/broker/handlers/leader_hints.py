@@ -1,4 +1,7 @@
-"""Leader hints (KIP-951): a "not the leader" error names the leader and its address, so that clients need not ask."""
+"""Adds leader hints (KIP-951) to a response: a NOT_LEADER_OR_FOLLOWER error names the new leader and its address.
+
+So the client need not send a Metadata request first.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class LeaderHints:
         self.nodes: dict[int, dict[str, Any]] = {}
 
     def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
-        """Returns a partition's leader from the image; its topic is given by name or id.
+        """Returns a partition's leader and leader epoch from the image. The topic is given by name or id.
 
         This node need not host the partition.
         """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalController:
-    """The `ControllerParts` of this node, which the controller's handlers get in place of the whole `Broker`."""
+    """Holds the `ControllerParts` of this node, which the controller's handlers get instead of the whole `Broker`."""
 
     node_id: int
     cluster_id: str
@@ -40,7 +40,7 @@ class LocalController:
     access: AccessControl | None = None
 
     async def answer(self, request: Message) -> Any:
-        """Returns the response to a request of this node itself. A refusal is a response with its error code."""
+        """Returns the response to a request that this node itself sends. A refusal is a response with an error code."""
         api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
         ctx = RequestContext(api_key, version, 0, f"node-{self.node_id}", self.connection, self.clock.wall_ms())
         try:

@@ -1,6 +1,6 @@
-"""The loggers of this process for DescribeConfigs and IncrementalAlterConfigs, with log4j's level names.
+"""Reads and sets the log levels of this process, for DescribeConfigs and IncrementalAlterConfigs, by log4j's names.
 
-Levels set here last until the process stops: they are not metadata.
+Levels that are set here last until the process stops: they are not metadata.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def logger_levels() -> dict[str, str]:
 
 
 def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only: bool) -> None:
-    """Makes all changes or, if one is refused, none. Raises KafkaError."""
+    """Makes all changes; if one change is refused, makes none and raises KafkaError."""
     try:
         asked = int(resource.resource_name)
     except ValueError:

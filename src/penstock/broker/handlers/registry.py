@@ -1,4 +1,4 @@
-"""The API keys that are served, and their modules. ApiVersions advertises these keys."""
+"""Lists the API keys that this node serves, and their handler modules. ApiVersions advertises these keys."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ Role = Literal["BROKER", "CONTROLLER"]
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
-        """Returns a response, an `Encoded`, a `Close` or None (no response) at once, or a `Later` of one of them."""
+        """Returns a response, an `Encoded`, a `Close`, None (no response), or a `Later` of one of these."""
         ...
 
 
 def as_handler(function: Callable[..., Any]) -> Handler:
-    """Returns the function as a handler; a coroutine function becomes a handler that returns a `Later`."""
+    """Returns the function as a handler. If it is a coroutine function, the handler returns a `Later`."""
     if not iscoroutinefunction(function):
         return function
 
@@ -136,7 +136,7 @@ def load_handler(api_key: int, role: Role = "BROKER") -> Handler:
 
 
 def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = False) -> range:
-    """Returns the versions of an API that are served; none for an API without a handler on listeners of this role."""
+    """Returns the versions of an API that listeners of this role serve; an empty range if there is no handler."""
     api = APIS.get(api_key)
     if api is None or api_key not in HANDLERS or role not in api.listeners:
         return range(0)

@@ -1,4 +1,4 @@
-"""Shared by ShareFetch and ShareAcknowledge: acknowledgements of a request, and the end of a session."""
+"""Helps ShareFetch and ShareAcknowledge: applies the acknowledgements of a request, and ends share sessions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Acknowledgements:
     def _ranges(self, batches: Iterable[Any]) -> list[AcknowledgedRange]:
         """Returns the acknowledged ranges of a partition.
 
-        Raises INVALID_REQUEST unless they are in order and well formed.
+        Raises INVALID_REQUEST if the ranges are out of order or malformed.
         """
         most = Acknowledge.RENEW if self._version >= RENEW_SINCE and self._renews else Acknowledge.REJECT
         limits = self._broker.share_partitions.settings_of(self._group).limits
@@ -108,7 +108,7 @@ class Acknowledgements:
     async def written(self) -> None:
         """Waits until the share coordinators have stored all acknowledgements.
 
-        Keeps the errors of those that failed.
+        Keeps the errors of acknowledgements that could not be stored.
         """
         for slot, future in self._waiting:
             try:

@@ -1,4 +1,4 @@
-"""Shared by the handlers of share groups: checks that they are enabled, finds end offsets, and deletes share states."""
+"""Helps the share group handlers: checks that share groups are enabled, finds end offsets, and deletes share states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the handlers of the share coordinator: one decision for each share partition of a request."""
+"""Helps the handlers of the share coordinator: makes one decision for each share partition of a request."""
 
 from __future__ import annotations
 

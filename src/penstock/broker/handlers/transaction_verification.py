@@ -1,10 +1,10 @@
 """Verifies that a partition belongs to a transaction, before the transaction's first batch is appended there.
 
-The transaction's coordinator is asked. Without this verification, a delayed batch could start a transaction that never
-ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
-invalidates the verification. So the verification has to start again in two cases: the coordinator answers that the
-producer's previous transaction is still ending, so its marker is yet to come; or that marker was written while the
-coordinator was asked.
+This node asks the transaction's coordinator. Without this verification, a delayed batch could start a transaction that
+never ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
+invalidates the verification. It has to start again in two cases. Either the coordinator answers that the producer's
+previous transaction is still ending, so that the marker of this transaction is yet to come. Or the marker was written
+before the coordinator answered.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def start(
 ) -> PendingVerification | None:
     """Starts to verify that the partition belongs to the transaction.
 
-    Returns None if the transaction is already open there.
+    Returns None if the transaction is already open in the partition.
     """
     verification = partition.leader_log().producers.start_verification(
         producer_id, producer_epoch, sequence, supports_epoch_bump=implicit
@@ -84,7 +84,7 @@ async def ask(
 ) -> dict[Partition, Verification | ErrorCode | None]:
     """Asks the transaction's coordinator to verify the partitions.
 
-    Returns for each partition the verification with which to append the batch, an error, or None if no verification is
+    Returns, for each partition, the verification to pass to the append, or an error code, or None if no verification is
     needed.
     """
     settings = broker.settings
@@ -121,7 +121,7 @@ def _again(pending: PendingVerification, verdict: Verification | ErrorCode | Non
 
 
 def _is_void(pending: PendingVerification, verdict: Verification | ErrorCode | None) -> bool:
-    """Returns True if the previous transaction's marker was written while the coordinator was asked."""
+    """Returns True if the previous transaction's marker was written before the coordinator answered."""
     if verdict is None or isinstance(verdict, ErrorCode):
         return False
     return not pending.partition.log.producers.is_admitted(pending.producer_id, pending.producer_epoch, verdict)
@@ -158,7 +158,7 @@ async def _ask_once(
 
 
 def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
-    """Returns an error that the producer's version knows.
+    """Returns an error that the producer's request version knows.
 
     NOT_ENOUGH_REPLICAS makes producers of all versions send the batch again.
     """

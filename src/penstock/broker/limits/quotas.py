@@ -1,8 +1,9 @@
 """Enforces client quotas: on produced and fetched bytes, handler time, metadata changes and new connections.
 
-For each kind of quota, the first entity with a quota in Kafka's order of entities limits a (user, client id) pair.
-Requests count against the rate of that entity: all clients of a user share the user's quota. A response contains the
-throttle time, and the connection is muted for that time. A kind without any quota costs one lookup in an empty dict.
+For each kind of quota, a (user, client id) pair is limited by one entity: the most specific entity with a quota, in
+Kafka's order. Requests count against the rate of this entity; for example, all clients of a user share the user's
+quota. A response contains the throttle time, and the connection is muted for that time. A kind without any quota costs
+one lookup in an empty dict.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Tag = tuple[str, str]
 
 
 class Quotas:
-    """All client quotas of a node. `apply_image` is called when the quotas in the metadata image change."""
+    """Holds all client quotas of a node. `apply_image` is called when the quotas in the metadata image change."""
 
     def __init__(self, settings: Settings, nanoseconds: Callable[[], int] = lambda: 0) -> None:
         """Creates the quotas. `nanoseconds` is the clock for handler time; without it handler time is not counted."""
@@ -73,7 +74,7 @@ class Quotas:
         return 0 if rate is None else rate.record(size, ctx.now_ms)
 
     def record_fetch(self, ctx: RequestContext, size: int) -> int:
-        """Counts bytes about to be sent; returns the throttle time in milliseconds.
+        """Counts bytes that are about to be sent; returns the throttle time in milliseconds.
 
         If the client is throttled, the bytes are not counted, because the caller sends an empty response.
         """
@@ -92,7 +93,7 @@ class Quotas:
         return throttle_ms
 
     def max_fetch_bytes(self, ctx: RequestContext) -> int:
-        """Returns the bytes that the quota allows in a whole window: a larger fetch would always be throttled."""
+        """Returns the bytes that the quota allows in one whole window: a larger fetch would always be throttled."""
         if not self.fetch.limits:
             return NO_LIMIT
         rate = self.fetch.meter(ctx.principal, ctx.client_id)
@@ -113,7 +114,7 @@ class Quotas:
     def record_mutations(self, ctx: RequestContext, count: int, *, strict: bool) -> int:
         """Counts created and deleted partitions; returns the throttle time in milliseconds.
 
-        With `strict`, which newer request versions set, a client over its quota gets KafkaError instead.
+        With `strict`, which newer request versions set, raises KafkaError if the client is over its quota.
         """
         if not self.mutation.limits:
             return 0
@@ -146,7 +147,7 @@ class Quotas:
 
 
 class ClientQuota(Generic[Meter]):
-    """The quotas of one kind, such as produced bytes, for users and client ids, with a rate for each."""
+    """Holds the quotas of one kind, such as produced bytes, for users and client ids, with a rate for each entity."""
 
     __slots__ = ("_key", "_make", "_meters", "_resolved", "_window", "limits")
 
@@ -195,7 +196,7 @@ class ClientQuota(Generic[Meter]):
 
 
 class AddressQuota:
-    """Quota on new connections per second from one address."""
+    """Limits the new connections per second from each address."""
 
     __slots__ = ("_meters", "_window", "limits")
 

@@ -1,4 +1,4 @@
-"""Rates for quotas, measured as Kafka measures them. Pure: the time is an argument, in milliseconds."""
+"""Measures rates for quotas as Kafka does. Pure: the time is an argument, in milliseconds."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Window:
 
 @dataclass(slots=True)
 class Rate:
-    """A rate over a sliding window of samples.
+    """Measures a rate over a sliding window of samples.
 
-    A new rate is averaged over a full window, so that a first burst of a whole window's quota passes.
+    A new rate is averaged over a full window: a client may use the quota of a whole window in its first burst.
     """
 
     limit: float
@@ -64,9 +64,9 @@ class Rate:
     def _purge(self, now_ms: int) -> int:
         """Drops samples that have left the window. Returns the time under which to count a new amount.
 
-        The amount of a parked request has the time at which the request arrived, a little before the newest sample; it
-        is counted in the newest sample. A time long before the newest sample means that the clock has jumped back: all
-        samples are dropped.
+        A parked request is counted at the time of its arrival, which may be a little before the newest sample: its
+        amount is added to the newest sample. If the time is long before the newest sample, the clock has jumped back,
+        and all samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:
@@ -97,7 +97,7 @@ class TokenBucket:
         self.tokens = self._most()
 
     def take(self, amount: float, now_ms: int) -> int:
-        """Takes tokens, even if there are too few of them. Returns the throttle time in milliseconds."""
+        """Takes tokens, even if too few are left. Returns the throttle time in milliseconds."""
         self._refill(now_ms)
         self.tokens -= amount
         return self.excess_ms(now_ms)

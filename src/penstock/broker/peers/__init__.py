@@ -1,5 +1,5 @@
 """Connections to other nodes: links by address, brokers by id, and suspected nodes.
 
-A link is opened on first use and again after it was lost. Called by replica fetchers, coordinators and the control
-plane.
+A link opens its connection on first use, and again after the connection is lost. Called by replica fetchers,
+coordinators and the control plane.
 """

@@ -1,4 +1,4 @@
-"""Connections to other nodes, one per node and lane, opened on first use and again after a loss.
+"""Keeps connections to other nodes, one per node and lane. A connection opens on first use, and again after a loss.
 
 A lane is a connection for one kind of requests, so that requests of different kinds don't wait for each other.
 """
@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Links:
-    """Connections by node and lane. Requests of a lane are sent in order, without waiting for earlier responses."""
+    """Holds the connections by node and lane. A lane sends requests in order, without waiting for earlier responses."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class Links:
         return await connection.request(message, timeout_s=timeout_s)
 
     async def connection(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
-        """Returns the open connection, even if its address is outdated; otherwise opens one to the address from `find`.
+        """Returns the open connection, even if its address is outdated.
 
-        Raises KafkaError if the connection cannot be opened.
+        If none is open, opens a connection to the address from `find`. Raises KafkaError if the connection cannot be
+        opened.
         """
         return await self._in_turn(key, lambda: self._address_of(key) or find())
 

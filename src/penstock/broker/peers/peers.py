@@ -1,4 +1,4 @@
-"""Requests to other brokers: by broker id, at the address in the metadata."""
+"""Sends requests to other brokers by broker id; the addresses come from the metadata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request in flight that its sender may abandon. It needs no task if the connection was already open."""
+    """A request in flight that its sender may abandon. If the connection is already open, no task is created."""
 
     future: asyncio.Future[Any]
     """A future that is done with the response or an error; after `leave`, with None."""
@@ -33,7 +33,7 @@ class Call:
     _task: asyncio.Task[Any] | None = None
 
     async def answer(self) -> Any:
-        """Waits for the response and returns it; None after `leave`. Raises KafkaError."""
+        """Waits for the response and returns it; returns None if `leave` was called. Raises KafkaError."""
         if self._connection is None:
             return await self.future
         try:
@@ -46,7 +46,7 @@ class Call:
         return answer
 
     def leave(self) -> asyncio.Future[Any]:
-        """Abandons the request: `future` is done with None.
+        """Abandons the request: completes `future` with None.
 
         Returns another future, which is done when the response to the abandoned request arrives or fails.
         """
@@ -95,7 +95,7 @@ class Peers:
         request_timeout_s: float = 30.0,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """`image` returns the latest image, which has the addresses; `listener` is the inter-broker listener."""
+        """Finds addresses in the image that `image` returns, for the inter-broker listener `listener`."""
         self._image = image
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s, credentials=credentials)

@@ -1,10 +1,10 @@
-"""Suspected nodes: this node has lost its connection to them, and the controller has not fenced them yet.
+"""Tracks suspected nodes: this node has lost its connection to them, but the controller has not fenced them yet.
 
 Clients notice a dead leader as soon as this node does and ask for the new leader at once, a few milliseconds before the
-controller elects it. If the response named the old leader, they would retry only after their own backoff, often a
-second later. So the response waits briefly for the controller's decision. A node that was just fenced also stays in the
-list of brokers for a while: some clients lose a partition if its old leader disappears in the same response that names
-the new one.
+controller elects it. If the Metadata response named the old leader, clients would retry only after their own backoff,
+often a second later. So the response waits briefly for the controller's decision. A node that was just fenced stays in
+the response's list of brokers for a while: some clients lose a partition if its old leader disappears in the same
+response that names the new leader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SuspectedNodes:
             self._lost.pop(node_id, None)
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Takes over a new image, and wakes the requests that wait in `next_decision`."""
+        """Takes over the new image, and wakes the requests that wait in `next_decision`."""
         if new.brokers is not old.brokers:
             for node_id, broker in new.brokers.items():
                 before = old.brokers.get(node_id)
@@ -53,7 +53,7 @@ class SuspectedNodes:
     # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Returns True if one of these nodes was lost just now, so that the controller may be about to fence it."""
+        """Returns True if this node has just lost one of the given nodes, so that the controller may soon fence it."""
         if not self._lost:
             return False
         earliest = _now() - HOLD_S
@@ -70,7 +70,7 @@ class SuspectedNodes:
             pass
 
     def lingering(self) -> list[int]:
-        """Returns the ids of nodes that were fenced recently and are still listed as brokers in responses."""
+        """Returns the ids of recently fenced nodes, which responses still list as brokers."""
         if not self._fenced:
             return []
         earliest = _now() - LINGER_S

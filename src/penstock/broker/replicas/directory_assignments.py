@@ -1,8 +1,8 @@
-"""Reports the log directory of a replica to the controller if the metadata has another one (KIP-858).
+"""Reports a replica's log directory to the controller if the metadata has a different directory (KIP-858).
 
-A replica whose directory the broker doesn't have counts as offline and may not lead. So a broker that restarts with a
-new disk, or creates a replica in a directory of its choice, reports the directory. All waiting reports go into one
-request, which is repeated until the controller accepts it.
+If the metadata has a directory that the broker doesn't have, the replica counts as offline and may not lead. So a
+broker reports the directory after a restart with a new disk, and after it has chosen a directory for a new replica. All
+waiting reports go into one request, which is repeated until the controller accepts it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DirectoryAssignments:
     def report(self, partition: Partition, directory_id: bytes) -> None:
         """Reports the directory even if the metadata already has it.
 
-        A report of the same replica that still waits is replaced.
+        Replaces an unsent report for the same replica.
         """
         if self._reports.closed:
             return
@@ -62,9 +62,9 @@ class DirectoryAssignments:
         self._reports.start()
 
     async def assigned(self, partition: Partition, directory_id: bytes) -> None:
-        """Reports the directory and returns when the controller has accepted it.
+        """Reports the directory and waits until the controller has accepted the report.
 
-        Raises KafkaError if the controller refuses.
+        Raises KafkaError if the controller refuses the report.
         """
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answers.setdefault((partition, directory_id), []).append(answer)
@@ -80,7 +80,7 @@ class DirectoryAssignments:
     async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
         """Sends one AssignReplicasToDirs request. Returns False if it has to be repeated.
 
-        A replica with an error of its own is not reported again: its topic is deleted, or the replica was moved.
+        A replica that gets its own error is not reported again: its topic was deleted, or the replica was moved.
         """
         try:
             answer: AssignReplicasToDirsResponse = await self._channel.ask(

@@ -1,8 +1,8 @@
-"""The moves of this node's replicas between its log directories: takes requests, runs moves, and knows their progress.
+"""Moves replicas of this node between its log directories: accepts requests, runs the moves, reports their progress.
 
-A future log on disk is the memory of a move: after a restart the move is resumed when its partition is opened. At most
-`num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others wait in
-the order of their requests. All together copy `replica.alter.log.dirs.io.max.bytes.per.second`.
+A future log on disk records that a move is in progress: after a restart the move resumes when the partition is opened.
+At most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others
+wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits all copies together.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DirectoryMoves:
         assign: Callable[[Partition, bytes], Awaitable[None]],
         revert: Callable[[Partition, bytes], None],
     ) -> None:
-        """`assign` and `revert` report directories to the controller: see `MoveParts`."""
+        """Reports directories to the controller through `assign` and `revert`: see `MoveParts`."""
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(
             "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -73,8 +73,8 @@ class DirectoryMoves:
     ) -> ErrorCode:
         """Starts to move a replica to the directory `target`. Returns the error code for the response.
 
-        `target` is None if no directory has the path, `partition` is None if this node has no replica. `exists` is
-        False if the metadata has no such partition.
+        `target` is None if this node has no such directory; `partition` is None if this node has no replica of the
+        partition. `exists` is False if the partition is not in the metadata.
         """
         replica = self._describe(partition)
         decision = decide(
@@ -135,9 +135,9 @@ class DirectoryMoves:
             del self._remembered[next(iter(self._remembered))]
 
     def remembered(self, topic: str, index: int) -> LogDir | None:
-        """Returns the directory that an AlterReplicaLogDirs request chose before the replica existed.
+        """Returns the directory that an AlterReplicaLogDirs request chose before the replica existed, and forgets it.
 
-        Forgets it afterwards. Returns None if there was no such request.
+        Returns None if there was no such request.
         """
         target = self._remembered.pop((topic, index), None)
         return None if target is None or target.offline else target
@@ -155,10 +155,10 @@ class DirectoryMoves:
         logger.info("%s begins", move)
 
     def resume(self, partition: Partition, log: Log) -> None:
-        """Resumes the move whose future log was found at the start; no-op if there is none.
+        """Resumes the move if a future log of the replica was found at the start; otherwise does nothing.
 
-        The copy of a compacted log starts over: compaction may have removed tombstones from the current log since, and
-        the copy still has the records that they delete.
+        For a compacted log the copy starts over. Compaction may have removed tombstones from the current log since the
+        copy was made, and the copy may still have the records that these tombstones delete.
         """
         future = self._logs.futures.get(log.topic, log.partition)
         if future is None or self._move_of(partition) is not None:
@@ -179,7 +179,10 @@ class DirectoryMoves:
         self._cancel((topic, index), "the replica was removed from this node")
 
     def cancel(self, topic: str, index: int) -> bool:
-        """Cancels the move of a replica. Returns False if there is no move, or if the swap of the logs has begun."""
+        """Cancels the move of a replica.
+
+        Returns False if there is no move, or if its logs are already being swapped.
+        """
         known = self._running.get((topic, index))
         if known is None or known[0].state is MoveState.SWAPPING:
             return False
@@ -217,7 +220,7 @@ class DirectoryMoves:
             await asyncio.wait([task for _, task in self._running.values()])
 
     async def close(self) -> None:
-        """Stops all copies, and waits for swaps that have begun.
+        """Stops all copies, and waits for log swaps that have begun.
 
         The copied files stay: the next start resumes the moves.
         """

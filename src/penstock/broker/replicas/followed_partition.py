@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """Counters of all replicas that follow on this node, for metrics."""
+    """Counts the events of all replicas that follow on this node, for metrics."""
 
     bytes_in: int = 0
     requests: int = 0
@@ -36,7 +36,7 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
-    """Follows a partition in one leader epoch. Methods that use the log raise KafkaError."""
+    """Follows a partition in one leader epoch. The methods that use the log raise KafkaError."""
 
     partition: Partition
     leader_epoch: int
@@ -53,13 +53,13 @@ class FollowedPartition:
         self.key = self.partition.topic_id, self.partition.index
 
     def follows(self, leader_id: int) -> bool:
-        """True if the metadata still has this leader and this leader epoch."""
+        """Returns True if the partition still has this leader and this leader epoch in the metadata."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and partition.image.leader == leader_id
 
     @property
     def has_unsynced_tail(self) -> bool:
-        """True if the topic's acknowledgements promise fsync and the last records of the log are not synced."""
+        """Returns True if the topic requires fsync for acknowledgements and the log's last records are not synced."""
         log = self.partition.log
         return log.countable_offset < log.log_end_offset and not log.offline
 
@@ -79,12 +79,12 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """Returns the step after a Fetch response without an error: append records, truncate the log, or neither."""
+        """Decides what follows a Fetch response without an error: append records, truncate the log, or neither."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 
     def next_pause_ms(self, kind: Trouble, backoff_ms: int) -> int:
-        """Counts a failure and returns the length of the pause after it."""
+        """Counts a failure and returns how long to pause this partition."""
         pause_ms = follower.pause_ms(kind, self.failures, backoff_ms)
         self.failures += 1
         return pause_ms
@@ -92,9 +92,9 @@ class FollowedPartition:
     # The log.
 
     def append(self, data: PartitionData) -> tuple[int, bool]:
-        """Appends records of the leader, and takes over its high watermark and log start.
+        """Appends records from the leader, and takes over the leader's high watermark and log start offset.
 
-        Returns the number of appended bytes, and True if the next request has to name a new fetch position.
+        Returns the number of appended bytes, and True if the next Fetch request has to name a new fetch position.
         """
         self.failures = 0
         partition = self.partition
@@ -116,9 +116,9 @@ class FollowedPartition:
     def truncate(self, epoch: int, end_offset: int) -> bool:
         """Truncates the log where it diverges from the leader's log.
 
-        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch; `end_offset` is where
-        that epoch ends in the leader's log. Returns False if this log did not change: the same request would get the
-        same answer.
+        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch. `end_offset` is the
+        end of this epoch in the leader's log. Returns False if this log did not change: another Fetch would get the
+        same response.
         """
         log = self.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

@@ -1,7 +1,7 @@
-"""Asks the controller for changes of in-sync sets: one request at a time, with all waiting proposals.
+"""Asks the controller for ISR changes: one AlterPartition request at a time, with all waiting proposals.
 
-A partition keeps its proposal until the controller answers or the image changes the partition. A proposal without an
-answer (a lost connection, a new controller) is sent again while the partition still has it.
+A partition keeps its proposal until the controller answers or the image changes the partition. If no answer arrives (a
+lost connection, a new controller), the proposal is sent again while the partition still has it.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ class IsrChanges:
         return settled
 
     def count(self, before: PartitionImage, after: PartitionImage) -> None:
-        """Counts a shrink or an expansion of an in-sync set, as seen in two images of a partition.
+        """Counts an ISR shrink or an ISR expansion, from the old and the new ISR in the image.
 
-        AlterPartition responses are not used for the count: on the active controller's node the image changes before
+        AlterPartition responses can't be used for the count: on the active controller's node the image changes before
         the response arrives.
         """
         if before.leader == after.leader == self._node_id and before.isr is not after.isr:
@@ -139,5 +139,5 @@ class IsrChanges:
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """True if this node still leads the partition in the same leader epoch and still has the same proposal for it."""
+    """Returns True if the proposal is still valid: this node still leads the partition in the same epoch and has it."""
     return partition.leading is leading and leading.proposal is proposal

@@ -2,10 +2,10 @@
 
 Order of an append, all in one pass of the event loop: the log appends the batch, the high watermark moves as far as the
 in-sync replicas allow (for a sole replica: to the end of the log), then waiters are notified. With followers, the fetch
-of the slowest one moves the high watermark, and waiters are answered in the same pass. So an answer with acks=all never
-goes out before the record is visible to consumers. If a topic's acknowledgements promise fsync, only synced records
-count: the high watermark follows the disks, and consumers, coordinators and markers, which wait for it, get the same
-promise.
+of the slowest in-sync follower moves the high watermark, and waiters are answered in the same pass. So a response with
+acks=all is never sent before the record is visible to consumers. If a topic requires fsync before an acknowledgement,
+the high watermark counts only records that are synced to disk. So everything that waits for the high watermark
+(consumers, coordinators, markers) sees only synced records.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Partition:
 
     @property
     def log(self) -> Log:
-        """The partition's log. Opened on first use: opening ten thousand logs at once would block the event loop."""
+        """Returns the partition's log, and opens it on first use.
+
+        Opening ten thousand logs at once would block the event loop.
+        """
         log = self._log
         if log is None:
             log = self._log = self._host.open_log(self)
@@ -102,7 +105,7 @@ class Partition:
         return self.log.config.fsync_before_ack
 
     def leader_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-        """Returns the log. Raises KafkaError if this node doesn't lead, or the client has another leader epoch."""
+        """Returns the log. Raises KafkaError if this node does not lead, or if the client has another leader epoch."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         if self.image.leader != self._host.node_id:
@@ -114,7 +117,7 @@ class Partition:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The leader is {leader}: refresh the metadata.")
 
     def replica_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-        """Returns the log, also if this node is a follower: consumers may read from followers (KIP-392)."""
+        """Returns the log, even if this node is a follower: consumers may read from followers (KIP-392)."""
         check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         return self.log
 
@@ -126,8 +129,8 @@ class Partition:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """Returns the largest known epoch that is not above `epoch`, and its end offset; (-1, -1) if there is none.
 
-        A leader knows the current epoch even before its first record. A follower knows only the epochs of its records:
-        it may not have learned yet where the leader's epoch begins.
+        A leader knows its current epoch even before it appends the first record. A follower knows only the epochs of
+        its records: it may not know yet where the leader's epoch begins.
         """
         log = self.log
         end = log.log_end_offset
@@ -194,7 +197,7 @@ class Partition:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The committed in-sync replicas. A leader may know of a change before the metadata image has it."""
+        """Returns the committed in-sync replicas. A leader may know of a change before the metadata image has it."""
         return self.image.isr if self.leading is None else self.leading.isr
 
     def append(
@@ -210,8 +213,8 @@ class Partition:
     ) -> AppendInfo:
         """Appends a batch as the leader, moves the high watermark, and notifies waiters.
 
-        A client's transactional batch needs `verification`, unless its transaction is already open in this log.
-        Raises UnpackFirstError for a client's batch that has to be unpacked first and passed again as `prepared`.
+        A client's transactional batch needs `verification`, unless its transaction is already open in this log. Raises
+        UnpackFirstError if a client's batch must be unpacked; the caller unpacks it and calls again with `prepared`.
         """
         log, leading = self.leader_log(), self.leading
         if leading is None:
@@ -260,7 +263,7 @@ class Partition:
         self.advance_high_watermark(log, mark)
 
     def advance_high_watermark(self, log: Log, mark: int) -> None:
-        """Moves the high watermark up to `mark`, as far as the log reaches, and notifies waiters."""
+        """Moves the high watermark up to `mark`, but not past the end of the log, and notifies waiters."""
         before = log.high_watermark
         if mark > before:
             mark = log.update_high_watermark(mark)
@@ -269,9 +272,9 @@ class Partition:
                 waiters.on_high_watermark(mark, _estimated_bytes(log, mark - before) if waiters.consumers else 0)
 
     def recheck(self) -> None:
-        """Moves the high and the low watermark as far as possible.
+        """Moves the high watermark and the low watermark as far as possible.
 
-        Called after a fencing, a config change, or some time.
+        Called after a broker is fenced, after a config change, and periodically.
         """
         if self._log is not None and self.leading is not None and self._log.high_watermark < self._log.log_end_offset:
             self._advance(self._log)
@@ -306,8 +309,8 @@ class Partition:
         """Returns when the high watermark has reached `offset`.
 
         Raises KafkaError if the records can't be committed: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND or
-        KAFKA_STORAGE_ERROR. A caller that does not wait right after its append passes the append's leader epoch: after
-        an election the log may have other records at these offsets.
+        KAFKA_STORAGE_ERROR. A caller that does not wait right after its append must pass the leader epoch of the
+        append: after an election the log may have other records at these offsets.
         """
         waiting = self.when_committed(offset, leader_epoch)
         if waiting is not None:
@@ -334,9 +337,9 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Notes that the follower, registered with `broker_epoch`, has all records below `offset`.
+        """Records that the follower, registered with `broker_epoch`, has all records below `offset`.
 
-        Call this before the records are read: the response then has the new high watermark.
+        Call this before reading the records for the response: the response then has the new high watermark.
         """
         leading, log, host = self.leading, self.log, self._host
         follower = leading.followers.get(replica_id) if leading is not None else None
@@ -361,9 +364,9 @@ class Partition:
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
         """Returns True if there is nothing new for an in-sync follower, and counts it as caught up at `now_ms`.
 
-        Nothing is new if the follower has all records, the high watermark and the log start. If `now_ms` is None, the
-        follower is not counted as caught up. This check makes a fetch session of thousands of partitions cheap: in most
-        fetches most partitions have nothing new.
+        Nothing is new if the follower has all records, the high watermark and the log start offset. With `now_ms` None,
+        the follower is not counted as caught up. This check makes fetch sessions with thousands of partitions cheap: in
+        most fetches, most partitions have nothing new.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:
@@ -383,7 +386,7 @@ class Partition:
         return True
 
     def check_laggards(self, now_ms: int) -> bool:
-        """Proposes to remove lagging followers from the in-sync set. Returns True if there are lagging followers."""
+        """Proposes to remove lagging followers from the ISR. Returns True if there are lagging followers."""
         leading = self.leading
         if leading is None or self.log.offline:
             return False  # no follower can fetch from a failed disk: the in-sync followers have to remain eligible
@@ -423,9 +426,10 @@ class Partition:
         return start if self.leading is None else self.leading.low_watermark(start, self._host.is_alive)
 
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
-        """Moves the log start to `offset`.
+        """Moves the log start offset to `offset`.
 
-        Returns a future that is done when all living replicas have moved their log start; None if they already have.
+        Returns a future that is done when all live replicas have moved their log start offset; None if they already
+        have.
         """
         log = self.leader_log()
         log.advance_log_start_offset(offset)
@@ -437,5 +441,8 @@ class Partition:
 
 
 def _estimated_bytes(log: Log, records: int) -> int:
-    """Estimates the size of `records` records from the log's average: parked fetches wait for a number of bytes."""
+    """Estimates the size of `records` records from the average record size in the log.
+
+    Parked fetches wait for a number of bytes, but offsets only give a number of records.
+    """
     return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 
 def now_ms() -> int:
-    """Returns the event loop's monotonic time, with which lag is measured."""
+    """Returns the event loop's monotonic time, which is used to measure follower lag."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
@@ -31,9 +31,9 @@ def _report_nothing(*_: Any) -> None:
 
 @dataclass(slots=True)
 class PartitionHost(Generic[P]):
-    """The state of the node that all its partitions use.
+    """Holds the state of the node that all its partitions use.
 
-    `Partitions` creates it, and sets `brokers` as the image changes.
+    `Partitions` creates it, and updates `brokers` when the image changes.
     """
 
     node_id: int

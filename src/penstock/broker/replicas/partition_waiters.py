@@ -5,8 +5,8 @@
     a commit                        when the high watermark has passed an offset: acks=all, coordinators, markers
     a deletion                      when the logs of all living replicas start at an offset: DeleteRecords
 
-Waits end in the same pass of the event loop in which the offset moved. A partition without waiters has no collections:
-a node may have a hundred thousand partitions.
+A wait ends in the same pass of the event loop in which the offset moves. A partition without waiters allocates no
+collections, because a node may have a hundred thousand partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _offset_of = itemgetter(0)
 
 class ParkedFetch(Protocol):
     def notify(self, appended_bytes: int) -> None:
-        """Tells the parked fetch that about this many more bytes can be read."""
+        """Notifies the parked fetch that about `appended_bytes` more bytes can be read."""
         ...
 
     def abandon(self) -> None:
@@ -48,7 +48,7 @@ class PartitionWaiters:
     # Parked fetches.
 
     def park(self, fetch: ParkedFetch, *, from_follower: bool) -> None:
-        """Parks a fetch until the fetch calls `unpark`, which may be after several notifications."""
+        """Parks a fetch until it calls `unpark`. It may be notified several times before that."""
         if from_follower:
             if self.followers is None:
                 self.followers = {}
@@ -70,7 +70,10 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def answer_followers(self) -> None:
-        """Ends the wait of followers' parked fetches, to send a change that is no record, such as a new log start."""
+        """Ends the wait of followers' parked fetches, so that followers learn of a change without records.
+
+        A new log start offset is an example.
+        """
         for fetch in tuple(self.followers or ()):
             fetch.abandon()
 
@@ -82,7 +85,7 @@ class PartitionWaiters:
     # Offsets to be reached.
 
     def commit(self, offset: int) -> asyncio.Future[None]:
-        """Returns a future that is done when the high watermark has reached `offset`, and fails if `fail` is called."""
+        """Returns a future that is done when the high watermark has reached `offset`. `fail` fails the future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         commits = self.commits
         if commits is None:
@@ -96,7 +99,7 @@ class PartitionWaiters:
         return future
 
     def deletion(self, offset: int) -> asyncio.Future[None]:
-        """Returns a future that is done when the low watermark has reached `offset`, and fails if `fail` is called."""
+        """Returns a future that is done when the low watermark has reached `offset`. `fail` fails the future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.deletions = [*(self.deletions or ()), (offset, future)]
         return future

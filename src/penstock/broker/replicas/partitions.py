@@ -1,8 +1,8 @@
-"""The partitions that this node hosts, kept in step with the metadata image.
+"""Holds the partitions of this node, and updates them when the metadata image changes.
 
-The image is the only source: a partition is added when the image lists this node as one of its replicas. It is removed
-with its log when its topic is deleted or its replica is moved to another node. Logs are opened on first use, or by a
-background task in small slices, whichever comes first.
+A partition is added when the image lists this node as one of its replicas. The partition and its log are removed when
+the topic is deleted or the replica is moved to another node. Logs are opened on first use, or by a background task in
+small slices, whichever comes first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Partitions:
         placed: Callable[[Partition, bytes], None],
         moves: DirectoryMoves,
     ) -> None:
-        """`propose` and `placed` report to the controller: see `PartitionHost`."""
+        """Reports to the controller through `propose` and `placed`: see `PartitionHost`."""
         self._node_id = node_id
         self._logs = logs
         self._settings = settings
@@ -90,7 +90,10 @@ class Partitions:
         return partition
 
     def all_replicas_have(self, log: Log) -> bool:
-        """True if every replica of the log's partition is in sync, and so has everything below the high watermark."""
+        """Returns True if every replica of the log's partition is in sync.
+
+        Then every replica has all records below the high watermark.
+        """
         partition = self._by_id.get((log.topic_id, log.partition))
         return partition is not None and {*partition.image.isr} == {*partition.image.replicas}
 
@@ -127,8 +130,8 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Applies the changes of a topic's partitions on this node.
 
-        `started` is False for the image at the node's registration. Partitions that later images add are new on this
-        node.
+        `started` is False for the first image, at the node's registration. A partition that a later image adds is new
+        on this node.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:
@@ -156,7 +159,7 @@ class Partitions:
         self._logs.delete(topic.name, index)
 
     def _report_directories(self) -> None:
-        """Reports the directory of every open log, after metadata.version was raised to one with directory ids."""
+        """Reports the directory of every open log, after an upgrade to a metadata.version with directory ids."""
         for partition in self._by_name.values():
             if partition.is_open:
                 self.host.placed(partition, self._logs.dirs.of(partition.log).directory_id)
@@ -204,9 +207,10 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Returns the future log of a move whose current log is gone, if the controller has its directory; else None.
+        """Returns a future log as the replica's log if the current log is gone.
 
-        Any other future log of the partition is removed, unless the current log may be in an offline directory.
+        The controller must have assigned the replica to the future log's directory. Otherwise returns None, and removes
+        the future log unless the current log may be in an offline directory.
         """
         futures = self._logs.futures
         orphan = futures.orphans.get((partition.topic, partition.index))
@@ -222,10 +226,10 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory that the metadata has for this replica; None if any directory will do.
 
-        Raises KafkaError if the log may be in an offline directory, because the log must not be created again in
-        another one. The id of a directory that could not be read at start is unknown, so any replica that is in no
-        other directory may be in it. That includes an old replica without a directory in the metadata: the node may
-        have stopped before it reported the directory. Such a replica is reported as lost, so that it can't lead.
+        Raises KafkaError if the log may be in an offline directory, because it must not be created again in another
+        directory. The id of a directory that could not be read at the start is unknown, so it may hold any replica that
+        is in no other directory. This includes an old replica without a directory in the metadata: the node may have
+        stopped before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

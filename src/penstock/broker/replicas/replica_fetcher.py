@@ -1,11 +1,11 @@
-"""Follows partitions that one other node leads: sends one Fetch at a time and appends the records of its answer.
+"""Follows the partitions that one other node leads: sends one Fetch at a time and appends the fetched records.
 
 The leader keeps a fetch session, so a request names only partitions with a new position. After an error a partition
-pauses and leaves the session meanwhile; the others continue. Memory is bounded by the size of one answer.
+leaves the session and pauses; the other partitions continue. Memory is bounded by the size of one response.
 
 The leader may park a fetch for `replica.fetch.wait.max.ms`. Partitions that are added meanwhile, as after a failover,
-don't wait for the parked fetch: the fetcher abandons it and begins another session on the other one of its two
-connections to the leader.
+don't wait for the parked fetch: the fetcher abandons it, and begins a new session on its second connection to the
+leader.
 """
 
 from __future__ import annotations
@@ -152,10 +152,10 @@ class ReplicaFetcher:
             await self._sleep(None if wake_at is None else wake_at - loop.time())
 
     async def _sync_tails(self) -> None:
-        """Fsyncs unsynced records of topics whose acknowledgements promise fsync, before the next Fetch.
+        """Fsyncs the unsynced records of topics that require fsync before an acknowledgement. Runs before each Fetch.
 
-        The leader counts all records below a fetch offset as synced. The unsynced records may also be older than this
-        fetcher, from a time when this node led the partition.
+        The leader counts all records below a fetch offset as synced. Unsynced records may also come from a time when
+        this node led the partition.
         """
         while tails := self._unsynced_tails():
             for entry in tails:
@@ -177,10 +177,10 @@ class ReplicaFetcher:
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Makes partitions whose pause is over part of the next Fetch.
+        """Includes the partitions whose pause is over in the next Fetch.
 
-        Their logs may have to be opened: after a short time, the partitions whose logs are not open stay paused until
-        the next call. Returns the end of the next pause; None if no partition is paused.
+        This may open their logs. To limit the time of one call, partitions whose logs could not be opened in time stay
+        paused until the next call. Returns the end of the next pause; None if no partition is paused.
         """
         self._hold_back_throttled(now)
         if not self._paused:
@@ -223,7 +223,10 @@ class ReplicaFetcher:
     # --- requests
 
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
-        """Returns the next Fetch, which may be parked until the next pause ends; None if all partitions are paused."""
+        """Returns the next Fetch request; None if all partitions are paused.
+
+        Its maximum wait ends with the next pause, so that a parked fetch does not delay the paused partitions.
+        """
         settings, session = self._settings, self._session
         max_bytes = settings.int("replica.fetch.max.bytes")
         topics: dict[bytes, FetchTopic] = {}
@@ -253,7 +256,7 @@ class ReplicaFetcher:
         )
 
     def _give_up(self, entry: FollowedPartition, error: KafkaError) -> None:
-        """Drops a partition after an error of this node's disk.
+        """Stops following a partition after an error of this node's disk.
 
         The partition is followed again in the next leader epoch, or after a restart.
         """
@@ -286,7 +289,7 @@ class ReplicaFetcher:
         return answer
 
     def _abandon_parked(self, _: object = None) -> None:
-        """Abandons the fetch in flight if partitions were added: they should not wait for its response.
+        """Abandons the fetch in flight if partitions were added, because they should not wait for its response.
 
         Only one fetch is abandoned at a time, so that abandoned fetches don't pile up at the leader.
         """
@@ -394,7 +397,7 @@ class ReplicaFetcher:
         self._pause(entry, asyncio.get_running_loop().time() + pause_ms / 1000)
 
     async def _reset(self, entry: FollowedPartition) -> None:
-        """Asks the leader for the start and end of its log, and moves the end of this replica's log between them."""
+        """Asks the leader for the start and end of its log, and moves the end of this replica's log into that range."""
         end = await self._leader_offset(entry, LATEST)
         start = await self._leader_offset(entry, EARLIEST)
         if self._followed.get(entry.key) is not entry or not entry.follows(self.leader_id):

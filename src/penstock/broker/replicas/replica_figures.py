@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def figures_of(partition: Partition) -> Figures:
-    """Returns the figures of a partition, and of its followers if this node leads.
+    """Returns the replication figures of a partition, including its followers if this node leads.
 
     Raises KafkaError if the log is offline.
     """

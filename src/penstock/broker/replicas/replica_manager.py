@@ -1,4 +1,4 @@
-"""Runs replication on this node: fetchers for partitions that other nodes lead, lag checks for those that it leads."""
+"""Runs replication on this node: fetchers for partitions that it follows, lag checks for partitions that it leads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class ReplicaManager:
         assignments: DirectoryAssignments,
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`isr_changes` and `assignments` send the reports of `partitions` to the controller; `close` closes both."""
+        """Sends the reports of `partitions` to the controller through `isr_changes` and `assignments`.
+
+        `close` closes both.
+        """
         self._node_id = node_id
         self._partitions = partitions
         self._peers = peers
@@ -81,7 +84,7 @@ class ReplicaManager:
     async def _watch_laggards(self) -> None:
         """Checks for lagging followers twice per `replica.lag.time.max.ms`.
 
-        So a follower leaves the in-sync set at most one and a half times that long after it was last caught up.
+        So a follower leaves the ISR at most 1.5 times `replica.lag.time.max.ms` after it was last caught up.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -112,7 +115,7 @@ class ReplicaManager:
         self._retire_idle()
 
     def _brokers_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Rechecks partitions: a fenced broker no longer holds back the high watermark or the low watermark."""
+        """Rechecks the led partitions: a fenced broker no longer holds back the high watermark or the low watermark."""
         if all(old.brokers.get(each) is broker for each, broker in new.brokers.items()):
             return
         for partition in self._partitions:
@@ -140,7 +143,7 @@ class ReplicaManager:
                 self._unfollow((topic.topic_id, index))
 
     def _follow(self, partition: Partition) -> None:
-        """Moves the partition to a fetcher of its leader; removes it from its fetcher if no other node leads it."""
+        """Assigns the partition to its leader's fetcher. If no other node leads it, removes it from its fetcher."""
         key, leader = (partition.topic_id, partition.index), partition.image.leader
         wanted = None
         if leader not in (self._node_id, NO_LEADER):

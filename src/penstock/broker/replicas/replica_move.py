@@ -1,7 +1,8 @@
 """One move of a replica to another log directory: copies the log, reports the directory, and swaps the logs.
 
-`penstock.replication.directory_move` decides the steps, `penstock.log.future_logs` has the files. The copy reads and
-writes chunks in threads and gives up the event loop after each, so that it only takes what produce and fetch leave.
+`penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The copy
+reads and writes chunks in threads and yields to the event loop after each chunk, so that it does not slow down produce
+and fetch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MAX_SLEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MoveParts:
-    """The objects that all moves of a node share."""
+    """Holds the objects that all moves of a node share."""
 
     logs: LogManager
     #: Bounds the number of moves that copy at the same time.
@@ -104,7 +105,7 @@ class ReplicaMove:
     # Running.
 
     async def run(self) -> None:
-        """Moves the replica to the other directory. If this task is cancelled, the caller calls `give_up`."""
+        """Moves the replica to the other directory. If this task is cancelled, the caller must call `give_up`."""
         try:
             async with self._parts.copiers:
                 self._take(MoveEvent.STARTED)
@@ -223,8 +224,8 @@ class ReplicaMove:
     def discard_copy(self) -> None:
         """Removes the files of the future log, unless the directory of the current log has failed.
 
-        In that case the next start makes the future log the replica's log, if the controller has the future log's
-        directory.
+        If it has failed, the next start uses the future log as the replica's log, provided that the controller has
+        assigned the replica to the future log's directory.
         """
         futures = self._parts.logs.futures
         futures.detach(self._future)

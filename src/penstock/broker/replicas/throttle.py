@@ -1,7 +1,7 @@
-"""Replication throttles (KIP-73): a limit on the bytes per second of replicas that topic configs name as throttled.
+"""Implements replication throttles (KIP-73): limits the bytes per second of the replicas that topic configs list.
 
-A throttle counts the bytes of all named replicas together. Above the limit, out-of-sync replicas get no records: their
-catching up must not slow down the replicas in sync.
+A throttle counts the bytes of all listed replicas together. Above the limit, out-of-sync replicas get no records, so
+that they do not slow down the in-sync replicas while they catch up.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 
 
 class ByteRate:
-    """Limits bytes per second as a property says, measured over the windows that two other properties describe."""
+    """Limits bytes per second to the value of one property, measured over a window that two other properties define."""
 
     __slots__ = ("_limit", "_rate", "_sample_seconds", "_samples", "_settings")
 
     def __init__(self, rate: str, settings: Settings, *, samples: str, sample_seconds: str) -> None:
-        """`rate`, `samples` and `sample_seconds` are names of properties, whose values are read from `settings`."""
+        """Reads the limit and the window from the properties named `rate`, `samples` and `sample_seconds`."""
         self._limit = rate
         self._settings = settings
         self._samples = samples
@@ -40,14 +40,14 @@ class ByteRate:
 
     @property
     def limit(self) -> int:
-        """The allowed bytes per second."""
+        """Returns the allowed bytes per second."""
         return self._settings.int(self._limit)
 
     def record(self, size: int) -> None:
         self._current().record(size, now_ms())
 
     def excess_ms(self) -> int:
-        """Returns for how many milliseconds to send, fetch or copy no records; 0 below the limit."""
+        """Returns how many milliseconds to wait before sending, fetching or copying more records; 0 below the limit."""
         return self._current().excess_ms(now_ms())
 
     def _current(self) -> Rate:
@@ -74,7 +74,7 @@ class Throttle(ByteRate):
         self._node_id = node_id
 
     def concerns(self, partition: Partition) -> bool:
-        """True if the topic's configs name this node's replica as throttled."""
+        """Returns True if the topic's configs list this node's replica as throttled."""
         config = partition.log.config
         if self._limit == LEADER_RATE:
             named = config.leader_replication_throttled_replicas

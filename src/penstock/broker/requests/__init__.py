@@ -1,5 +1,5 @@
-"""Building blocks with which the dispatcher, the handlers and the control plane serve one request.
+"""Contains the parts with which the dispatcher, the handlers and the control plane serve one request.
 
-The request's context, error responses of every API, encoded responses, long work in slices, and fault rules. Layer:
-lowest of `broker`; imports nothing above it.
+These are the request's context, error responses of every API, encoded responses, long work in slices, and fault rules.
+Lowest layer of `broker`: it imports no other package of `broker`.
 """

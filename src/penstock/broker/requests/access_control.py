@@ -1,4 +1,4 @@
-"""Asks the authorizer for a client: the ACLs of the current image, the super users, and the log line of a denial."""
+"""Checks a client's access with the authorizer: the ACLs of the current image, and the super users. Logs denials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 200
 
 
 class AccessControl:
-    """The authorizer of a node. Until the first image is applied, only super users are allowed anything."""
+    """The authorizer of a node. Until the first image is applied, only super users have access."""
 
     def __init__(
         self, *, super_users: frozenset[str], allow_without_acls: bool, seconds: Callable[[], float] = lambda: 0.0
@@ -52,9 +52,9 @@ class AccessControl:
         return self.allows(ctx, operation, AclResource.CLUSTER, CLUSTER_NAME)
 
     def sees(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
-        """Returns True if the client may do the operation on the resource.
+        """Returns True if the client may do the operation on the resource; does not log a denial.
 
-        A denial, which only hides the resource, is not logged.
+        The caller only hides the resource from the client.
         """
         return self._authorizer.allows(ctx.principal, ctx.connection.peer_host, operation, resource, name)
 
@@ -63,12 +63,15 @@ class AccessControl:
         return self._authorizer.allows_any(ctx.principal, ctx.connection.peer_host, operation, resource)
 
     def operations(self, ctx: RequestContext, resource: AclResource, name: str) -> int:
-        """Returns the client's operations on the resource, as the bits of an `authorized_operations` field."""
+        """Returns the operations that the client may do on the resource, as bits of `authorized_operations`."""
         return self._authorizer.operations(ctx.principal, ctx.connection.peer_host, resource, name)
 
 
 def _denial(ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> str:
-    """Returns the log line. Names come from clients: repr() escapes line breaks, and long names are cut."""
+    """Returns the log line for a denial.
+
+    Names come from clients: repr() escapes line breaks, and long names are cut.
+    """
     return (
         f"Principal {ctx.principal[:SHOWN]!r} was denied {operation.name} on {resource.name} {name[:SHOWN]!r} for "
         f"{APIS[ctx.api_key].name} from host {ctx.connection.peer_host}: add an ACL if this client should be allowed."

@@ -1,8 +1,8 @@
-"""Authenticates the connections of a SASL listener: a session per connection, and the gate before the dispatcher.
+"""Authenticates the connections of a SASL listener, and keeps unauthenticated requests from the dispatcher.
 
 Until a connection has authenticated, only ApiVersions, SaslHandshake and SaslAuthenticate are served, frames are small,
-and the connection closes at a deadline. A failure is answered after a delay, then the connection closes. With
-`connections.max.reauth.ms` a session ends at its time unless the client authenticates again (KIP-368).
+and the connection closes at a deadline. The response to a failed authentication is sent after a delay, then the
+connection closes. With `connections.max.reauth.ms`, a session expires unless the client authenticates again (KIP-368).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SaslSession:
         connection.on_close(self._forget_deadline)
 
     def token(self, message: bytes) -> bytes:
-        """Handles one SASL token of the client. After the last token, the connection has a principal.
+        """Handles one SASL token of the client. After the last token, sets the connection's principal.
 
         Raises SaslError.
         """
@@ -112,7 +112,7 @@ def session_of(connection: Connection) -> SaslSession | None:
 
 
 class SaslGate:
-    """Lets requests pass to the dispatcher once their connection is authenticated, as long as its session lasts."""
+    """Passes a request to the dispatcher only if its connection is authenticated and its session has not expired."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch

@@ -1,4 +1,4 @@
-"""The context of a request, which a handler gets with the request's body: header fields, connection, and time."""
+"""Defines the context that a handler gets with each request: header fields, connection, and time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestConnection(Protocol):
     state: dict[str, Any]
 
     def mute_for(self, seconds: float) -> None:
-        """Handles no further request of this connection for the given time."""
+        """Stops handling requests of this connection for the given time."""
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class RequestContext:
 
     @property
     def principal(self) -> str:
-        """The client's principal in Kafka's form, `User:name`."""
+        """Returns the client's principal in Kafka's form, `User:name`."""
         return self.connection.principal or ANONYMOUS
 
     @property

@@ -1,4 +1,4 @@
-"""Responses that are already bytes: cached from an earlier request, or encoded in a thread because they are large."""
+"""Holds responses that are already bytes: cached from an earlier request, or large and encoded in a thread."""
 
 from __future__ import annotations
 

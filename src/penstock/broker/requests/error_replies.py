@@ -1,9 +1,9 @@
 """Builds the error response of any API from the schemas of its request and response.
 
-Kafka's responses have their error codes at the narrowest scope: for each partition, topic, resource or group if the
-request names several, at the top level otherwise. This module pairs each array of the request with the array of the
-response that has the results for its items. So `error_response` reports the error for every requested partition, and
-`split`, `merge` and `overwrite` let a fault rule hit only some of them.
+If a Kafka request names several partitions, topics, resources or groups, the response has an error code for each of
+them; otherwise the error code is at the top level. This module pairs each array of a request with the array of the
+response that has its results. So `error_response` can report an error for every requested partition, and fault rules
+can use `split`, `merge` and `overwrite` to fail only some partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVA
 
 
 class Target(NamedTuple):
-    """The topic and partition of a request's item; a field is None if the item doesn't name it."""
+    """Names the topic and partition of one item of a request; a field is None if the item doesn't name it."""
 
     topic: str | None
     topic_id: bytes | None
@@ -47,9 +47,10 @@ Matches = Callable[[Target], bool]
 def error_response(
     api_key: int, version: int, request: Any, code: ErrorCode, message: str | None = None
 ) -> Struct | Close:
-    """Returns a response with the error `code` for every item of the request; CLOSE if the response has no error code.
+    """Returns a response with the error `code` for every item of the request.
 
-    Returns CLOSE also for a Produce with acks=0, which gets no response: the closed connection is the only signal.
+    Returns CLOSE if the response has no field for an error code, and for a Produce with acks=0, which gets no response:
+    the closed connection is the only signal.
     """
     if api_key == PRODUCE and request.acks == 0:
         return CLOSE
@@ -69,18 +70,21 @@ def error_response(
 
 
 def targets(request: Any, version: int) -> list[Target]:
-    """Returns all topics and partitions that the request names; none for a null list, which stands for all topics."""
+    """Returns all topics and partitions that the request names; an empty list if null stands for all topics."""
     return list(_targets(request, version, Target(None, None, None)))
 
 
 def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
-    """Returns two requests: one without the matching items, one with only those. A request without items is None."""
+    """Splits a request in two: the first has the items that don't match, the second the matching items.
+
+    A request that would have no items is None.
+    """
     kept, hit = _split(request, version, matches, Target(None, None, None))
     return kept, hit
 
 
 def merge(response: Any, extra: Any, version: int) -> Any:
-    """Adds the items of `extra` to `response`; partitions are added to their topic if `response` has it."""
+    """Adds the items of `extra` to `response`. If both have a topic, its partitions are merged."""
     for field in _struct_arrays(type(response), version):
         mine, theirs = getattr(response, field.name), getattr(extra, field.name)
         if not theirs:
@@ -99,7 +103,7 @@ def merge(response: Any, extra: Any, version: int) -> Any:
 
 
 def overwrite(response: Any, version: int, code: ErrorCode, matches: Matches) -> bool:
-    """Replaces every matching item of a response by an error. Returns True if an item matched."""
+    """Replaces every matching item of a response with an error. Returns True if at least one item matched."""
     return _overwrite(response, version, code, matches, Target(None, None, None))
 
 
@@ -126,7 +130,7 @@ def _struct_arrays(struct_type: type[Struct], version: int) -> Iterator[Field]:
 
 
 def _reports(struct_type: Any, version: int) -> bool:
-    """True if a response item of this type, or an item nested in it, has an error code."""
+    """Returns True if a response item of this type, or an item nested in it, has an error code."""
     return _error_field(struct_type, version) is not None or any(
         _reports(field.item, version) for field in _struct_arrays(struct_type, version)
     )
@@ -155,8 +159,9 @@ def _set_error(item: Any, version: int, code: ErrorCode, message: str | None) ->
 def _report(
     response_type: Any, asked: Any, version: int, code: ErrorCode, message: str | None, *, deepest: bool = True
 ) -> Any:
-    """Returns the response's item for one item of the request: its id or name, and the error at the deepest level, or
-    at the first level that has an error code.
+    """Returns the response item for one item of the request, with the item's id or name and the error code.
+
+    The error code is set on the innermost items or, without `deepest`, at the first level that has an error code.
     """
     item = response_type()
     if not isinstance(asked, Struct):  # a bare name or number

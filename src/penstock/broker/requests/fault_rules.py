@@ -1,13 +1,13 @@
-"""Fault rules let requests of an API, topic or partition fail, wait, lose their reply or lose their connection.
+"""Fault rules make requests fail, wait, lose their reply or lose their connection, by API, topic or partition.
 
     faults.add(api="Produce", topic="orders", partition=0, times=3, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     faults.add(api="Fetch", delay=0.2)                       until the rule is removed
     faults.add(api="Produce", lose_reply=True, times=1)      the records are written, the client gets no reply
 
-The effects of a rule, in this order: `delay` waits so many seconds first. `close` closes the connection without
-handling the request. `error` is the answer for the matching items, which are not handled; the other items are handled.
-`lose_reply` handles the request and then keeps the connection silent until the client closes it; with `close` as well,
-the connection is closed instead. The first matching rule with hits left applies. Any thread may add rules; the
+A rule's effects apply in this order. `delay` waits this number of seconds. `close` closes the connection without
+handling the request. `error` is returned for the matching items, which are not handled; the other items are handled
+normally. `lose_reply` handles the request but sends no reply: the connection stays silent until the client closes it,
+or with `close` it is closed at once. The first matching rule that is not used up applies. Any thread may add rules; the
 dispatcher calls `apply` only while there are rules.
 """
 
@@ -111,7 +111,7 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Lets connections close that are kept silent because their reply was lost.
+        """Ends the wait of connections that are kept silent because their reply was lost, so that they can close.
 
         Call it on the node's event loop.
         """
@@ -126,9 +126,9 @@ class Faults:
         handle: Callable[[RequestContext, Any], Any],
         topic_name: Callable[[bytes], str | None],
     ) -> Any:
-        """Applies the first matching rule around `handle` and returns the response; None stands for no reply.
+        """Applies the first matching rule around `handle` and returns the response; None means no reply.
 
-        `topic_name` returns the name of a topic id, because rules name topics by name.
+        `topic_name` translates a topic id to a name, because rules name topics by name.
         """
 
         async def serve(part: Any) -> Any:
@@ -228,7 +228,10 @@ def _decoded(ctx: RequestContext, response: Any) -> Any:
 
 
 def _needs_full_fetch(rule: FaultRule, ctx: RequestContext, request: Any) -> bool:
-    """True for an incremental fetch, which does not name its partitions: the client has to send a full fetch first."""
+    """Returns True if the client must send a full Fetch before the rule can apply.
+
+    An incremental Fetch does not name its partitions.
+    """
     if ctx.api_key != FETCH or ctx.api_version < 7 or (rule.topic is None and rule.error is None):
         return False
     return request.session_epoch not in FULL_FETCH_EPOCHS

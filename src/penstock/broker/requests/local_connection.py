@@ -1,4 +1,4 @@
-"""Stands in for the connection of a request that this node itself made, or that came inside an envelope."""
+"""Replaces the connection of a request that this node itself made, or that arrived in an Envelope."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LocalConnection:
     __slots__ = ("listener", "peer_host", "peer_port", "principal", "state")
 
     def __init__(self, listener: str, principal: str | None = None, client_host: str = LOOPBACK) -> None:
-        """`listener` names the listener whose rules apply to the request."""
+        """Applies the rules of the listener named `listener` to the request."""
         self.listener = Listener(listener)
         self.peer_host = client_host
         self.peer_port = 0

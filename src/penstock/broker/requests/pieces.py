@@ -21,13 +21,16 @@ def cut(request: Any, version: int, size: int) -> Iterator[Any]:
 
 
 def join(response: Any, piece: Any, api_key: int, request_type: type[Struct], version: int) -> Any:
-    """Adds the results in `piece`, the response to the next part of a split request, to `response` and returns it."""
+    """Adds the results in `piece` to `response` and returns `response`.
+
+    `piece` is the response to the next part of a split request.
+    """
     _join(response, piece, request_type, response_class(api_key), version)
     return response
 
 
 def size(request: Any) -> tuple[int, int]:
-    """Returns the length of the request's longest top-level array, and the number of elements of all its arrays."""
+    """Returns the length of the request's longest top-level array, and the total number of elements in all arrays."""
     arrays = [getattr(request, field.name) or () for field in type(request).FIELDS if field.kind == "array"]
     return max(map(len, arrays), default=0), _elements(request)
 

@@ -1,13 +1,13 @@
 """Serves large requests in slices, so that other requests are served between two slices.
 
-A pass of the event loop has one slice, however many large requests there are: they take turns. The size of a slice is a
-number of elements, not a time, so that the simulator repeats it exactly.
+Each pass of the event loop runs at most one slice: several large requests take turns. The size of a slice is a number
+of elements, not a time, so that the simulator repeats it exactly.
 
-Python's garbage collector visits every object now and then and stops the process meanwhile: for 50 ms if a request has
-a hundred thousand elements, although none of them is in a reference cycle. So the collector is disabled during every
-step of a large request, during the request's work in threads, and until its next slice, but not while the request waits
-for other events. Garbage must not pile up while large requests follow each other without a gap, so the collector is
-enabled again at `PAUSE_MAX_OBJECTS` objects.
+Python's garbage collector visits every object from time to time and stops the process meanwhile: for 50 ms if a request
+has a hundred thousand elements, although none of them is in a reference cycle. So the collector is disabled while a
+large request runs, on the event loop or in threads, and until its next slice; it is enabled while the request waits for
+other events. If large requests follow each other without a gap, the collector is enabled again at `PAUSE_MAX_OBJECTS`
+objects, so that garbage does not pile up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Slices:
         self._collects = False
 
     async def turn(self) -> None:
-        """Waits until the caller may run its next slice. Callers run in the order of their calls."""
+        """Waits until the caller may run its next slice. Waiting callers run in the order of their calls."""
         with self.uncollected():
             async with self._lock:
                 await asyncio.sleep(0)

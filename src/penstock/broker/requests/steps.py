@@ -1,8 +1,8 @@
 """Runs handlers that are generators: a handler yields after each element of the request's array.
 
 A request may legally name a hundred thousand topics. A handler that is written as `Steps` yields None after each
-element, or an awaitable to wait for. A short request is answered at once; in a long one, other requests are served
-after every `STEPS_PER_PASS` elements. Steps are counted, not timed, so that the simulator repeats them exactly.
+element, or an awaitable to wait for. A short request is answered at once. During a long request, other requests are
+served after every `STEPS_PER_PASS` elements. Steps are counted, not timed, so that the simulator repeats them exactly.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The share-partition leader (KIP-932): delivers records of the partitions that this node leads to share groups.
 
 `share_partitions` keeps one `LedSharePartition` for each group and partition in use; `share_fetch` serves a ShareFetch.
-`penstock.share` decides, the share coordinator stores. An acknowledgement is answered after it has been written. A
-state that can't be loaded is an error to the client and is loaded again; it is never replaced by an empty one.
+`penstock.share` makes the decisions, and the share coordinator stores the state. An acknowledgement is answered after
+the state has been written. If the state can't be loaded, the client gets an error and the state is loaded again later;
+it is never replaced by an empty state.
 """

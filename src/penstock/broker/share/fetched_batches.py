@@ -1,4 +1,4 @@
-"""The record batches in bytes that were read from a log: their offsets, and whether they can be delivered."""
+"""Finds the record batches in bytes that were read from a log: their offsets, and whether they can be delivered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 class FetchedBatches:
-    """Iterates over the record batches in bytes from a log, by their headers. Then cuts out the acquired batches."""
+    """Iterates over the headers of record batches that were read from a log, then cuts out the acquired batches."""
 
     __slots__ = ("_aborted", "_data", "_places")
 
     def __init__(self, data: Any, aborted: Sequence[AbortedTransaction] = ()) -> None:
-        """`aborted` are the aborted transactions of a group that reads committed records only."""
+        """Marks batches of the transactions in `aborted` as not deliverable.
+
+        `aborted` is empty for a group that also reads uncommitted records.
+        """
         self._data = memoryview(data)
         self._aborted = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._places: list[tuple[int, int, int, int]] = []  # first and last offset, first byte and byte after the last

@@ -1,8 +1,8 @@
 """One partition of one share group on its leader: the acquisition state, its timer, and its writes.
 
-One write is under way at a time. Acknowledgements that arrive meanwhile wait for the next write and go together. If a
-write fails, its records are rolled back, and the members are told. Changes by expired locks are in effect at once; if
-they can't be written, they are kept and written later.
+Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
+write fails, its acknowledgements are rolled back, and the members get an error. A change by an expired lock takes
+effect at once; if it can't be written, it is kept and written later.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ShareFigures:
 
 class Waiter(Protocol):
     def wake(self) -> None:
-        """Makes the waiting ShareFetch look for records again, because some may have become available."""
+        """Makes the waiting ShareFetch try again, because records may have become available."""
         ...
 
 
@@ -79,7 +79,7 @@ class LedSharePartition:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         closed: Callable[[LedSharePartition], None],
     ) -> None:
-        """`settings` returns the group's settings; `closed` is called once, when the state is dropped."""
+        """Reads the group's settings from `settings`, and calls `closed` once, when the state is dropped."""
         self.key = key
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -132,7 +132,7 @@ class LedSharePartition:
         self.wake()
 
     async def verify(self) -> None:
-        """Drops the state if the share coordinator's state was deleted, created again or altered since it was loaded.
+        """Drops this state if the share coordinator's state was deleted, created again or altered after the load.
 
         Raises KafkaError if the share coordinator does not answer.
         """
@@ -145,8 +145,10 @@ class LedSharePartition:
             self.close(KafkaError(ErrorCode.FENCED_STATE_EPOCH, "The group's state was replaced: fetch again."))
 
     def close(self, error: KafkaError) -> None:
-        """Drops the state: the partition has left this node, a newer leader or altered offsets fenced it, or it could
-        not be loaded. Waiting members get the error.
+        """Drops the state. Waiting members get the error.
+
+        Called when the partition has left this node, when a newer leader or altered offsets have fenced the state, or
+        when the state could not be loaded.
         """
         if self.failure is not None:
             return
@@ -164,7 +166,7 @@ class LedSharePartition:
     def retire(self) -> None:
         """Drops the state once all changes are written, because no session of the group is left on this node.
 
-        A member that comes later loads the state again, and so sees offsets that were altered meanwhile.
+        The next member loads the state again, and so sees offsets that were altered meanwhile.
         """
         self._retiring = True
         if not self._writing and not self._queue and not self._unsaved:
@@ -189,7 +191,7 @@ class LedSharePartition:
         return int(self._loop.time() * 1000)
 
     def ready(self) -> SharePartition | None:
-        """Returns the acquisition state; None while it loads. Raises KafkaError if it can't be used."""
+        """Returns the acquisition state; None while it is loading. Raises KafkaError if it can't be used."""
         if self.failure is not None:
             raise KafkaError(self.failure.code, self.failure.message)
         if self.state is not None:
@@ -206,8 +208,8 @@ class LedSharePartition:
     def acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> asyncio.Future[None] | None:
         """Applies a member's acknowledgements.
 
-        Returns a future that is done once they are written; None if there is nothing to write. Raises KafkaError if the
-        acknowledgements are refused.
+        Returns a future that is done once the acknowledgements are written; None if there is nothing to write. Raises
+        KafkaError if the acknowledgements are refused.
         """
         state = self.ready()
         if state is None:
@@ -217,7 +219,10 @@ class LedSharePartition:
         return None if transition is None else self._submit(transition)
 
     def release(self, member: str) -> asyncio.Future[None] | None:
-        """Releases all records that a member has acquired. Returns a future like `acknowledge`."""
+        """Releases all records that a member has acquired.
+
+        Returns a future that is done once the release is written; None if there is nothing to write.
+        """
         if self.state is None:
             return None
         transition = self.state.release(member, self.limits)
@@ -319,7 +324,7 @@ def _fail(future: asyncio.Future[None], error: KafkaError) -> None:
 
 
 async def _start_offset(log: Log, reset: Reset, wall_ms: int) -> int:
-    """Returns the offset at which a group without a stored start offset begins, as its reset strategy says."""
+    """Returns the start offset of a group that has no stored start offset, according to its reset strategy."""
     match reset.kind:
         case "earliest":
             return log.log_start_offset

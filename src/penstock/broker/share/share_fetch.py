@@ -1,8 +1,8 @@
 """Serves a ShareFetch: acquires records of its partitions, and parks the request while there are too few.
 
-A parked fetch looks again when the high watermark of one of its partitions moves, when records are released, and when
-a state has been loaded. Parked fetches are woken in the order in which they were parked, and a served one parks behind
-the others, so that members of a group take turns.
+A parked fetch tries again when the high watermark of one of its partitions moves, when records are released, and when a
+state has been loaded. Parked fetches are woken in the order in which they were parked. A member that was served parks
+its next fetch behind the others, so that the members of a group take turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class ShareWish:
-    """The member and the limits that a ShareFetch names, such as its maximum wait, bytes and records."""
+    """Holds the member of a ShareFetch and its limits, such as maximum wait, bytes and records."""
 
     member: str
     max_wait_ms: int
@@ -45,7 +45,7 @@ class ShareWish:
 
 @dataclass(slots=True)
 class Delivery:
-    """The records of one partition for a member, or the reason why there are none."""
+    """Holds the records of one partition for a member, or the reason why there are none."""
 
     led: LedSharePartition
     records: Any = b""
@@ -64,7 +64,7 @@ class _Located:
 
     @property
     def moved(self) -> bool:
-        """True if these records are done: they were archived, because there was nothing to deliver."""
+        """Returns True if these records were archived, because there was nothing to deliver."""
         state = self.led.state
         return state is not None and state.next_fetch_offset() > self.offset
 
@@ -103,7 +103,7 @@ class ShareFetching:
             led.partition.waiters.unpark(self)
 
     async def _wait(self, deadline: float) -> None:
-        """Waits until `wake` is called or the deadline comes.
+        """Waits until `wake` is called or the deadline has passed.
 
         Does not wait if `wake` was called since the last attempt.
         """
@@ -159,7 +159,7 @@ class ShareFetching:
         return last
 
     def _locate(self) -> list[_Located]:
-        """Finds, for each partition, where the records are that can be acquired. Does not read them."""
+        """Locates, for each partition, the records that can be acquired. Does not read them."""
         open_ones = []
         for led in self._partitions:
             try:
@@ -212,7 +212,7 @@ class ShareFetching:
     async def _read_cold(self, located: _Located) -> Any:
         """Reads located records from the disk.
 
-        Meanwhile no other ShareFetch of the group acquires records of this partition.
+        No other ShareFetch of the group acquires records of this partition during the read.
         """
         located.led.busy = True
         try:

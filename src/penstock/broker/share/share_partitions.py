@@ -1,4 +1,4 @@
-"""The share partitions in use on this node, and the share sessions that use them."""
+"""Keeps the share partitions in use on this node, and the share sessions that use them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SharePartitions:
     # --- settings
 
     def settings_of(self, group: str) -> ShareSettings:
-        """Returns the settings of a group, which are read again when a config of the cluster has changed."""
+        """Returns the settings of a group. Reads them again only after a config change in the cluster."""
         image = self._metadata.image
         cached = self._group_settings.get(group)
         if cached is None or cached.configs is not image.configs:
@@ -124,11 +124,11 @@ class SharePartitions:
         return led
 
     async def verify(self, session: ShareSession) -> None:
-        """Drops states that are older than the share coordinator's, of partitions that are new in the session.
+        """Drops outdated states: checks partitions that are new in the session against the share coordinator's states.
 
-        A group may have been deleted, or its offsets altered, while a session of a former member kept the state in use.
-        A partition whose coordinator does not answer soon is served meanwhile: the coordinator refuses writes of a
-        replaced state. After an error, the next request verifies the partition again.
+        A group may have been deleted, or its offsets altered, while a former member's session kept the state in use. If
+        the coordinator does not answer soon, the partition is served meanwhile: the coordinator will refuse writes of
+        an outdated state. After an error, the next request verifies the partition again.
         """
         waiting = list(session.unverified)
         session.unverified.clear()

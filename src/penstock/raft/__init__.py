@@ -1,7 +1,7 @@
 """The metadata quorum as a function: `Raft.step(event, now_ms)` changes its own state and returns effects to carry out.
 
 Invariants: an epoch has at most one leader; a vote is on disk before any message mentions it; a replica counts towards
-a majority only with records that it has fsynced; records below the high watermark are never truncated. The package has
+a majority only with records that it has fsynced; records below the high watermark are never truncated. The package uses
 no clock, file, socket or randomness. Its caller (`broker.controlplane`) owns the log and the connections, runs one
 step at a time and carries out the effects in order.
 """

@@ -1,4 +1,5 @@
-"""Converts batches of the metadata log between the Raft machine's form and the bytes in files and fetch answers."""
+"""Converts batches of the metadata log: from bytes in files and fetch answers to the Raft machine's objects, and
+back."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def parse_batches(data: Buffer) -> tuple[Batch, ...]:
 
 
 def encode_own(content: LeaderChange | VotersChange, *, epoch: int, timestamp: int) -> bytes:
-    """Returns the control batch for a record that the leader itself writes. The append sets the batch's offsets."""
+    """Returns the bytes of a control batch that the leader writes itself. The append sets the batch's offsets."""
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     messages: list[Any]

@@ -2,21 +2,21 @@
 
 Any process that reaches the controller listener can send a message. No message may stop the quorum for good:
 
-    epoch       requests raise it by at most MAX_EPOCH_JUMP in total since this process started, plus one per
-                EPOCH_PACE_MS. An answer to this replica's own request raises it to any epoch up to MAX_EPOCH if the
-                properties or the log name the answering address: a replica that was down learns the current epoch.
-                An answer from an address that only a message named (LeaderEndpoints) is limited like a request.
-    candidate,  must be in a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
-    leader      lack the latest set, so other nodes are accepted too, unless this replica hears from a leader.
+    epoch       Requests raise it by at most MAX_EPOCH_JUMP in total since this process started, plus one per
+                EPOCH_PACE_MS. An answer to this replica's own request may raise it to any epoch up to MAX_EPOCH, if the
+                properties or the log contain the answering address: so a replica that was down learns the current
+                epoch. An answer from an address that only a message named (LeaderEndpoints) is limited like a request.
+    candidate,  Both must be in a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
+    leader      lack the latest set. Then other nodes are accepted too, unless this replica hears from a leader.
 
-Answers neither use up nor extend the limit for requests. Otherwise forged requests to two voters in turn, each of which
-learns the epoch of the other, would use up all epochs within an hour. With this rule, continuous forged requests to all
-voters raise the quorum's epoch by a million for each start of a voter, and by one per second for each voter: the epochs
-of three voters last for more than twenty years, or for two thousand starts.
+Answers do not use up the limit for requests, and do not extend it. Otherwise an attacker could send forged requests to
+two voters in turn. Each voter would learn the other's epoch, and all epochs would be used up within an hour. With this
+rule, continuous forged requests to all voters raise the quorum's epoch by a million for each start of a voter, and by
+one per second for each voter: the epochs of three voters last for more than twenty years, or for two thousand starts.
 
-Not defended until replicas authenticate each other: forged requests end leaderships for as long as they are sent. A
-follower fetches from the address that a forged BeginQuorumEpoch names as the leader's. A node that answers at a voter's
-address can also name the last epoch; it gets that address by an attack on the network or, with dynamic voters, by
+These attacks succeed until replicas authenticate each other. Forged requests end leaderships for as long as they are
+sent. A follower fetches from the leader address in a forged BeginQuorumEpoch. A node that answers at a voter's address
+can announce the last epoch; it gets such an address by an attack on the network or, with dynamic voters, by
 AddRaftVoter or UpdateRaftVoter.
 """
 
@@ -64,7 +64,7 @@ def hears_leader(core: Core) -> bool:
 
 
 def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCode:
-    """Returns the error for a vote request of `candidate` in `epoch`; NONE if the request may be considered."""
+    """Returns the error for a vote request of `candidate` in `epoch`; NONE if the voter may consider the request."""
     if epoch > highest_epoch(core) or candidate.node_id < 0:
         return ErrorCode.INVALID_REQUEST
     is_voter = any(voters.has(candidate) for voters in core.voters.since(core.high_watermark))

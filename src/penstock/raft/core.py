@@ -113,9 +113,8 @@ class Core:
             )
 
     def become_unattached(self, epoch: int, voted: ReplicaKey | None = None) -> None:
-        """Becomes unattached in `epoch`. An unattached replica keeps its election deadline: a new epoch does not
-        restart the wait.
-        """
+        """Becomes unattached in `epoch`. An unattached replica keeps its election deadline: a new epoch does not extend
+        it."""
         state = self.state
         waiting = isinstance(state, Unattached) and voted is None
         if voted is None and epoch == state.epoch:
@@ -129,7 +128,7 @@ class Core:
         self.become(Follower(epoch, leader_id, self.now + self.config.fetch_timeout_ms, voted))
 
     def learn(self, epoch: int, leader_id: int) -> bool:
-        """Takes over the epoch and the leader that a message names. Returns True if the role changed."""
+        """Adopts the epoch and the leader that a message names. Returns True if the role changed."""
         state = self.state
         if epoch < state.epoch:
             return False

@@ -26,9 +26,8 @@ FIRST_SUCCESSOR_BACKOFF_MS = 100
 
 
 def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_ms: int, fetch_ms: int) -> State:
-    """Returns the state after a restart. A former leader does not lead the same epoch again, because its log may be
-    shorter now.
-    """
+    """Returns the state after a restart. A former leader never leads its epoch again, because its log may be shorter
+    now."""
     if last_epoch > saved.epoch:
         return Unattached(last_epoch, deadline_ms)
     if saved.leader_id == me.node_id:
@@ -42,8 +41,7 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """Returns a new count of votes. It contains this replica's own vote if this replica is in the
-    latest set of voters."""
+    """Starts a count of votes. The count includes this replica's own vote if the latest set of voters contains it."""
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 
@@ -86,8 +84,8 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
-    """Ends a lost pre-vote: follows the former leader again, because the other voters may still hear from it. Becomes
-    unattached if there was no leader."""
+    """Ends a lost pre-vote. Follows the former leader again, because the other voters may still hear from that leader;
+    without a former leader, becomes unattached."""
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
     else:
@@ -153,9 +151,8 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
-    """Handles a leader's resignation. The first successor in the list stands for election at once. Each of the others
-    waits longer than the one before it in the list.
-    """
+    """Handles a leader's resignation. The first of the leader's preferred successors starts an election at once; each
+    later one waits longer."""
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH

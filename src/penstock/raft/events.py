@@ -16,12 +16,13 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: `Raft.deadline()` returns when the next Tick is due. The first Tick starts the machine."""
+    """Reports that time has passed. `Raft.deadline()` returns when the next Tick is due. The first Tick starts the
+    machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request of a peer or a client arrived. The `Reply` to this request has the same `ticket`."""
+    """Reports that a request of a peer or a client arrived. The `Reply` to this request has the same `ticket`."""
 
     ticket: int
     request: Request
@@ -29,9 +30,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The request `send_id` was answered. `from_known_address` is True if the properties or the log name the peer's
-    address.
-    """
+    """Reports the answer to the request `send_id`. `from_known_address` is True if the properties or the log contain
+    the peer's address."""
 
     send_id: int
     answer: Answer
@@ -40,7 +40,8 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """Request `send_id` got no answer. `closed` is True if the peer closed the connection, False if it was silent."""
+    """Reports that request `send_id` got no answer. `closed` is True if the peer closed the connection, False if it was
+    silent."""
 
     send_id: int
     closed: bool = False
@@ -60,7 +61,8 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Asks the leader of `epoch` to append all of these batches or none. A batch is (number of records, content)."""
+    """Asks the leader of `epoch` to append all of these batches or none. A batch is a pair (number of records,
+    content)."""
 
     proposal: int
     epoch: int
@@ -69,7 +71,8 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """This node wrote a snapshot of its own committed records, and its log now starts at `start_offset`."""
+    """Reports that this node wrote a snapshot of its own committed records, and that its log now starts at
+    `start_offset`."""
 
     snapshot: OffsetAndEpoch
     start_offset: int
@@ -77,8 +80,8 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """The fetched snapshot is complete and on disk, and the log was emptied to start at its end. `voters` is the
-    snapshot's set of voters."""
+    """Reports that the fetched snapshot is on disk, and that the log is empty and starts at the snapshot's end.
+    `voters` is the snapshot's set of voters."""
 
     snapshot: OffsetAndEpoch
     voters: VoterSet | None
@@ -86,14 +89,14 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRejected:
-    """The fetched snapshot is damaged; files and log are unchanged."""
+    """Reports that the fetched snapshot is damaged. Files and log are unchanged."""
 
     snapshot: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """The node is stopping: Raft hands the leadership over and stands for no more elections."""
+    """Reports that the node is stopping: Raft hands the leadership over and takes part in no more elections."""
 
 
 Event = (
@@ -124,22 +127,23 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True)
 class SaveState:
-    """The caller writes this state to disk and reports `StateSaved`. It carries out no other effect before that."""
+    """Tells the caller to write this state to disk and to report `StateSaved` before it carries out any other
+    effect."""
 
     state: QuorumState
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The caller writes these batches, and reports `LogFlushed` when they are on disk. Several appends may be in
-    progress."""
+    """Tells the caller to write these batches, and to report `LogFlushed` when they are on disk. Several appends may be
+    in progress at a time."""
 
     batches: tuple[Batch, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The caller removes every record at or above `offset` from the log."""
+    """Tells the caller to remove every record at or above `offset` from the log."""
 
     offset: int
 
@@ -153,8 +157,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The caller sends the answer to the request `ticket`, after it has filled in records and snapshot bytes, before
-    the next step."""
+    """Tells the caller to fill in records and snapshot bytes, and to send the answer to the request `ticket`, all
+    before the next step."""
 
     ticket: int
     answer: Answer
@@ -178,7 +182,8 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """This replica's role, epoch or leader changed. `leader_id` is -1 while no leader is known."""
+    """Tells the caller that this replica's role, epoch or leader changed. `leader_id` is -1 while no leader is
+    known."""
 
     role: str
     epoch: int
@@ -187,8 +192,8 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshot:
-    """The caller writes bytes of the leader's snapshot at `position` of the file. Bytes at position 0 start the file
-    anew."""
+    """Tells the caller to write bytes of the leader's snapshot at `position` of the file. Bytes at position 0 begin a
+    new file."""
 
     snapshot: OffsetAndEpoch
     position: int
@@ -197,15 +202,15 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The last bytes of the snapshot arrived: the caller makes the snapshot durable, resets the log to the snapshot's
-    end, then reports `SnapshotInstalled` or `SnapshotRejected`."""
+    """Tells the caller that the last bytes of the snapshot arrived. The caller makes the snapshot durable, resets the
+    log to the snapshot's end, then reports `SnapshotInstalled` or `SnapshotRejected`."""
 
     snapshot: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """The handover after `Resign` is complete; the node can stop."""
+    """Tells the caller that the handover after `Resign` is complete and the node can stop."""
 
 
 Effect = (

@@ -1,8 +1,8 @@
-"""Follows a leader: fetches and appends records, truncates records that the leader lacks, and loads a snapshot if
-the leader's log no longer has the next record.
+"""Follows a leader: fetches and appends records, truncates records that the leader lacks, and fetches a snapshot if the
+leader's log no longer has the next record.
 
-One fetch is in flight at a time. It is sent only when all records below its offset are on disk, because the leader
-counts the offset towards the high watermark.
+One fetch is in flight at a time. It is sent only when all records below its offset are on disk, because the leader uses
+this offset to compute the high watermark.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def _report_endpoints(core: Core, state: Follower) -> None:
 
 
 def poll_observer(core: Core, state: Unattached) -> None:
-    """Sends a fetch to a random voter: no leader notifies an observer, but the answer to a fetch names the leader."""
+    """Sends a fetch to a random voter. No leader announces itself to an observer, but the answer to a fetch names the
+    leader."""
     if state.deadline_ms > core.now or core.installing is not None:
         return
     state.deadline_ms = core.now + core.config.retry_backoff_ms * (1 + core.random.randrange(10))
@@ -121,9 +122,8 @@ def truncate(core: Core, offset: int) -> None:
 
 
 def _append(core: Core, batches: tuple[Batch, ...]) -> None:
-    """Appends the batches that the log does not have yet. A repeated answer also contains batches that the log already
-    has.
-    """
+    """Appends the batches that the log does not have yet. An answer to a repeated fetch may contain batches that the
+    log already has; these are ignored."""
     new = [batch for batch in batches if batch.base_offset >= core.log.end_offset]
     if not new or new[0].base_offset != core.log.end_offset:
         return
@@ -159,8 +159,8 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
 
 
 def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
-    """Takes over an installed snapshot: the log starts at its end. This is done in every role, because the files have
-    already changed."""
+    """Adopts an installed snapshot: the log now starts at the snapshot's end. This happens in every role, because the
+    files have already changed."""
     check(event.snapshot.offset >= core.high_watermark, "a snapshot contains all records committed here")
     core.installing = None
     core.log.reset(event.snapshot)
@@ -173,8 +173,8 @@ def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
 
 
 def on_snapshot_rejected(core: Core) -> None:
-    """Handles a damaged snapshot: fetches again after a pause, because a snapshot may be large. The leader may name
-    another snapshot by then."""
+    """Handles a damaged snapshot: fetches again after a pause, because the snapshot may be large and the leader may
+    offer another one later."""
     core.installing = None
     if isinstance(core.state, Follower):
         core.state.download = None
@@ -183,8 +183,11 @@ def on_snapshot_rejected(core: Core) -> None:
 
 
 def on_failure(core: Core, request: Request, event: SendFailed) -> None:
-    """Handles a request without an answer. If the connection of a fetch was closed, as when a process dies, suspects
-    the leader: this replica asks for votes soon, unless the leader answers first."""
+    """Handles a request without an answer.
+
+    A closed connection during a fetch may mean that the leader's process died. Then this replica starts an election
+    soon, unless the leader answers first.
+    """
     state = core.state
     if event.closed and isinstance(state, Follower) and isinstance(request, Fetch | FetchSnapshot):
         state.leader_suspected = True

@@ -40,7 +40,7 @@ def start_leading(core: Core, won: Candidate) -> None:
 
 
 def append(core: Core, contents: Sequence[tuple[int, Any, VoterSet | None]]) -> int:
-    """Appends the batches and answers the parked fetches. Returns the last offset."""
+    """Appends the batches and answers the parked fetches. Returns the last offset of the batches."""
     batches = []
     for records, content, voters in contents:
         check(records > 0, "a batch has at least one record")
@@ -93,7 +93,7 @@ def update_high_watermark(core: Core, state: Leader) -> None:
 
 
 def refusal(core: Core, epoch: int) -> ErrorCode:
-    """Returns why this replica cannot act as the leader of `epoch`; NONE if it can."""
+    """Returns the error code if this replica cannot act as the leader of `epoch`; NONE if it can."""
     if epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if epoch > core.epoch:
@@ -151,7 +151,8 @@ def _answer_fetch(core: Core, ticket: int, request: Fetch) -> None:
 
 
 def wake(core: Core) -> None:
-    """Answers the parked fetches for which there are new records or a new high watermark, or whose wait is over."""
+    """Answers each parked fetch for which there are new records or a new high watermark, or whose maximum wait is
+    over."""
     state = core.state
     if not isinstance(state, Leader):
         return
@@ -245,7 +246,8 @@ def leader_deadlines(core: Core, state: Leader) -> list[int]:
 
 
 def resign(core: Core, state: Leader) -> None:
-    """Resigns and notifies the voters; the voter with the longest log comes first in the order of succession."""
+    """Resigns and notifies the voters. The list of preferred successors begins with the voter that has the longest
+    log."""
     voters = core.voters.latest
     others = sorted(state.replicas.of_voters(voters), key=lambda replica: -replica.end_offset)
     core.become(
@@ -281,7 +283,8 @@ def on_end_epoch_answer(core: Core, node_id: int, error: ErrorCode) -> None:
 
 
 def on_end_epoch_failure(core: Core, node_id: int) -> None:
-    """Stops waiting for a voter that cannot be reached. When the voter is back, it finds no leader of this epoch."""
+    """Stops waiting for a voter that cannot be reached. When that voter is back, it finds that this epoch has no
+    leader."""
     state = core.state
     if isinstance(state, Resigned) and core.stopping:
         state.unacknowledged.discard(node_id)

@@ -33,13 +33,13 @@ class Batch:
 
 
 class Diverging(NamedTuple):
-    """The answer to a fetch from a log that diverges at or before `end`: the follower has to truncate its log."""
+    """The answer to a follower whose log diverges from the leader's at or before `end`: it has to truncate its log."""
 
     end: OffsetAndEpoch
 
 
 class Behind(NamedTuple):
-    """The answer to a fetch of records that only the snapshot contains."""
+    """The answer to a follower that asks for records which only the snapshot still contains."""
 
     snapshot: OffsetAndEpoch
 
@@ -66,8 +66,8 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end: that
-        record comes before the log's first record."""
+        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end. This
+        record comes directly before the log's first record."""
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
             return
@@ -96,8 +96,8 @@ class LogView:
         self.flushed_offset = max(self.flushed_offset, offset)
 
     def _check_quiet(self) -> None:
-        """Checks that no fsync is in progress before the log is truncated or reset: if it ended afterwards, it would
-        count for records appended since."""
+        """Checks that no fsync is in progress before the log is truncated or reset. An fsync that ends later would
+        wrongly count for records that were appended in between."""
         check(self.flushed_offset == self.end_offset, "a log is truncated only while no fsync is in progress")
 
     def truncate_to(self, offset: int) -> None:
@@ -154,6 +154,7 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Returns the offset to which to truncate this log, if `end.epoch` ends at `end.offset` in the leader's log."""
+        """Returns the offset to which this log must be truncated if, in the leader's log, `end.epoch` ends at
+        `end.offset`."""
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

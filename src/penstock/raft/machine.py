@@ -186,7 +186,7 @@ class Raft:
                 assert_never(request)
 
     def _believes(self, flight: InFlight, answer: Answer, from_known_address: bool) -> bool:
-        """Returns True if this replica takes over the epoch in the answer. An answer from an unknown address may be
+        """Returns True if this replica adopts the epoch in the answer. An answer from an unknown address may be
         forged."""
         core = self.core
         if answer.epoch > (MAX_EPOCH if from_known_address else highest_epoch(core)):
@@ -219,7 +219,7 @@ class Raft:
     # --- time -------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Handles timeouts and sends the requests that are due; repeats both for as long as the state changes."""
+        """Handles timeouts and sends the requests that are due; repeats both until the state no longer changes."""
         core = self.core
         before = None
         while before is not core.state:
@@ -314,8 +314,8 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Removes needless saves from the effects, and returns the rest. A save is needless if another save follows with
-    only role changes in between."""
+    """Returns the effects without needless saves. A save is needless if another save follows with only role changes
+    between."""
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

@@ -1,8 +1,8 @@
 """Changes the voters, one at a time (KIP-853).
 
 If two sets differ by one voter, every majority of one set shares a member with every majority of the other. So a new
-set takes effect when it is appended, if the set before it is committed and the leader has committed a record of its own
-epoch.
+set may take effect as soon as it is appended. Two conditions must hold: the previous set is committed, and the leader
+has committed a record of its own epoch.
 """
 
 from __future__ import annotations

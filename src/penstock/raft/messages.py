@@ -60,9 +60,8 @@ class EpochAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Requests records from `offset` on. Also states that all records below `offset` are on the sender's disk, and that
-    the last of them has the epoch `last_epoch`.
-    """
+    """Requests records from `offset` on. Also tells the leader that all records below `offset` are on the sender's
+    disk, and that the last of them has the epoch `last_epoch`."""
 
     replica: ReplicaKey
     epoch: int
@@ -75,8 +74,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """The answer to a fetch. On the leader's side `read_from` is the offset at which the caller reads the records; on
-    the fetching side `batches` has the records.
+    """The answer to a fetch. The leader sets `read_from`: the offset at which its caller reads the records. On the
+    follower, `batches` has the records.
 
     The records have at most `max_bytes`, except for a single batch that is larger.
     """
@@ -103,9 +102,8 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """The answer to FetchSnapshot. On the leader's side the caller fills in `size` and `data`, or an error such as
-    SNAPSHOT_NOT_FOUND.
-    """
+    """The answer to FetchSnapshot. On the leader, the caller of Raft fills in `size` and `data`, or an error such as
+    SNAPSHOT_NOT_FOUND."""
 
     error: ErrorCode
     epoch: int

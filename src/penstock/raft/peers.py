@@ -1,4 +1,5 @@
-"""Requests in flight: at most one of each kind per peer, abandoned after a timeout, repeated after a pause."""
+"""Requests in flight. There is at most one of each kind per peer; it is given up after a timeout and repeated after a
+pause."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class Peers:
         return self._next_id
 
     def done(self, send_id: int, now_ms: int, *, pause: bool) -> InFlight | None:
-        """Removes the request `send_id`, which was answered or failed, and returns it; None if it was abandoned, so
-        that its answer is ignored."""
+        """Removes and returns the request `send_id`, which was answered or failed. Returns None if it was given up
+        before; then its answer is ignored."""
         flight = self._flights.pop(send_id, None)
         if flight is None:
             return None
@@ -58,7 +59,7 @@ class Peers:
             self.done(send_id, now_ms, pause=True)
 
     def forget(self) -> None:
-        """Abandons all requests in flight, because a new state ignores answers to requests of the previous state."""
+        """Gives up all requests in flight, because a new state ignores answers to requests of the previous state."""
         self._flights.clear()
         self._busy.clear()
         self._not_before.clear()

@@ -1,6 +1,5 @@
-"""A leader's record of the replicas that fetch from it, which decides the high watermark and whether a majority is
-alive.
-"""
+"""A leader's record of the replicas that fetch from it. It decides the high watermark and whether a majority is
+alive."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def caught_up_at(
 
     `earlier_end` is the end of the leader's log at the follower's previous fetch, at `earlier_ms`; -1 if there was
     none. A follower that reaches `earlier_end` now was caught up at `earlier_ms`. So a follower that fetches steadily
-    counts as caught up under load.
+    counts as caught up, even while the leader's log grows fast.
     """
     if offset >= leader_end:
         return now_ms
@@ -52,10 +51,10 @@ class Replica:
 
 
 class Replicas:
-    """Replicas by node id and directory: a replica with a voter's id and another directory does not count as that
-    voter.
+    """Replicas, keyed by node id and directory. A replica with a voter's id but another directory does not count as
+    that voter.
 
-    A voter that has not fetched yet counts as heard from when the epoch began.
+    A voter that has not fetched yet counts as heard from at the start of the epoch.
     """
 
     __slots__ = ("_latest", "me", "since_ms", "table")
@@ -124,8 +123,8 @@ class Replicas:
                     del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
-        """Returns the latest time since which a majority, the leader included, has fetched; None if the leader alone is
-        a majority."""
+        """Returns the time since which each member of a majority, leader included, has fetched at least once; None if
+        the leader alone is a majority."""
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         return others[needed - 1] if needed > 0 else None
@@ -143,8 +142,7 @@ def majority_offset(end_offsets: Iterable[int], majority: int) -> int:
 
 
 def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
-    """Returns True if the high watermark may advance to `offset`, which must be past the first record of the leader's
-    epoch.
+    """Returns True if the high watermark may advance to `offset`: past the first record of the leader's own epoch.
 
     Records of an earlier epoch can be lost even if a majority has them, because a log with a later epoch can win an
     election.

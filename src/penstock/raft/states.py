@@ -7,7 +7,7 @@
     candidate     leader        a majority voted for it                prospective it lost, or the timeout has passed
     follower      prospective   the leader has been silent for the fetch timeout
     leader        resigned      it lost contact with the majority, was removed, or is stopping
-    resigned      prospective   the election timeout has passed        unattached  the same, but it cannot stand
+    resigned      prospective   the election timeout has passed        unattached  timeout, but it may not be elected
 
 A replica that is not among the voters is an observer: it is only ever Unattached or Follower (or Resigned, when it led
 and was removed). A higher epoch leads from any state to Unattached, or to Follower where the leader is known.
@@ -63,7 +63,7 @@ class Election:
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows the epoch and may have voted in it; waits for a leader."""
+    """Knows the epoch, may have voted in it, and waits for a leader."""
 
     epoch: int
     deadline_ms: int
@@ -134,7 +134,7 @@ class Parked:
 
 @dataclass(slots=True)
 class VoterChangeAnswer:
-    """The request for a change of voters whose answer waits until the change is committed."""
+    """A request to change the voters that is answered when the change is committed."""
 
     ticket: int
     offset: int
@@ -157,7 +157,7 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch and has resigned: does not vote in it, and notifies the voters to elect another leader."""
+    """Led this epoch and has resigned. Does not vote in this epoch, and asks the voters to elect another leader."""
 
     epoch: int
     deadline_ms: int

@@ -1,6 +1,6 @@
-"""Voters: replicas by id and directory, sets of them, and the sets that the log has contained so far.
+"""Voters: replicas (node id and directory), sets of voters, and all sets that the log contains.
 
-A set takes effect when it is appended, committed or not; truncating the log restores the set before it.
+A set takes effect when it is appended, committed or not; truncating the log restores the previous set.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from penstock.protocol.uuid import ZERO_UUID
 
 
 class ReplicaKey(NamedTuple):
-    """A node id and a directory id. With another directory the node is another replica, which has voted for no
-    candidate yet.
-    """
+    """A node id and a directory id. A node with a new directory is a new replica, which has not voted yet."""
 
     node_id: int
     directory_id: bytes = ZERO_UUID
@@ -99,7 +97,8 @@ class VoterHistory:
 
     @property
     def latest_offset(self) -> int:
-        """Returns the offset of the record with the latest set of voters; -1 if that set is not from a record."""
+        """Returns the offset of the record with the latest set of voters; -1 if the set comes from the properties or a
+        snapshot."""
         return self._changes[-1][0]
 
     def record(self, offset: int, voters: VoterSet) -> None:
@@ -107,7 +106,7 @@ class VoterHistory:
         self._changes.append((offset, voters))
 
     def before(self, end_offset: int) -> VoterSet:
-        """Returns the set of voters in effect for a snapshot of the records below `end_offset`."""
+        """Returns the set of voters to write into a snapshot of the records below `end_offset`."""
         return next((voters for offset, voters in reversed(self._changes) if offset < end_offset), self._changes[0][1])
 
     def since(self, high_watermark: int) -> list[VoterSet]:
@@ -120,8 +119,8 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """Drops the sets of voters that a snapshot of the records below `end_offset` replaces, except for the last of
-        them."""
+        """Drops the sets of voters that a snapshot of the records below `end_offset` covers. The last of these sets
+        stays."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

@@ -207,7 +207,7 @@ def _voter_in(message: Any) -> Voter:
 
 
 def only_partition(topics: Sequence[Any]) -> Any:
-    """Returns the only partition of the request, whichever names the message uses for topics and partitions."""
+    """Returns the only partition of the request. Messages use different field names for topics and partitions."""
     if len(topics) == 1 and len(topics[0].partitions) == 1:
         topic, partition = topics[0], topics[0].partitions[0]
         names = [getattr(topic, name, "") for name in ("topic_name", "name", "topic")]

@@ -4,9 +4,10 @@
         └────────────┴────────────┴─────────────┴──────► FAILED
         └────────────┴────────────┴────────────────────► CANCELLED
 
-A future log in the target directory gets the batches of the current log until it has caught up. Then the controller is
-told the new directory, and the future log becomes the current log. A swap that has begun ends as DONE or FAILED: it
-can't be cancelled. The broker copies, renames and reports; this module has no file and no clock.
+A future log in the target directory gets the batches of the current log until it has caught up. Then the broker
+reports the new directory to the controller, and the future log becomes the current log. A swap that has begun ends
+as DONE or FAILED: it
+can't be cancelled. The broker copies, renames and reports; this module uses no file and no clock.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
 
 
 class Action(Enum):
-    """What the broker does after a request to move a replica."""
+    """The broker's next action after a request to move a replica."""
 
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
@@ -103,7 +104,7 @@ class Decision:
 def decide(
     target: str | None, target_offline: bool, replica: Replica | None, future_name_bytes: int, *, exists: bool = True
 ) -> Decision:
-    """Returns the answer to a request to move a replica, with Kafka's error codes in Kafka's order.
+    """Decides on a request to move a replica. Returns the action or Kafka's error code; the checks have Kafka's order.
 
     `target` is None if no directory of this node has the path; `replica` is None if this node has no replica. `exists`
     is False if the metadata has no such partition: it may be created on this node later.
@@ -130,9 +131,9 @@ def decide(
 
 
 def tail_bytes(log_bytes: int) -> int:
-    """Returns how many bytes a future log may still lack when it counts as caught up with a log of this size.
+    """Returns how many bytes a future log may still lack when it counts as caught up with a log of `log_bytes` bytes.
 
-    These bytes are copied during the swap, in one step. They are so few that the step is short, also for a small log.
+    These bytes are copied during the swap, in one step. They are few, so that the step is short.
     """
     return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 
@@ -162,8 +163,8 @@ class Bounds:
 def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Step:
     """Returns the next change that brings the future log closer to the current log; NOTHING if their bounds are equal.
 
-    `cut_at` is the lowest offset to which the current log was truncated since the future log followed it: records of
-    the future log from there on may differ, even if the current log has grown again.
+    `cut_at` is the lowest offset to which the current log was truncated since the copy began. From this offset on,
+    records of the future log may differ, even if the current log has grown again.
     """
     cut = current.end if cut_at is None else min(cut_at, current.end)
     if future.end > max(cut, future.start):
@@ -199,7 +200,7 @@ class CopyRate:
             samples.popleft()
 
     def per_second(self, now_s: float) -> float:
-        """Returns the bytes per second copied recently; 0.0 before anything was copied."""
+        """Returns the bytes per second copied recently; 0.0 before the first copy."""
         if not self._samples:
             return 0.0
         began, before = self._samples[0]

@@ -1,6 +1,5 @@
-"""The follower's side of a fetch session (KIP-227): the partitions that the leader knows, and those that the next
-request has to name.
-"""
+"""The follower's side of a fetch session (KIP-227): which partitions the leader's session has, and which partitions the
+next request must contain."""
 
 from __future__ import annotations
 
@@ -37,21 +36,21 @@ class ReplicaSession:
 
     @property
     def begins(self) -> bool:
-        """Returns True if the next request starts a session and names all partitions."""
+        """Returns True if the next request starts a session and contains all partitions."""
         return self.epoch == FIRST_EPOCH
 
     # Partitions.
 
     def mention(self, key: Key) -> None:
-        """Makes the next request name a partition whose position has changed."""
+        """Makes the next request contain a partition whose fetch position has changed."""
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """Cancels the removal of a partition that is followed again, before a request has removed it."""
+        """Cancels the removal of a partition that this broker follows again before a request has removed it."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
-        """Removes a partition from the session. If the leader knows the partition, the next request removes it there
+        """Removes a partition from the session. If the leader has it in its session, the next request removes it there
         too."""
         self.changed.pop(key, None)
         if key in self._known:
@@ -61,7 +60,7 @@ class ReplicaSession:
     # Requests and answers.
 
     def due(self, everything: Iterable[Key]) -> list[Key]:
-        """Returns the partitions that the next request names: `everything` if that request starts a session."""
+        """Returns the partitions that the next request must contain: `everything` if that request starts a session."""
         if self.begins:
             self.changed = dict.fromkeys(everything)
             self._forgotten.clear()
@@ -69,11 +68,11 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """Records that the next request names this partition, which adds the partition to the leader's session."""
+        """Records that the next request contains this partition, which adds it to the leader's session."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:
-        """Prepares the next request. Returns the partitions that the request removes from the session."""
+        """Prepares the next request. Returns the partitions that this request removes from the session."""
         self.changed = {}
         topics: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in self._forgotten:
@@ -90,11 +89,12 @@ class ReplicaSession:
             self.epoch = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
 
     def begin(self) -> None:
-        """Starts a new session. The next request names the old id, so that the leader closes the old session."""
+        """Starts a new session. The next request contains the old session id, so that the leader closes the old
+        session."""
         self.epoch = FIRST_EPOCH
 
     def failed(self, code: ErrorCode) -> bool:
-        """Starts a new session after an error. Returns True if the error means that the leader does not have the old
+        """Starts a new session after an error. Returns True if the error says that the leader no longer has the old
         session."""
         self.begin()
         if code not in _LOST:

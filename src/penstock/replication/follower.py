@@ -1,10 +1,10 @@
-"""Decides how a follower reacts to its leader's answers: takes offsets and epochs, returns a step that the caller
-carries out.
+"""Decides how a follower reacts to its leader's answers. It takes offsets and epochs and returns a step, which the
+caller carries out.
 
-Logs diverge where a leader wrote records that no follower fetched before the next election, or after an unclean
+Two logs diverge if a leader wrote records that no follower fetched before the next election, or after an unclean
 election. The leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's
-log (KIP-101). A follower that lacks this epoch truncates its log to the end of its largest epoch below this one and
-asks again (KIP-279), until both logs agree.
+log (KIP-101). A follower without this epoch truncates its log to the end of its own largest smaller epoch and asks
+again (KIP-279), until both logs agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """The follower's reaction to a leader's answer in which its partition has no error."""
+    """The follower's reaction to an answer without an error for its partition."""
 
     APPEND = "append"
     TRUNCATE = "truncate"
@@ -40,7 +40,8 @@ def answer(asked: int, log_end: int, diverging_epoch: int, diverging_end: int) -
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Truncate the log to `offset`. `done` is False if the next fetch decides whether more has to be truncated."""
+    """Tells the follower to truncate its log to `offset`. `done` is False if the next fetch may require another
+    truncation."""
 
     offset: int
     done: bool
@@ -49,10 +50,10 @@ class Truncate:
 def truncation(
     leader_epoch: int, leader_end: int, own_epoch: int, own_epoch_end: int, log_end: int, high_watermark: int
 ) -> Truncate:
-    """Returns how to truncate the log if `leader_epoch` ends at `leader_end` in the leader's log.
+    """Returns how to truncate the follower's log if, in the leader's log, `leader_epoch` ends at `leader_end`.
 
-    `own_epoch` is this log's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end`. Both are -1 if this
-    log has no such epoch.
+    `own_epoch` is the follower's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end`. Both are -1 if the
+    follower's log has no such epoch.
     """
     if leader_end == UNDEFINED:
         return Truncate(min(high_watermark, log_end), True)  # no shared epoch: keep only the committed records
@@ -76,7 +77,7 @@ class Reset:
 
 
 def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
-    """Returns how to continue when this log's end is not in the leader's log."""
+    """Decides how the follower continues if the leader's log does not contain the end offset of the follower's log."""
     if leader_end < log_end:
         return Reset(ResetKind.TRUNCATE, leader_end)
     if leader_start > log_end:

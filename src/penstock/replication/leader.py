@@ -1,8 +1,8 @@
-"""A partition leader's state of its followers: their progress, the in-sync set, and the pending change of it.
+"""A partition leader's view of its followers: their progress, the in-sync set, and a pending change of this set.
 
-The committed in-sync set is the one that the controller committed last. While a change is pending, the next leader may
-be elected from the committed set or from the new one. The leader therefore uses their union: no replica that may be
-elected may lack an acknowledged record. One change is pending at a time.
+The committed in-sync set is the set that the controller committed last. While a change is pending, the next leader may
+be elected from the committed set or from the new one. The leader therefore uses the union of both sets: no replica that
+may be elected may lack an acknowledged record. One change is pending at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WAIT_FOR_IMAGE = frozenset(
 
 
 class Verdict(Enum):
-    """What the leader does after the controller refused a change of the ISR."""
+    """The leader's next action after the controller has refused a change of the ISR."""
 
     DROPPED = "dropped"
     WAIT = "wait"
@@ -87,9 +87,8 @@ class Progress:
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
 
     def lag_ms(self, leader_end: int, now_ms: int) -> int:
-        """Returns how long the follower has not been caught up; at most the time since it became a follower of this
-        leader.
-        """
+        """Returns the milliseconds since the follower was last caught up; at most the time since this leader began to
+        lead."""
         return 0 if self.log_end == leader_end else max(0, now_ms - max(self.caught_up_ms, self.since_ms))
 
 
@@ -104,12 +103,12 @@ class Proposal:
     expands: bool
 
     def counts_when_granted(self, partition_epoch: int) -> bool:
-        """Returns True if the new set takes effect with the controller's answer; False if the leader has to wait for
-        the image.
+        """Returns True if the new set takes effect with the controller's answer; False if the leader must wait for the
+        image.
 
-        A smaller set takes effect only with the image. The controller's answer may arrive before a change of
-        min.insync.replicas by which the controller has already chosen eligible leaders. With the old value this leader
-        would then commit records alone.
+        A smaller set takes effect only with the image. The controller's answer may overtake a change of
+        min.insync.replicas. The controller has already used the new value to choose eligible leaders, while this
+        leader, with the old value, would commit records alone.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 
@@ -162,7 +161,7 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """Takes over a metadata image of the same leader epoch, unless an answer of the controller already had a later
+        """Adopts a metadata image of the same leader epoch, unless an answer of the controller already had a later
         partition epoch."""
         if image.partition_epoch < self.partition_epoch:
             return
@@ -201,7 +200,7 @@ class Leading:
 
     @staticmethod
     def is_eligible(follower: Progress, brokers: Brokers) -> bool:
-        """Returns True if the broker is unfenced and its registered epoch is the one it fetches with (KIP-903)."""
+        """Returns True if the broker is unfenced and fetches with its registered broker epoch (KIP-903)."""
         broker = brokers.get(follower.broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
@@ -210,8 +209,8 @@ class Leading:
     def may_join(self, follower: Progress, high_watermark: int, brokers: Brokers) -> bool:
         """Returns True if the follower may join the in-sync set.
 
-        The follower must have reached the high watermark and the start of this leader epoch, because a new leader's
-        high watermark may be below the records that its predecessor acknowledged.
+        The follower must have reached the high watermark and the start of this leader epoch. The second condition is
+        needed because a new leader's high watermark may be below records that its predecessor acknowledged.
         """
         return (
             self.proposal is None
@@ -251,7 +250,7 @@ class Leading:
     # Answers of the controller.
 
     def accepted(self, isr: Iterable[int], leader_epoch: int, partition_epoch: int) -> bool:
-        """Takes over the ISR that the controller's answer grants. Returns False if the answer is outdated."""
+        """Adopts the ISR that the controller's answer grants. Returns False if the answer is outdated."""
         if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         self._settle(tuple(isr), partition_epoch)
@@ -265,9 +264,8 @@ Brokers = Mapping[int, BrokerImage]
 
 
 class Figures(NamedTuple):
-    """The replication state of one partition, as its leader sees it. Each scrape of metrics creates one for every
-    partition.
-    """
+    """The replication state of one partition, as its leader sees it. Each metrics scrape creates one object per
+    partition."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Chooses the replica that a consumer should read from: one in the consumer's own rack (KIP-392)."""
+"""Chooses the replica that a consumer should read from: a replica in the consumer's own rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ if TYPE_CHECKING:
 
 
 def preferred_replica(leading: Leading, brokers: Brokers, rack: str, offset: int) -> int:
-    """Returns the follower with the longest log of all in-sync followers in the consumer's rack; NO_REPLICA if the
-    consumer should read from the leader.
+    """Returns the in-sync follower with the longest log in the consumer's rack; NO_REPLICA if the consumer should read
+    from the leader.
 
-    The consumer should read from the leader if the leader is in that rack itself, or if no living follower there has
-    the offset.
+    It should read from the leader if the leader is in that rack itself, or if no live follower there has the offset.
     """
     if _rack_of(brokers, leading.node_id) == rack:
         return NO_REPLICA

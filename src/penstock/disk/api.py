@@ -23,12 +23,12 @@ FILE_MODE = 0o600
 
 
 def private(path: str, flags: int) -> int:
-    """Opens a file that only its owner can read: an opener for `open(..., opener=private)`."""
+    """Opens a file so that only its owner can read it: an opener for `open(..., opener=private)`."""
     return os.open(path, flags, FILE_MODE)
 
 
 class DiskError(OSError):
-    """Raised if the disk is full, failing or gone. The caller must write no more to the directory on it."""
+    """Raised if the disk is full, failing or gone. The caller must not write to that directory any more."""
 
 
 #: Errors for lack of descriptors or memory: not a fault of the disk.
@@ -55,17 +55,17 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, *buffers: AnyBuffer) -> None:
-        """Appends all buffers, or raises DiskError and leaves the file as it was."""
+        """Appends all buffers, or raises DiskError and leaves the file unchanged."""
 
     async def append_later(self, *buffers: AnyBuffer) -> None:
-        """Appends as `append` does, without blocking the event loop. The caller makes no other change to the file until
-        it returns."""
+        """Appends as `append` does, without blocking the event loop. Until it returns, the caller must not change the
+        file."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Reads up to `size` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, size: int, offset: int) -> Buffer | None:
-        """Reads like `pread` if that needs no disk access; else returns None."""
+        """Returns the bytes as `pread` does if they are in the page cache; otherwise returns None."""
 
     async def read(self, size: int, offset: int) -> bytes:
         """Reads as `pread` does, without blocking the event loop."""
@@ -90,7 +90,7 @@ class Disk(Protocol):
     shared: bool
 
     def open(self, path: str, *, size: int | None = None) -> File:
-        """Returns a handle of the file; the first write creates the file. A known `size` saves a stat call."""
+        """Returns a handle of the file. The first write creates a missing file. A known `size` saves a stat call."""
 
     def create(self, path: str) -> File:
         """Creates an empty file and returns a handle."""
@@ -108,7 +108,7 @@ class Disk(Protocol):
         """Creates a directory and its parents; no error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Renames `old` to `new`; a file named `new` is replaced. The owner of handles of `old` must close them."""
+        """Renames `old` to `new`; a file named `new` is replaced. The caller must close its handles of `old`."""
 
     def remove(self, path: str) -> None:
         """Removes a file; no error if it does not exist."""
@@ -126,8 +126,8 @@ class Disk(Protocol):
     def sync_file(self, path: str) -> None: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replaces a file atomically: after a crash there is the old or the new file; with sync=False, perhaps an empty
-        file or none."""
+        """Replaces a file atomically: after a crash, the file has the old or the new contents. With sync=False, it may
+        also be empty or missing."""
 
     def write_new(self, path: str, data: bytes) -> None:
         """Writes a new file, not atomically: a crash may leave only a part of it."""
@@ -149,8 +149,10 @@ class Disk(Protocol):
         """Runs the blocking `function` in a thread, and returns its result."""
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        """Runs `python -m module` in another process with `request` on its stdin, and returns its stdout. Only a disk
-        whose files other processes can open (`shared`) can do this."""
+        """Runs `python -m module` in another process with `request` on its stdin, and returns its stdout.
+
+        Only a disk whose files other processes can open (`shared`) supports this.
+        """
 
     def close(self) -> None: ...
 

@@ -1,6 +1,6 @@
-"""Locks a directory: by a POSIX lock on its `.lock` file, as a JVM does, and by an entry in a set of this process.
+"""Locks a directory: with a POSIX lock on its `.lock` file, as a JVM does, and with an entry in a set of this process.
 
-The set is needed because a POSIX lock does not keep out a second holder in the same process.
+The set is needed because a POSIX lock does not exclude a second lock by the same process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A disk in memory, for brokers that keep nothing and for tests; it can crash the way real disks do.
+"""A disk in memory, for brokers without persistent data and for tests. It can crash like a real disk.
 
 With `crashable=True`, `crash(random)` returns the disk as a machine finds it after a power loss: see `volume`.
 Creating, renaming or removing a whole directory is durable at once.
-`on_write` is called before every operation that changes something and may raise: a full disk, or a crash at that point.
+
+`on_write` is called before every operation that changes the disk. It may raise, to simulate a full disk or a crash.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class MemoryDisk:
         self.on_write: WriteHook | None = None
 
     def crash(self, random: Random) -> MemoryDisk:
-        """Returns the disk that the machine finds after a power loss at this moment; this disk stays as it is."""
+        """Returns the disk as the machine would find it after a power loss at this moment. This disk itself does not
+        change."""
         check(self.volume.crashable, "only a disk made with crashable=True can crash")
         survivor = self.volume.copied()
         survivor.lose_power(random)

@@ -266,7 +266,7 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 class RealDisk:
-    """The file system. `max_open_files` bounds descriptors; `max_threads` bounds blocking calls under way."""
+    """The file system. `max_open_files` limits open descriptors; `max_threads` limits simultaneous blocking calls."""
 
     shared = True
 

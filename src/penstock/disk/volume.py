@@ -1,9 +1,10 @@
-"""A volume in memory: a tree of files, and what a loss of power leaves of it.
+"""A volume in memory: a tree of files, and the simulation of a power cut.
 
-Every write goes to the page cache, which survives the end of a process but not a power cut. On a crashable volume each
-file keeps a list of its changes since its last fsync, and each directory a list of the changes of its entries since its
+Every write goes to the page cache, which survives the end of a process but not a power cut. On a crashable volume, each
+file has a list of its changes since its last fsync, and each directory a list of the changes of its entries since its
 last sync. A power cut undoes the newest changes of each list, a random number for every file and directory. Then it
-tears the last change that is left: at any byte, with zeros behind it, or with whole sectors missing in the middle.
+tears the last remaining change: at any byte, with zeros behind it, or with whole sectors missing in the middle.
+
 `MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
 """
 
@@ -37,7 +38,7 @@ class _Change(NamedTuple):
 
 
 class Severity(Enum):
-    """How many of the unsynced changes a power cut undoes: all, some or none."""
+    """The share of unsynced changes that a power cut undoes: all, some or none."""
 
     NOTHING = "nothing"
     EVERYTHING = "all unsynced changes"
@@ -93,7 +94,7 @@ class Inode:
                 self.pending = [change for change in pending if change.sequence > sequence]
 
     def lose(self, random: Random, severity: Severity) -> int:
-        """Undoes the changes of this file that a power cut takes. Returns their number."""
+        """Undoes the changes of this file that a power cut destroys. Returns their number."""
         pending = self.pending
         match severity:
             case Severity.NOTHING:
@@ -157,7 +158,7 @@ class Directory:
             self.entries[name] = target
 
     def lose(self, random: Random, severity: Severity) -> int:
-        """Undoes the changes of this directory that a power cut takes. Returns their number."""
+        """Undoes the changes of this directory that a power cut destroys. Returns their number."""
         pending = self.pending
         kept = {Severity.NOTHING: len(pending), Severity.EVERYTHING: 0}.get(severity)
         if kept is None:

@@ -78,7 +78,7 @@ def advance(image: MetadataImage, *, offset: int, epoch: int, kraft_version: int
 
 
 class _Delta:
-    """Working copies of the image's maps that the records change."""
+    """Private copies of the maps of an image, made when a record first changes them."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -106,8 +106,8 @@ class _Delta:
         return found
 
     def intern(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Returns one shared tuple for equal lists of replicas or directories, because many
-        partitions have the same."""
+        """Returns one shared tuple for equal lists of replicas or directories. It saves memory, because many partitions
+        have equal lists."""
         value = tuple(values)
         return self._interned.setdefault(value, value)
 

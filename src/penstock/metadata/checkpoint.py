@@ -59,7 +59,7 @@ def write_checkpoint(
     kraft_version: int = 0,
     voters: Sequence[Voter] = (),
 ) -> Iterator[bytes]:
-    """Yields the batches of a snapshot file one by one, so that the event loop can do other work in between."""
+    """Yields the batches of a snapshot file one by one, so that the event loop can do other work between them."""
     from penstock.protocol.persisted.raft.snapshot_footer_record import SnapshotFooterRecord
     from penstock.protocol.persisted.raft.snapshot_header_record import SnapshotHeaderRecord
 

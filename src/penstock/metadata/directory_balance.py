@@ -1,6 +1,7 @@
-"""Plans moves of replicas between the log directories of one node: to even out bytes, or to empty a directory. Pure.
+"""Plans moves of replicas between the log directories of one node: to even out bytes, or to empty a directory. Pure
+code.
 
-A plan moves each replica at most once, and only into directories that work, are not cordoned and have room for it.
+A plan moves each replica at most once. Target directories work, are not cordoned and have enough free space.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def balance(
 
 
 def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartition]]]) -> DirectoryMove | None:
-    """Returns the best move out of the fullest directory from which a replica can move; None if no move evens out the
+    """Returns the best move out of the fullest directory that has a movable replica; None if no move evens out the
     directories."""
     held = room.held
     even = EVEN_WITHIN * sum(held.values()) / max(len(held), 1)
@@ -83,8 +84,8 @@ def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartit
 
 
 def _closest(listed: list[tuple[int, TopicPartition]], gap: int, room: float) -> int | None:
-    """Returns the index of the replica whose size is closest to half of `gap`, the difference of two directories; None
-    if no replica narrows it."""
+    """Returns the index of the replica whose size is closest to half of `gap`. `gap` is the difference in bytes between
+    two directories. Returns None if no replica reduces the difference."""
     largest = bisect_left(listed, int(min(gap - 1, room)) + 1, key=lambda each: each[0]) - 1
     if largest < 0:
         return None
@@ -99,9 +100,10 @@ def evacuate(
     replicas: Mapping[TopicPartition, PlacedReplica],
     reserve: int = 0,
 ) -> list[DirectoryMove]:
-    """Returns the moves of all replicas out of a directory, each into the directory with the fewest bytes by then.
+    """Returns the moves of all replicas out of a directory. Each replica moves to the directory that then has the
+    fewest bytes.
 
-    Raises PlanError if the directory can't be read, or if the others have no room.
+    Raises PlanError if the directory can't be read, or if the other directories have too little free space.
     """
     if any(each.path == path and each.offline for each in directories):
         raise PlanError(
@@ -135,7 +137,7 @@ def evacuate(
 
 
 class _Room:
-    """The bytes of replicas in each directory, and the bytes that it can still take. Planned moves change both."""
+    """The bytes of replicas in each directory, and its remaining free bytes. Planned moves change both numbers."""
 
     def __init__(
         self,
@@ -155,8 +157,8 @@ class _Room:
         return self._usable[path]
 
     def take(self, move: DirectoryMove) -> None:
-        """Adds a planned move. The source directory gets no room for later moves of the plan, because the space of its
-        old log is freed late."""
+        """Adds a planned move. Does not count the freed bytes of the source directory, because the old log is deleted
+        late."""
         self.held[move.target] += move.size
         self._usable[move.target] -= move.size
         if move.source in self.held:

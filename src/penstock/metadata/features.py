@@ -80,9 +80,7 @@ DEPENDENCIES: Mapping[tuple[str, int], tuple[str, int]] = {
 
 
 def metadata_version_level(name: str) -> int | None:
-    """Returns the level of a name such as "4.3-IV0", or of the last name of a release such as "4.3"; None
-    if unknown.
-    """
+    """Returns the level of a name such as "4.3-IV0"; for a release such as "4.3", its last level; None if unknown."""
     if name in METADATA_VERSIONS:
         return METADATA_VERSIONS[name]
     levels = [level for full, level in METADATA_VERSIONS.items() if full.partition("-")[0] == name]

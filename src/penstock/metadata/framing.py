@@ -1,7 +1,7 @@
 """Metadata records as bytes: frame version, record type and record version as varints, then the body.
 
 Record classes are imported when the first record of their type appears. The record version follows the cluster's
-metadata.version, so that an older release can read a log made for it.
+metadata.version, so that an older release can read the log of a cluster at its metadata.version.
 """
 
 from __future__ import annotations

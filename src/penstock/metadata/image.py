@@ -73,13 +73,11 @@ class BrokerImage:
 
     @property
     def usable(self) -> bool:
-        """Returns True if the broker may lead and may get new leaderships."""
+        """Returns True if the broker may keep its leaderships and get new ones."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: bytes) -> bool:
-        """Returns True if the broker can serve a replica in this directory. Also True for the id of a directory that is
-        not assigned yet.
-        """
+        """Returns True if the broker can serve a replica in this directory, or if the directory is not assigned yet."""
         if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
             return True
         if directory == LOST_DIRECTORY:
@@ -130,9 +128,8 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """A broker that was fenced without a controlled shutdown: the time of the record, and the number of changed
-    partitions.
-    """
+    """A broker that was fenced without a controlled shutdown: the time of its record, and how many partitions
+    changed."""
 
     broker_id: int
     broker_epoch: int
@@ -142,7 +139,7 @@ class Fencing:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanges:
-    """Differences from the image of `base_version`, so that a listener need not compare every topic."""
+    """The differences from the image `base_version`. With them, a listener need not compare every topic."""
 
     base_version: int = -1
     topics: frozenset[str] = frozenset()
@@ -167,8 +164,8 @@ class ImageChanges:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The cluster's whole metadata. `offset` and `epoch` are those of the last applied record; `version` is a cache key
-    in this process."""
+    """The whole metadata of the cluster. `offset` and `epoch` belong to the last applied record; `version` is a cache
+    key in this process."""
 
     offset: int = -1
     epoch: int = 0
@@ -218,8 +215,8 @@ class TopicChanges:
 
 
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
-    """Compares two images. Returns the topics created, deleted or changed. A name that was deleted and created again
-    counts as deleted and as created."""
+    """Compares two images. Returns the topics that were created, deleted or changed. A topic that was deleted and
+    created again under one name is in both lists."""
     if old.topics is new.topics:
         return TopicChanges()
     if new.changes.base_version == old.version:

@@ -1,9 +1,9 @@
-"""Plans moves of replicas: to drain a broker, to fill a new one, to balance a cluster. Pure; the first replica of a
-partition is its preferred leader.
+"""Plans moves of replicas: to drain a broker, to fill a new broker, to balance a cluster. Pure code; the first replica
+of a partition is its preferred leader.
 
 Goals, in this order: a partition keeps its number of replicas, in as many racks as possible; as little data moves as
 possible; the numbers of replicas per broker differ by at most one; leaderships are as even as the replicas allow.
-Leaders are balanced last, at no cost: that takes only another order of the same replicas.
+Leaders are balanced last, without copying data: another order of the same replicas is enough.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ class Move:
 
     @property
     def copies(self) -> bool:
-        """Returns True if data has to be copied: another order of the same replicas needs no copy."""
+        """Returns True if data has to be copied. A new order of the same replicas needs no copy."""
         return bool(self.adding)
 
 
 def drain(
     placement: Placement, racks: Racks, leaving: Collection[int], sizes: Mapping[TopicPartition, int]
 ) -> list[Move]:
-    """Returns the moves of all replicas off the brokers in `leaving`, each to the best of the other brokers. Only
-    partitions with a replica on these brokers change, and only their leaderships are evened out.
+    """Returns the moves of all replicas off the brokers in `leaving`, each to the most suitable other broker.
+
+    Only partitions with a replica on these brokers change, and only their leaderships are evened out.
     """
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)
@@ -79,7 +80,7 @@ def rebalance(
 
 @dataclass(slots=True)
 class _Board:
-    """An assignment of replicas to brokers while it is planned, with counts of replicas and leaderships."""
+    """A planned assignment of replicas to brokers, with the counts of replicas and leaderships per broker."""
 
     before: Placement
     racks: Racks
@@ -143,7 +144,7 @@ class _Board:
                         self.replace(partition, broker, home)
 
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
-        """Returns the cheapest move of a replica from the fullest broker possible to the emptiest one possible."""
+        """Returns the cheapest move of a replica from the fullest possible broker to the emptiest possible one."""
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))
         for taker in sorted(takers, key=lambda broker: (count[broker], broker)):
@@ -168,11 +169,11 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Passes leaderships from a broker to another that has at least two leaderships fewer, if necessary through a
-        chain of other brokers.
+        """Moves leaderships to brokers with at least two leaderships fewer, if necessary through a chain of other
+        brokers.
 
         When no such chain is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
-        names the partitions whose leader may change; None is all partitions.
+        names the partitions whose leader may change; None means all partitions.
         """
         leads: dict[int, set[TopicPartition]] = {broker: set() for broker in self.held}
         for partition, replicas in self.replicas.items():

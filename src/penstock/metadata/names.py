@@ -1,4 +1,4 @@
-"""Topic names: legality, collisions, internal topics, and new topic ids."""
+"""Topic names: which are legal, which collide, which are internal; and new topic ids."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def may_collide(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """Returns the name as metrics write it, with underscores for dots; names with the same key cannot coexist."""
+    """Returns the name with underscores instead of dots, as metrics show it. Two topics with the same key cannot
+    coexist."""
     return name.replace(".", "_")
 
 
 def random_uuid(random: Random) -> bytes:
-    """Returns a version 4 UUID whose text does not start with a dash, which command lines would take for an option."""
+    """Returns a version 4 UUID. Its text does not begin with a dash, which a command line would read as an option."""
     while True:
         value = bytearray(random.randbytes(16))
         value[6] = value[6] & 0x0F | 0x40

@@ -59,9 +59,8 @@ class Item(NamedTuple):
 
 
 class CharSet:
-    """A set of characters: those in any of the items or, with `negated`, those in none of them. The ASCII part is
-    computed once.
-    """
+    """A set of characters: all that an item contains or, with `negated`, all that no item contains. The ASCII part is
+    computed once."""
 
     __slots__ = ("_categories", "_highs", "_ignore_case", "_lows", "_negated", "ascii")
 
@@ -177,9 +176,7 @@ EMPTY = Sequence(())
 
 
 def _sequence(parts: list[Node]) -> Node:
-    """Returns the parts as one node, without parts that match only the empty text, because these could be repeated
-    without bound.
-    """
+    """Returns the parts as one node. Drops parts that match only the empty text: their repetition would never end."""
     parts = [part for part in parts if part != EMPTY]
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 

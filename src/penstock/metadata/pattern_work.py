@@ -1,4 +1,4 @@
-"""Limits the work of patterns: parsing, building and matching all spend steps of one `Work`."""
+"""Limits the work of patterns: parsing, building and matching all take steps from one budget, `Work`."""
 
 from __future__ import annotations
 

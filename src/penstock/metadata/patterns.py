@@ -61,7 +61,7 @@ class _Automaton:
         return len(self.labels) - 1
 
     def build(self, node: Node, after: int) -> int:
-        """Returns the state that matches the node and then continues at `after`."""
+        """Adds states that match the node and then continue at state `after`. Returns the first of these states."""
         self.work.spend(STEPS_PER_NODE)
         match node:
             case Chars(chars):
@@ -161,9 +161,8 @@ class Pattern:
         return self._set(self._closure(reached, work)) if reached else None
 
     def _closure(self, states: set[int], work: Work, *, at_begin: bool = False, at_end: bool = False) -> frozenset[int]:
-        """Returns the states reachable without reading a character. States whose condition may hold later stay in the
-        set.
-        """
+        """Returns the states that can be reached without reading a character. Keeps states whose condition may hold
+        later."""
         labels, targets = self._automaton.labels, self._automaton.targets
         seen = set(states)
         waiting = list(states)

@@ -1,8 +1,9 @@
 """Places replicas of new partitions: in stripes over racks, and over the brokers of a rack.
 
-The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly. The others follow in the
-next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only if there are
-too few others, and never the first replica. The caller's random numbers decide where the stripes start.
+The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly. The other replicas
+follow in the next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only
+if there are too few unfenced ones, and never the first replica. The caller's random numbers decide where the stripes
+start.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _rotated(values: list[int], start: int) -> list[int]:
 
 
 def place(brokers: Iterable[BrokerImage], partitions: int, replication_factor: int, random: Random) -> list[list[int]]:
-    """Returns the replicas of each partition, the preferred leader first."""
+    """Returns the list of replicas of each partition. The preferred leader is first in each list."""
     racks = _racks(brokers, random)
     registered = sum(len(rack.unfenced) + len(rack.fenced) for rack in racks)
     _check_possible(racks, registered, replication_factor)

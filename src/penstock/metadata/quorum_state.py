@@ -1,4 +1,5 @@
-"""The `quorum-state` file: a voter's state that must survive restarts. The format is Kafka's JSON, data version 1."""
+"""The `quorum-state` file: the state of a voter that must survive restarts. The format is Kafka's JSON, data version
+1."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ __all__ = ["Voter", "voter_messages"]
 
 
 def voter_messages(kraft_version: int, voters: Sequence[Voter]) -> list[Any]:
-    """Returns the control records that contain the set of voters; none if the voters are static, because then every
-    node's properties define them.
-    """
+    """Returns the control records with the set of voters. Returns none for static voters, which the properties
+    define."""
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     if not kraft_version:

@@ -1,6 +1,6 @@
 """Definitions of configs: names, types, defaults and limits for topics, brokers, groups and client metrics.
 
 Every property is one `ConfigKey` row in a table. Validation, defaults, descriptions and synonyms are all derived from
-these rows, so that they cannot disagree. Values are stored as Kafka's strings and parsed where they are used. Pure.
-Called by the controller to validate, by handlers to describe, and by logs and brokers to read values.
+these rows, so that they cannot disagree. Values are stored as Kafka's strings and parsed where they are used. The
+package is pure. Called by the controller to validate, by handlers to describe, and by logs and brokers to read values.
 """

@@ -34,7 +34,7 @@ from penstock.metadata.configs.definition import (
 
 
 class UpdateMode(Enum):
-    """How a broker property may change on a running broker: not at all, per broker, or cluster-wide."""
+    """Tells how a broker property can change while the broker runs: not at all, per broker, or cluster-wide."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -167,7 +167,7 @@ _OF_ANY_LISTENER = frozenset({"max.connections", "max.connection.creation.rate",
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Returns the names that are looked up in turn for the value of this property, its own name included."""
+    """Returns the names under which a value for this property is searched, in this order; its own name is included."""
     for names in _SAME_THING:
         if name in names and (name != "log.flush.scheduler.interval.ms"):
             return names

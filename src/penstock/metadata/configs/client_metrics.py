@@ -1,4 +1,4 @@
-"""Client metrics subscriptions (KIP-714): the clients that push metrics, the metrics, and the interval."""
+"""Client metrics subscriptions (KIP-714): which clients push which metrics, and at which interval."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigKey] = table(
 
 
 class ClientMetricsRequestError(ConfigError):
-    """Raised for a bad subscription. It is refused with INVALID_REQUEST, as in Kafka; other bad configs get
+    """Raised for an invalid subscription. As in Kafka, its error code is INVALID_REQUEST; other invalid configs get
     INVALID_CONFIG."""
 
 
@@ -87,10 +87,11 @@ def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) ->
 
 
 def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
-    """Parses match patterns. Returns the pattern of each client parameter; the last one if a parameter is given twice.
+    """Parses match patterns. Returns the pattern of each client parameter; the last pattern if a parameter is given
+    twice.
 
-    Patterns have RE2's syntax and are matched in linear time, because any user may send them. All patterns that are
-    parsed together share the steps of `work`.
+    Any user may send patterns. So they have RE2's syntax and are matched in linear time, and all patterns that are
+    parsed together share the step budget `work`.
     """
     parsed: dict[str, Pattern] = {}
     for pattern in patterns:

@@ -94,7 +94,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """Accepts a list of items from `values`, or of any items if `values` is empty. With `allow_empty`, the list may be
+    """Accepts a list of items from `values`; any items if `values` is empty. With `allow_empty`, the list may be
     empty."""
 
     values: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class NonEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Accepts text that matches a regular expression; `why` explains the form to the user."""
+    """Accepts text that matches a regular expression; `why` describes the expected form in the error message."""
 
     pattern: str
     why: str
@@ -133,9 +133,8 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """A config. `default` is Kafka's string form, or None if there is none. `supported` is False if Penstock ignores
-    the value.
-    """
+    """The definition of a config. `default` is Kafka's string form; None if there is no default. `supported` is False
+    if Penstock ignores the value."""
 
     name: str
     type: ConfigType
@@ -151,8 +150,8 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
-        """Parses the text of a config's value. Returns the typed value, or raises ConfigError. Accepts exactly what
-        Kafka accepts."""
+        """Parses the text of a config's value, and returns the typed value. Raises ConfigError for the same texts as
+        Kafka."""
         value = parse_value(self.name, self.type, text)
         if isinstance(value, tuple):
             value = tuple(dict.fromkeys(value))  # duplicates are dropped
@@ -165,7 +164,7 @@ class ConfigKey:
 
 
 def table(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """Returns a dict of the config keys by name, in name order, as Kafka lists them."""
+    """Returns the config keys as a dict by name. The order is alphabetical, as in Kafka's lists."""
     return {key.name: key for key in sorted(keys, key=lambda key: key.name)}
 
 

@@ -34,7 +34,7 @@ class Described:
 
 def describe_topic(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
     """Returns the rows of DescribeConfigs for a topic. Topics without overrides share one list, so that describing ten
-    thousand of them is fast."""
+    thousand topics is fast."""
     inherited = _inherited_topic_configs(settings)
     if not overrides:
         return inherited
@@ -65,9 +65,8 @@ def _inherited_topic_configs(settings: Settings) -> list[Described]:
 
 
 def describe_broker(settings: Settings) -> list[Described]:
-    """Returns a row for every property of this broker: the known ones, and unknown ones from its file or the dynamic
-    configs.
-    """
+    """Returns a row for every property of this broker: known properties, and unknown ones from its file or dynamic
+    configs."""
     if "broker" not in settings.derived:
         names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}
         names.update(settings.static, settings.dynamic_own(), settings.dynamic_defaults())
@@ -77,7 +76,7 @@ def describe_broker(settings: Settings) -> list[Described]:
 
 
 def describe_cluster_defaults(settings: Settings) -> list[Described]:
-    """Returns the rows of the cluster-wide dynamic configs only."""
+    """Returns rows for the cluster-wide dynamic configs only."""
     return [
         _broker_config(
             name,
@@ -135,7 +134,7 @@ def _described(key: ConfigKey, value: str | None, synonyms: list[Synonym], *, re
 
 
 def _canonical(key: ConfigKey, text: str | None) -> str | None:
-    """Returns a config's value in the form in which Kafka returns it: `5` for ` 5 `, `a,b` for `a , b`."""
+    """Returns a config's value in the form that Kafka returns: `5` for ` 5 `, `a,b` for `a , b`."""
     if text is None or text == key.default:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Rules of dynamic configuration: which settings of a running broker may change, per broker or cluster-wide."""
+"""Rules for dynamic configs: which settings of a running broker can change, per broker or cluster-wide."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _needs_prefix(name: str) -> bool:
 
 
 def _protects(name: str) -> bool:
-    """True for TLS and SASL settings of one listener, which Penstock reads at its start. Kafka changes them at once."""
+    """True for a TLS or SASL setting of one listener. Penstock reads these at its start; Kafka applies changes at
+    once."""
     key = broker_key(name)
     base = name if key is None else key.name
     return name.startswith("listener.name.") and base.startswith(("ssl.", "sasl.", "connections.max.reauth"))

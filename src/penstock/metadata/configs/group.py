@@ -1,8 +1,8 @@
-"""Group configs: settings by which one consumer, share or streams group can differ from the broker's properties.
+"""Group configs: settings of one consumer, share or streams group that override the broker's properties.
 
 Most of them inherit their default from a broker property, and two other broker properties limit them, for example
-`group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms`. The limits are checked when a group
-is altered. When a broker's limits change later, values outside them are replaced by the nearest limit.
+`group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms`. The limits are checked when a
+group's configs are altered. If a broker's limits change later, a value outside is replaced by the nearest limit.
 """
 
 from __future__ import annotations
@@ -202,14 +202,14 @@ def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
 
 
 def group_default(name: str, settings: Settings) -> ConfigValue:
-    """Returns the value of a group config for a group that does not set it."""
+    """Returns the value that a group config has in a group without its own value."""
     inherited = GROUP_INHERITANCE.get(name, Inheritance()).default
     return GROUP_CONFIGS[name].default_value() if inherited is None else settings.get(inherited)
 
 
 def effective_group_configs(image: MetadataImage, group: str, settings: Settings) -> dict[str, ConfigValue]:
     """Returns the group configs in effect: the group's own values, limited to the broker's minimum and maximum, and
-    inherited values for the rest."""
+    inherited values for all other configs."""
     own = image.config(32, group)
     return {
         name: _within_limits(name, key.parse(own[name]), settings) if name in own else group_default(name, settings)

@@ -1,4 +1,4 @@
-"""Judges each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
+"""Classifies each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
 
 A property is refused if a node would not start with it, and ignored if the node would start but not use it.
 """
@@ -30,7 +30,7 @@ class Judgement(NamedTuple):
 
 
 def judge(static: Mapping[str, str]) -> list[Judgement]:
-    """Returns a judgement for each property of the file, sorted by name."""
+    """Returns the class (honoured, ignored or refused) of each property of the file, sorted by name."""
     return [_judge(name, static[name]) for name in sorted(static)]
 
 

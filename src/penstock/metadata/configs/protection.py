@@ -1,6 +1,7 @@
 """Properties that protect a node (TLS, SASL, ACLs): which of them Penstock enforces, and which it does not support yet.
 
-A node that ignored such a property would be open to everybody against its owner's intent, so it refuses to start.
+A node that ignored a protection property would be open to everybody, against its owner's intent. So the node refuses to
+start.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def protection_refusal(name: str, value: str) -> str | None:
 
 
 def check_protection(static: Mapping[str, str]) -> None:
-    """Raises ConfigError for the first property that demands a protection which the node does not have."""
+    """Raises ConfigError for the first property that demands a protection which Penstock does not support."""
     for name in sorted(static):
         refusal = protection_refusal(name, static[name])
         if refusal is None and name in AUTHORIZER_CONFIGS and not static.get(AUTHORIZER, "").strip():

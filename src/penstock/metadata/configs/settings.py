@@ -1,8 +1,8 @@
-"""`Settings`: a broker's values, resolved from its properties file and the dynamic configs in the metadata log.
+"""`Settings`: a broker's values, from its properties file and the dynamic configs in the metadata log.
 
-A value is looked up in the broker's dynamic configs, then in the cluster-wide ones, then in the file, then in the table
-of defaults. The same lookup gives the values that topics and groups inherit, and the synonyms of DescribeConfigs. One
-object lives as long as the broker; `apply_dynamic` changes it in place.
+A value is searched in the broker's dynamic configs, then in the cluster-wide ones, then in the file, then in the table
+of defaults. The same search gives the values that topics and groups inherit, and the synonyms of DescribeConfigs. A
+broker has one object for its whole run; `apply_dynamic` changes it in place.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Settings:
     # --- typed values ---------------------------------------------------------------------------------
 
     def get(self, name: _Str) -> ConfigValue:
-        """Returns the parsed value of a property that is in effect; None if it is not set and has no default."""
+        """Returns the parsed value in effect; None if the property is not set and has no default."""
         if name not in self._resolved:
             key = broker_key(name)
             check(key is not None, f"There is no broker property '{name}'.")
@@ -158,7 +158,8 @@ class Settings:
         return self._log_defaults
 
     def log_config(self, image: MetadataImage, topic: _Str) -> LogConfig:
-        """Returns a topic's log config: its own configs override inherited values. Topics without configs share one."""
+        """Returns a topic's log config: the topic's own configs override inherited values. Topics without configs share
+        one object."""
         return self.log_defaults().overlaid(image.topic_config(topic))
 
     def topic_defaults(self) -> dict[_Str, _Str]:
@@ -177,8 +178,9 @@ class Settings:
     # --- where values come from -----------------------------------------------------------------------
 
     def raw(self, name: _Str) -> _Str | None:
-        """Returns the string in effect for this name, without a lookup of its synonyms. Only for a listener's setting
-        (`listener.name.…`) that is not set, returns the general setting.
+        """Returns the string in effect for exactly this name; its synonyms are not searched.
+
+        One exception: for a listener's setting (`listener.name.…`) that is not set, returns the general setting.
         """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):
@@ -221,10 +223,10 @@ class Settings:
         return self.apply_dynamic(image.broker_config(None), image.broker_config(self.node_id))
 
     def apply_dynamic(self, cluster: Mapping[_Str, _Str], own: Mapping[_Str, _Str]) -> frozenset[_Str]:
-        """Takes over the dynamic configs and returns the names of the properties whose value changed.
+        """Adopts the dynamic configs. Returns the names of the properties whose value changed.
 
-        Ignores values that a controller of another version accepted and this broker cannot use: a bad value in the
-        metadata log must not stop a broker from starting.
+        Ignores values that this broker cannot use: a controller of another version may have accepted them, and a bad
+        value in the metadata log must not stop a broker from starting.
         """
         before = {name: self.raw(name) for name in {*self._cluster, *self._own, *cluster, *own}}
         given = self._cluster, self._own
@@ -254,7 +256,7 @@ def parse_host_counts(name: str, text: str) -> dict[str, int]:
 
 
 def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
-    """Raises ConfigError for the first value that its broker property does not accept. Accepts unknown names."""
+    """Raises ConfigError for the first value that is invalid for its broker property. Accepts unknown names."""
     for name, text in names_and_values:
         key = broker_key(name)
         if key is not None:
@@ -266,7 +268,8 @@ def check_broker_settings(names_and_values: Iterable[tuple[str, str]]) -> None:
 
 
 def check_lockout(per_ip: str | None, overrides: str | None) -> None:
-    """Raises ConfigError, as Kafka does, if the connection limits would let no address open a connection."""
+    """Raises ConfigError if the connection limits would let no address open a connection. Kafka refuses such limits
+    too."""
     if per_ip is not None and per_ip.strip() == "0" and not (overrides or "").strip():
         raise ConfigError(
             "max.connections.per.ip=0 refuses every connection: set max.connections.per.ip.overrides for some "

@@ -370,8 +370,8 @@ class LogConfig:
 
     @staticmethod
     def from_map(values: Mapping[str, str]) -> LogConfig:
-        """Returns a LogConfig with the defaults and these overrides. A bad value raises ConfigError; an unknown name is
-        ignored."""
+        """Returns a LogConfig with the defaults and these overrides. Raises ConfigError for a bad value; ignores
+        unknown names."""
         return _DEFAULTS.overlaid(values)
 
     def overlaid(self, values: Mapping[str, str]) -> LogConfig:

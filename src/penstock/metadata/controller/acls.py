@@ -26,7 +26,7 @@ _OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs; None and ANY match everything. MATCH selects the ACLs that apply to the named resource."""
+    """Selects ACLs; None and ANY match all values. MATCH selects the ACLs that apply to the named resource."""
 
     resource_type: int
     resource_name: str | None
@@ -118,7 +118,7 @@ def described(acls: Iterable[AclImage]) -> list[describe.DescribeAclsResource]:
 def create_acls(
     image: MetadataImage, request: create.CreateAclsRequest, random: Random
 ) -> Decision[create.CreateAclsResponse]:
-    """Creates the valid ACLs, each once; an ACL that exists already is a success and leaves no record."""
+    """Creates each valid ACL once. For an ACL that already exists, answers success and writes no record."""
     existing = set(image.acls.values())
     records: list[Any] = []
     results: list[create.AclCreationResult] = []
@@ -176,7 +176,7 @@ def _valid(asked: create.AclCreation) -> AclImage:
 
 
 def delete_acls(image: MetadataImage, request: delete.DeleteAclsRequest) -> Decision[delete.DeleteAclsResponse]:
-    """Deletes the ACLs that each filter selects; an ACL that two filters select is in both results."""
+    """Deletes the ACLs that each filter selects. An ACL that two filters select appears in both results."""
     by_name: dict[str, dict[bytes, AclImage]] = {}
     for acl_id, acl in image.acls.items():
         by_name.setdefault(acl.resource_name, {})[acl_id] = acl

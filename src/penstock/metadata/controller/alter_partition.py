@@ -1,8 +1,8 @@
-"""Decisions on AlterPartition (KIP-497), in which leaders report ISRs, and AssignReplicasToDirs (KIP-858), in which
+"""Decisions on two requests: with AlterPartition (KIP-497) leaders report ISRs; with AssignReplicasToDirs (KIP-858)
 brokers report the directories of replicas.
 
-A leader's request is granted only if the leader still leads in the epoch that it names, its partition epoch is current,
-and each replica that it adds is alive in the incarnation that caught up (KIP-903).
+A leader's request is granted only if three conditions hold: it still leads in the epoch that it names; its partition
+epoch is current; and each replica that it adds is alive, in the incarnation that caught up (KIP-903).
 """
 
 from __future__ import annotations
@@ -124,12 +124,11 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 
 
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
-    """Returns a record that increments the partition's epoch and changes nothing else, for a request with a replica
-    that is not eligible.
+    """Returns a record that only increments the partition epoch, after a request that named an ineligible replica.
 
-    The refused request may be a retry of a leader that got no answer to its first attempt. The first attempt names the
-    same epoch and may arrive when the replica is eligible again, after the leader has stopped counting the replica.
-    (Kafka does not increment the epoch, and would grant the first attempt then.)
+    The refused request may be a retry of a leader that got no answer to its first attempt. The first attempt has the
+    same epoch, and may arrive when the replica is eligible again and the leader no longer counts it. With the new
+    epoch, the controller refuses the first attempt. (Kafka does not increment the epoch, and would grant it.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 
@@ -158,7 +157,8 @@ def _changed(topic: TopicImage, index: int, change: Any) -> isr_change.AlterPart
 def assign_replicas(
     image: MetadataImage, request: directories.AssignReplicasToDirsRequest, rules: Rules = DEFAULT_RULES
 ) -> Decision[directories.AssignReplicasToDirsResponse]:
-    """Records the directories of a broker's replicas. If a directory has failed since, its replicas leave the ISR."""
+    """Records the directories of a broker's replicas. If a directory has failed meanwhile, its replicas leave the
+    ISR."""
     broker = registered_broker(image, request.broker_id, request.broker_epoch)
     records: list[Any] = []
     lost: list[tuple[bytes, int]] = []

@@ -1,4 +1,4 @@
-"""Assigns the replicas of new partitions, unless the request names them, and their first ISR."""
+"""Assigns the replicas of new partitions, unless the request names them, and chooses the first ISR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refuse_assignment(message: str) -> KafkaError:
 
 
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Raises KafkaError if a requested list of replicas is impossible, or differs in length from the lists of other
+    """Raises KafkaError if a requested list of replicas is impossible, or its length differs from that of other
     partitions."""
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")
@@ -62,5 +62,5 @@ def has_directories(image: MetadataImage) -> bool:
 
 def default_directory(broker: BrokerImage) -> bytes:
     """Returns the directory for a new replica if the broker has only one. A broker with several directories chooses one
-    itself and reports it later."""
+    and reports it later."""
     return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY

@@ -62,7 +62,7 @@ class HeartbeatReply:
 
 
 def registered_broker(image: MetadataImage, broker_id: int, epoch: int) -> BrokerImage:
-    """Returns the broker if it is registered with this epoch; raises STALE_BROKER_EPOCH otherwise."""
+    """Returns the broker if it is registered with this epoch. Raises KafkaError (STALE_BROKER_EPOCH) otherwise."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:
         raise KafkaError(
@@ -75,7 +75,8 @@ def registered_broker(image: MetadataImage, broker_id: int, epoch: int) -> Broke
 
 
 def fence_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[int]:
-    """Fences the broker and removes it from every ISR and leadership. The reply is the number of changed partitions."""
+    """Fences the broker, and removes it from every ISR and leadership. The reply is the number of changed
+    partitions."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Decision([], 0)
@@ -120,9 +121,8 @@ def begin_controlled_shutdown(image: MetadataImage, broker_id: int, rules: Rules
 
 
 def unregister_broker(image: MetadataImage, broker_id: int, rules: Rules = DEFAULT_RULES) -> Decision[None]:
-    """Removes the registration, even of a running broker: then the broker's next heartbeat is refused, and it registers
-    again.
-    """
+    """Removes a broker's registration. If the broker is running, its next heartbeat is refused and it registers
+    again."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(
@@ -172,10 +172,10 @@ def after_unclean_shutdown(
 
 
 def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes]) -> list[Any]:
-    """Returns the records that remove the broker from every ISR after a clean shutdown. The broker stays eligible,
-    except for replicas in missing directories.
+    """Returns the records that remove the broker from every ISR after a clean shutdown.
 
-    A replica in a missing directory is created again elsewhere: if it stayed eligible, it could be elected while empty.
+    The broker stays an eligible leader, except for replicas in missing directories. Such a replica is created again
+    elsewhere: if it stayed eligible, it could be elected while it is empty.
     """
     there = {*directories, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY}
     lost = partitions_where(
@@ -268,7 +268,8 @@ def leads_any(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _cordoned(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest) -> list[Any]:
-    """Returns the record that stores a changed set of cordoned directories, which take no new replicas (KIP-1066)."""
+    """Returns the record that stores a changed set of cordoned directories. Cordoned directories get no new replicas
+    (KIP-1066)."""
     cordoned = request.cordoned_log_dirs
     level = image.features.get(METADATA_VERSION, CORDONED_SINCE)
     if level < CORDONED_SINCE or cordoned is None or set(cordoned) == set(broker.cordoned_log_dirs):

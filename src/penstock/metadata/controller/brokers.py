@@ -77,8 +77,8 @@ def register_broker(
 ) -> Decision[int]:
     """Registers the broker, fenced until it reports that it is ready. The reply is its epoch: the offset of its record.
 
-    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one, unless
-    `is_live` is True: then the other incarnation is refused, because the registered one may still be running.
+    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one. But if
+    `is_live` is True, the new incarnation is refused, because the registered one may still be running.
     """
     known = image.brokers.get(registration.broker_id)
     same = known is not None and known.incarnation_id == registration.incarnation_id
@@ -117,14 +117,16 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the epoch of the registered incarnation if this request would end that incarnation uncleanly and does not
-    name its epoch; None otherwise.
+    """Returns the epoch of the registered incarnation if this request would end that incarnation uncleanly without
+    naming its epoch; None otherwise.
 
     A request may arrive late: after its process ended, a later incarnation may have registered, joined ISRs with
     records in its page cache, and been killed. The late request would remove that incarnation from the eligible
-    leaders. A request that names the epoch was sent by a process that ran after the epoch was assigned. The incarnation
-    with that epoch had ended before that process started, because a directory has one process at a time. A late request
-    names an earlier epoch or none, over whichever connection and at whichever controller it arrives.
+    leaders.
+
+    A request that names the epoch was sent by a process that ran after the epoch was assigned. The incarnation with
+    that epoch had ended before that process started, because a directory has one process at a time. A late request
+    names an earlier epoch or none, on any connection and at any controller.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:
@@ -216,9 +218,8 @@ def register_controller(
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[tuple[int, int]]:
-    """Allocates the next block of ids. The reply is (first id, count). An id is allocated only once, even if its block
-    is lost.
-    """
+    """Allocates the next block of producer ids. The reply is (first id, count). No id is allocated twice, even if its
+    block is lost."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

@@ -1,7 +1,7 @@
 """Decides AlterConfigs and IncrementalAlterConfigs requests.
 
-Either all changes of a resource are made or none; a refused resource does not affect the others. A broker's settings
-are checked by the rules of dynamic configuration, those of topics, groups and client metrics subscriptions by their
+Either all changes of a resource are made or none; a refused resource does not affect the others. Settings of a broker
+must follow the rules for dynamic configs. Configs of topics, groups and client metrics subscriptions must follow their
 tables.
 """
 
@@ -52,8 +52,8 @@ class _Resource(Protocol):
 
 
 def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
-    """Returns a dict from the position of each malformed resource to its error. A resource is malformed if it is given
-    twice, has a key twice, or has a null value to set."""
+    """Returns the error of each malformed resource; the key is its position in the request. A resource is malformed if
+    it is given twice, has a key twice, or sets a null value."""
     counts = Counter((each.resource_type, each.resource_name) for each in resources)
     outcomes: Outcomes = {}
     for index, resource in enumerate(resources):
@@ -78,9 +78,8 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """Returns the error for a change of this broker's cordoned.log.dirs that names other directories; None if there is
-    no error. Only the broker itself knows its directories.
-    """
+    """Returns the error if the request sets this broker's cordoned.log.dirs to directories that it does not have; None
+    if there is no error. Only the broker itself knows its directories."""
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
     for config in resource.configs:
@@ -98,9 +97,8 @@ def incremental_alter_configs(
     settings: Settings,
     settled: Mapping[int, KafkaError | None],
 ) -> Decision[incremental.IncrementalAlterConfigsResponse]:
-    """Decides on the request. `settled` has the outcomes of resources that are not metadata (loggers) or already
-    refused.
-    """
+    """Decides an IncrementalAlterConfigs request. `settled` has the outcomes of resources that are already refused or
+    are not metadata (loggers)."""
     outcomes: Outcomes = dict(settled)
     records: list[ConfigRecord | ClearElrRecord] = []
     work = Work()
@@ -171,7 +169,7 @@ def _alter(
     settings: Settings,
     work: Work,
 ) -> list[ConfigRecord | ClearElrRecord]:
-    """Validates the resource's new configs, and returns records for the configs that change."""
+    """Validates the new configs of a resource. Returns records for the configs that change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         _validate(image, kind, name, wanted, settings, work)
@@ -195,7 +193,7 @@ def _alter(
 
 
 def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[ConfigRecord | ClearElrRecord]) -> bool:
-    """Returns True if min.insync.replicas changes, because the eligible leaders were computed with the old value."""
+    """Returns True if min.insync.replicas changes: the eligible leaders, computed with the old value, must be reset."""
     return (
         kind in (ResourceType.TOPIC, ResourceType.BROKER)
         and image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
@@ -236,8 +234,10 @@ def _validate(
 
 
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
-    """Raises KafkaError unless `name` is the id of a registered broker or of this node. Any node may get the request,
-    because the active controller decides on it."""
+    """Raises KafkaError unless `name` is the id of a registered broker or of this node.
+
+    The request may arrive at any node, because the active controller decides on it.
+    """
     try:
         number = int(name)
     except ValueError:
@@ -247,8 +247,8 @@ def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
-    """Raises KafkaError if the change leaves min.insync.replicas without a single cluster-wide value, which eligible
-    leader replicas need."""
+    """Raises KafkaError if, after the change, min.insync.replicas would not have one value for the whole cluster.
+    Eligible leader replicas need one value."""
     config = "min.insync.replicas"
     if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return

@@ -1,5 +1,6 @@
-"""Elects leaders on request (ElectLeaders) and periodically: the preferred replica, or any live replica if the
-partition has no leader.
+"""Elects leaders, on request (ElectLeaders) and periodically.
+
+Elects the preferred replica. In an unclean election, elects any live replica of a partition without a leader.
 """
 
 from __future__ import annotations
@@ -105,9 +106,8 @@ def _elect(
 
 
 def balance_leaders(image: MetadataImage, rules: Rules, limit: int = MAX_ELECTIONS) -> Decision[bool]:
-    """Returns leadership to preferred replicas that are able to lead. The reply is True if more partitions may need an
-    election.
-    """
+    """Makes preferred replicas the leaders again if they can lead. The reply is True if more partitions may need an
+    election."""
     return _some(image, rules, Election.PREFERRED, lambda one: one.leader != one.replicas[0], limit)
 
 

@@ -1,4 +1,4 @@
-"""Decides UpdateFeatures requests: either makes all updates, or makes none and returns the first error."""
+"""Decides UpdateFeatures requests: makes all updates, or none and returns the first error."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _check_supported(update: FeatureUpdateKey, supported: tuple[int, int] | None
 
 
 def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:
-    """Raises KafkaError if a downgrade of metadata.version crosses a level that changed the format of records, because
-    Penstock does not rewrite the log for an older release."""
+    """Raises KafkaError if a downgrade of metadata.version crosses a level that changed the format of records. Penstock
+    does not rewrite the log for an older release."""
     wanted = update.max_version_level
     if not any(wanted < level <= current for level in METADATA_CHANGED_AT):
         return

@@ -30,7 +30,7 @@ class Heartbeats:
         self.sessions: dict[int, Session] = {}
 
     def begin(self, image: MetadataImage, now_ms: int) -> None:
-        """Starts a full session for every broker: a new controller does not know their last heartbeats."""
+        """Starts a full session for every broker, because a new controller does not know their last heartbeats."""
         self.sessions = {broker_id: Session(one.epoch, now_ms) for broker_id, one in sorted(image.brokers.items())}
 
     def registered(self, broker_id: int, epoch: int, now_ms: int) -> None:
@@ -44,8 +44,7 @@ class Heartbeats:
         self.sessions.pop(broker_id, None)
 
     def session(self, broker_id: int, epoch: int, now_ms: int) -> Session:
-        """Returns the session of the broker that is registered with this epoch; creates the session
-        if it is missing."""
+        """Returns the session of the broker that is registered with this epoch; creates a missing session."""
         found = self.sessions.get(broker_id)
         if found is None or found.epoch != epoch:
             found = self.sessions[broker_id] = Session(epoch, now_ms)
@@ -66,9 +65,9 @@ class Heartbeats:
     def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
         """Returns True if a process with this registration may still be running.
 
-        A registration from which this controller never got a request does not count. So after a restart of the whole
-        cluster each broker can register with another incarnation at once, and need not wait for its previous session to
-        end.
+        A registration does not count as live if this controller never got a request from it. So after a restart of the
+        whole cluster, each broker's new incarnation can register at once and need not wait for the end of the old
+        session.
         """
         broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
         if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:
@@ -76,7 +75,7 @@ class Heartbeats:
         return session.heard and session.connected and not self._is_over(session, now_ms)
 
     def stale(self, image: MetadataImage, now_ms: int) -> list[int]:
-        """Returns the unfenced brokers whose session has ended, the longest silent first."""
+        """Returns the unfenced brokers whose session has ended. The broker with the oldest heartbeat comes first."""
         silent = [
             (session.last_contact_ms, broker_id)
             for broker_id, session in self._of_unfenced(image, now_ms)
@@ -103,11 +102,10 @@ class Heartbeats:
         return min(offsets, default=None)
 
     def extend_sessions(self, lost_ms: int, now_ms: int) -> None:
-        """Extends all sessions by the length of a pause of the controller, during which it could not receive
-        heartbeats.
+        """Extends all sessions by the length of a pause in which the controller could not receive heartbeats.
 
-        The time of a last contact never moves into the future, so a heartbeat right after the pause does not extend the
-        session twice.
+        The time of a broker's last contact never moves into the future, so a heartbeat right after the pause does not
+        extend the session twice.
         """
         for session in self.sessions.values():
             session.last_contact_ms = min(session.last_contact_ms + lost_ms, now_ms)

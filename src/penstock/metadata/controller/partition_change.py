@@ -33,7 +33,7 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The broker's defaults for topics that have no topic config and for which no dynamic broker config is set."""
+    """The broker's defaults, for topics without their own config and without a dynamic broker config."""
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
@@ -74,7 +74,7 @@ DEFAULT_RULES = Rules()
 
 @dataclass(slots=True)
 class Change:
-    """A requested change of one partition. `None` leaves a part unchanged."""
+    """A requested change of one partition. A field that is None leaves that part unchanged."""
 
     image: MetadataImage
     topic: TopicImage
@@ -105,8 +105,8 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica that takes the place of a last known leader that lost its directory; None while the
-        controller still waits for that leader.
+        """Returns the replica that replaces a last known leader that lost its directory; None while the controller
+        still waits for that leader.
 
         The broker itself reports the loss: it assigns its replica to another directory, and its registration lacks the
         old directory.
@@ -175,7 +175,7 @@ def _build(change: Change) -> PartitionChangeRecord | None:
 
 
 def complete_reassignment(target: _Target) -> None:
-    """Ends the reassignment if all replicas that stay are in sync: drops the replicas to be removed."""
+    """Ends the reassignment once all replicas that stay are in sync: drops the replicas that are to be removed."""
     if not target.removing and not target.adding:
         return
     staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]
@@ -190,10 +190,10 @@ def complete_reassignment(target: _Target) -> None:
 
 
 def eligible_leaders(change: Change, target: _Target) -> list[int]:
-    """Returns the replicas that left the ISR while it was below min.insync.replicas. They lack no acknowledged record,
-    because none was acknowledged since.
+    """Returns the replicas that left the ISR while it was below min.insync.replicas, in the order in which they left.
 
-    They are in the order in which they left. A replica that a reassignment removed no longer counts.
+    They lack no acknowledged record, because no record was acknowledged since. A replica that a reassignment removed
+    does not count.
     """
     if len(target.isr) >= change.rules.min_isr(change.image, change.topic):
         return []
@@ -248,7 +248,8 @@ def has_everything(target: _Target, broker_id: int) -> bool:
 
 
 def may_elect_last_known(target: _Target, last_known: Sequence[int]) -> bool:
-    """Returns True if no replica is in sync or eligible, because then the last known leader has the most records."""
+    """Returns True if the last known leader may be elected: no other replica is in sync or eligible, so it has the most
+    records."""
     return not target.isr and not target.elr and len(last_known) == 1 and last_known[0] in target.replicas
 
 

@@ -52,9 +52,8 @@ class MatchType(IntEnum):
 def alter_client_quotas(
     image: MetadataImage, request: alter.AlterClientQuotasRequest
 ) -> Decision[alter.AlterClientQuotasResponse]:
-    """Returns one result for each entity. If an entity is given twice, its first entry counts and the second gets an
-    error.
-    """
+    """Changes the quotas of each entity, with one result per entity. If an entity is given twice, its second entry gets
+    an error."""
     records: list[ClientQuotaRecord] = []
     outcomes: dict[QuotaEntity, KafkaError | None] = {}
     for entry in request.entries:
@@ -105,8 +104,8 @@ def _record(entity: QuotaEntity, key: str, value: float, *, remove: bool) -> Cli
 
 
 def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
-    """Returns the names of the quotas that an entity of this kind can have. Raises KafkaError for entities that cannot
-    exist."""
+    """Returns the quota names that an entity of this kind can have. Raises KafkaError for an impossible kind of
+    entity."""
     if not entity:
         raise _invalid("The quota has no entity: name a user, client-id or ip.")
     for kind, name in entity:
@@ -125,7 +124,7 @@ def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
 
 
 def address_of(host: str) -> str | None:
-    """Returns the address for a quota of this host. Names other than localhost are not resolved."""
+    """Returns the IP address for a quota of this host; None if `host` is neither an address nor `localhost`."""
     if host == "localhost":
         return "127.0.0.1"
     try:

@@ -1,5 +1,5 @@
-"""Decides AlterUserScramCredentials requests: the changes of a request are committed together, with a result for each
-user."""
+"""Decides AlterUserScramCredentials requests. All changes of a request are committed together; each user gets a
+result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Change = ScramCredentialDeletion | ScramCredentialUpsertion
 def alter_scram_credentials(
     image: MetadataImage, request: AlterUserScramCredentialsRequest
 ) -> Decision[AlterUserScramCredentialsResponse]:
-    """Refuses a user whose change is invalid or that is named twice; changes all other users."""
+    """Changes the credentials of each user. Refuses a user whose change is invalid or who is named twice."""
     if len(request.deletions) + len(request.upsertions) > MAX_RECORDS_PER_REQUEST:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many credentials in one request: alter fewer at a time.")
     changes: dict[str, Any] = {}

@@ -38,9 +38,7 @@ from penstock.protocol.vocabulary import METADATA_TOPIC, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """Defaults for values that a request leaves at -1, and the function that describes a topic's configs
-    for the reply.
-    """
+    """Defaults for fields that a request sets to -1, and the function that describes a topic's configs in the reply."""
 
     num_partitions: int
     replication_factor: int
@@ -123,7 +121,7 @@ def _create_topic(
 
 
 def check_new_name(image: MetadataImage, name: str) -> None:
-    """Raises KafkaError if a topic name is not legal, exists already, or equals an existing name once dots become
+    """Raises KafkaError if a topic name is not legal, exists already, or differs from an existing name only in dots and
     underscores."""
     problem = name_problem(name)
     if problem is not None:
@@ -200,9 +198,8 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 
 
 def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
-    """Deletes topics by name or by id. A topic that the request contains twice, even once by name and once by id, is
-    refused and not deleted.
-    """
+    """Deletes topics by name or by id. Refuses a topic that the request contains twice, also once by name and once by
+    id."""
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []

@@ -1,6 +1,7 @@
 """Members of share groups: a member accepts, releases or rejects each record, or keeps it without an answer.
 
-Each step is added to the history."""
+Each step is added to the history.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +106,8 @@ class ShareMember:
         consumer.acknowledge(delivered, kind)
 
     def _settle(self, consumer: ShareConsumer) -> None:
-        """Records the answers to acknowledgements in the history. If the answer is an error, the outcome
-        stays unknown."""
+        """Records the answers to acknowledgements in the history. If the answer is an error, the outcome stays
+        unknown."""
         outcomes, consumer.outcomes = consumer.outcomes, []
         for partition, sent, error in outcomes:
             for offset in sent:
@@ -139,7 +140,8 @@ async def start_at_earliest(client: AsyncClient, group: str) -> None:
 async def drain_shares(session: Session, client: AsyncClient, history: History) -> None:
     """Reads the remaining records of every share group after all faults have ended.
 
-    Each record that is not yet accepted, rejected or archived must be delivered."""
+    Each record that is not yet accepted, rejected or archived must be delivered.
+    """
     groups = dict.fromkeys(each.group for each in history.share_deliveries)
     topics = dict.fromkeys(each.partition[0] for each in history.share_deliveries)
     for group in groups:

@@ -41,8 +41,8 @@ def commit_may_have_expired(plan: Plan, history: History, commit: OffsetCommit, 
 
 
 def expired_below(plan: Plan, view: FinalView) -> dict[TopicPartition, int]:
-    """Returns the final start offset of each partition with retention. Retention may have deleted the records
-    below it."""
+    """Returns the final start offset of each partition with retention. Retention may have deleted the records below
+    it."""
     retained = {topic.name for topic in plan.topics if topic.retained}
     return {partition: start for partition, start in view.log_start.items() if partition[0] in retained}
 

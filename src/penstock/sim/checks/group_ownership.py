@@ -39,8 +39,8 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """The time of the answer that assigned a partition to its present owner, and the coordinator that sent
-    the answer."""
+    """The time of the answer that assigned a partition to its present owner, and the coordinator that sent the
+    answer."""
 
     began: float
     ended: float

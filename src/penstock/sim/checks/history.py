@@ -231,8 +231,8 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A power loss on a machine: all records from an offset on are lost, and no acknowledgement promised to
-    keep them."""
+    """A power loss on a machine: all records from an offset on are lost, and no acknowledgement promised to keep
+    them."""
 
     time: float
     partition: TopicPartition

@@ -199,7 +199,8 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 def _essence(entry: ProducerEntry, start: int) -> tuple[object, ...]:
     """Returns those fields of a producer's state that can be computed from a log that begins at `start`.
 
-    An open transaction that began before `start` is shown as beginning at `start`."""
+    An open transaction that began before `start` is shown as beginning at `start`.
+    """
     opened = entry.txn_first_offset
     return (
         entry.producer_epoch,
@@ -235,7 +236,8 @@ def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
 def _clipped(aborted: tuple[int, int] | None, start: int) -> tuple[int, int] | None:
     """Returns the producer id and the first offset of an aborted transaction.
 
-    The offset is at least `start`, because the rebuilt log begins there."""
+    The offset is at least `start`, because the rebuilt log begins there.
+    """
     return None if aborted is None else (aborted[0], max(aborted[1], start))
 
 

@@ -113,8 +113,7 @@ class ReplicaContents:
         compacted: AbstractSet[str] = frozenset(),
     ) -> None:
         """`lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
-        promises
-        fsync. `compacted` has the topics that may be compacted at some time."""
+        promises fsync. `compacted` has the topics that may be compacted at some time."""
         self._compacted = compacted
         self._machines = machines
         self._now = now
@@ -299,7 +298,8 @@ class ReplicaContents:
     def _in_sync(self, machine: Machine, key: Key, partition: Partition) -> None:
         """Checks that every running replica in the ISR has all batches below the leader's high watermark.
 
-        Called when the leader has advanced its high watermark."""
+        Called when the leader has advanced its high watermark.
+        """
         known, high = self.partitions[key], partition.log.high_watermark
         isr = partition.isr
         if len(isr) < 2:

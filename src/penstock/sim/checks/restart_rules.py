@@ -17,11 +17,9 @@ def changes_by_restart(
     replica had before, but not above the offset of a requested deletion. A lower start is forbidden, because an in-sync
     follower has at least its leader's start. Records above the start stay.
 
-    The reason: DeleteRecords moves the start of each replica separately. A replica that was down, or was killed
-    before it
-    stored its new start, keeps an older start. If that replica leads before the restart, clients see deleted
-    records, as
-    in Kafka; after the restart another replica may lead.
+    The reason: DeleteRecords moves the start of each replica separately. A replica that was down, or was killed before
+    it stored its new start, keeps an older start. If that replica leads before the restart, clients see deleted
+    records, as in Kafka; after the restart another replica may lead.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

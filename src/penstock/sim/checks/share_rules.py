@@ -73,8 +73,7 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
     """Yields each record that a member kept unacknowledged for so long that its lock should have expired.
 
     The rule sees this from later records: available records are delivered in the order of their offsets. A delivery
-    that
-    its member never saw also takes a lock, but only for a moment, and not again and again.
+    that its member never saw also takes a lock, but only for a moment, and not again and again.
     """
     answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
     by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)

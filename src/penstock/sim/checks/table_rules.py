@@ -79,7 +79,8 @@ def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -
 def _may_have_deleted(write: Write, last: Write) -> bool:
     """True if `write` is a tombstone after `last`, in a transaction with an unknown result.
 
-    The tombstone may have deleted the key, and compaction may have removed the tombstone since."""
+    The tombstone may have deleted the key, and compaction may have removed the tombstone since.
+    """
     transaction = write.transaction
     unknown = transaction is not None and transaction.outcome is not Outcome.DONE
     return unknown and write.tombstone and write.offset > last.offset

@@ -12,8 +12,7 @@ from penstock.sim.checks.history import History, Outcome
 
 def forgive_unclean_elections(history: History) -> None:
     """Changes the history before the rules judge it: the outcome of writes that an unclean election may have lost
-    becomes
-    unknown, and reads of these records are removed."""
+    becomes unknown, and reads of these records are removed."""
     if not history.unclean:
         return
 

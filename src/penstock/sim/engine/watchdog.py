@@ -23,8 +23,7 @@ NAMED = 3
 
 class EndlessTurnError(KeyboardInterrupt):
     """Raised inside a callback that does not end. It is a KeyboardInterrupt, because asyncio does not let other
-    exceptions
-    leave the task."""
+    exceptions leave the task."""
 
 
 @contextmanager

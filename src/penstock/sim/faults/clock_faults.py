@@ -1,5 +1,5 @@
-"""Faults of clocks: the clocks of the whole cluster jump by days, or the clock of one machine is days ahead
-or behind."""
+"""Faults of clocks: the clocks of the whole cluster jump by days, or the clock of one machine is days ahead or
+behind."""
 
 from __future__ import annotations
 

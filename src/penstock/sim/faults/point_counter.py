@@ -24,8 +24,7 @@ COORDINATOR, LEADER, FOLLOWER = "coordinator", "leader", "follower"
 
 class PointCounter:
     """Counts points between the calls `begin` and `end`. Draws no random numbers, and writes to the trace only if a
-    fault
-    happens."""
+    fault happens."""
 
     def __init__(self, target: FaultTarget, loop: ProcessLoop, *, record: bool) -> None:
         self._target = target

@@ -30,9 +30,7 @@ class ReplicaFaults:
 
     async def _swap_the_living(self, fault: FaultPlan, random: Random) -> None:
         """Kills a follower. When the follower is out of sync and records were written, kills all other replicas and
-        starts the
-        follower again.
-        """
+        starts the follower again."""
         target = self._target
         topic = target.plan.topics[0]
         index = random.randrange(topic.partitions)

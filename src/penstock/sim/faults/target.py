@@ -1,5 +1,5 @@
-"""The target of faults: the machines, links and actors of a run, machines that have not recovered, and the
-run's story."""
+"""The target of faults: the machines, links and actors of a run, machines that have not recovered, and the run's
+story."""
 
 from __future__ import annotations
 

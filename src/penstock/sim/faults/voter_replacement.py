@@ -67,7 +67,8 @@ class VoterReplacement:
 async def put_back(session: Session, machine: Machine) -> None:
     """Removes the voter of the machine's old disk from the quorum and adds the voter of its new disk.
 
-    Retries until the voter with the new disk votes."""
+    Retries until the voter with the new disk votes.
+    """
     while True:
         try:
             async with session.client() as client:

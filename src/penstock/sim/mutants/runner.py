@@ -161,7 +161,8 @@ def _cause(code: int, err: str) -> str:
 def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
     """Returns the outcome of a worker that ended without a result.
 
-    The last line that it printed names the run. Its CPU time is assumed to be the limit."""
+    The last line that it printed names the run. Its CPU time is assumed to be the limit.
+    """
     started = [line for line in lines if line["kind"] == "run"]
     if not started:
         return Outcome(True, how, "", UNIT_CPU_S, 0, 0)

@@ -1,6 +1,5 @@
 """Workload `unclean`: some topics allow unclean elections, and machines die one after the other, so that another
-replica
-comes back while the last in-sync replica is down.
+replica comes back while the last in-sync replica is down.
 
 Other topics, the internal ones included, do not allow unclean elections and lose nothing. Machines are only killed, not
 isolated: the rules could not tell records that an isolated leader acknowledged from lost records.

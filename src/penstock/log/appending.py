@@ -48,7 +48,8 @@ class Prepared(NamedTuple):
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
     """Returns the append result for a duplicate of `batch`: the offsets of `batch`, with its timestamp as append time.
 
-    Kafka answers a duplicate in the same way."""
+    Kafka answers a duplicate in the same way.
+    """
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -133,7 +134,8 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 def start_with_first_batch(log: Log, records: Buffer) -> None:
     """Sets the start of an empty log to the base offset of the first batch to append.
 
-    When the batch is copied from another log, this may be below that log's start, which can lie inside the batch."""
+    When the batch is copied from another log, this may be below that log's start, which can lie inside the batch.
+    """
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:
         log.truncate_fully_and_start_at(first.base_offset)
@@ -178,8 +180,7 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
 
 def account_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
     """Accounts for batches that were just written to the segment: moves the log end offset after these batches, and
-    updates
-    leader epochs and producer state."""
+    updates leader epochs and producer state."""
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:
             log.assign_epoch(header.partition_leader_epoch, header.base_offset)

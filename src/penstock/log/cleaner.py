@@ -162,7 +162,8 @@ class Cleaner:
         """True if the compaction `due` is out of date.
 
         This is so if, since `due` was made, the log was truncated or deleted, or retention deleted a segment of
-        `sources`."""
+        `sources`.
+        """
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)
         return cut or any(segment not in log.segments for segment in sources)
@@ -236,7 +237,8 @@ class Cleaner:
     def _give_up(self, log: Log, error: Exception) -> None:
         """Stops compacting the log after an error, until the node restarts.
 
-        If the cause was a lack of file descriptors or memory, compaction of the log resumes at the next run."""
+        If the cause was a lack of file descriptors or memory, compaction of the log resumes at the next run.
+        """
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)
             return

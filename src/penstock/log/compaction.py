@@ -90,8 +90,7 @@ def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda:
     """Writes the compacted segments of `job`.
 
     Raises CorruptBatchError if a segment is damaged; then no segment may be replaced. Calls `wanted` regularly, and
-    raises
-    AbandonedError once `wanted` returns False.
+    raises AbandonedError once `wanted` returns False.
     """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:

@@ -28,8 +28,7 @@ MAX_RESOLVED_PATHS = 1000
 
 class LogDirectories(Sequence[LogDir]):
     """A sequence of the log directories for partitions. `metadata` is the directory of the metadata log, which is often
-    one
-    of them."""
+    one of them."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._disk = disk
@@ -70,7 +69,8 @@ class LogDirectories(Sequence[LogDir]):
     def find(self, path: str) -> LogDir | None:
         """Returns the log directory at `path`; None if no directory for partitions is there.
 
-        `path` may be a symbolic link or contain `..`. May block the event loop: see `PathLookup`."""
+        `path` may be a symbolic link or contain `..`. May block the event loop: see `PathLookup`.
+        """
         if not is_possible_path(path):
             return None
         if self._by_real_path is None:
@@ -112,11 +112,9 @@ class LogDirectories(Sequence[LogDir]):
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its
-        registration, and
-        `broker_epoch` is the epoch of the previous process. Once any directory has failed, the records are removed
-        from all
-        directories instead, because unsynced writes to the failed directory may be lost.
+        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its registration,
+        and `broker_epoch` is the epoch of the previous process. Once any directory has failed, the records are removed
+        from all directories instead, because unsynced writes to the failed directory may be lost.
         """
         incarnation = Incarnation(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all)

@@ -50,8 +50,8 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 class DirectoryError(Exception):
-    """Raised if a log directory belongs to another node or is not usable. The message names the directory and
-    a remedy."""
+    """Raised if a log directory belongs to another node or is not usable. The message names the directory and a
+    remedy."""
 
 
 def parse_log_name(name: str) -> TopicPartition | None:
@@ -136,9 +136,8 @@ class LogDir:
     def take_clean_mark(self) -> None:
         """Reads the clean-shutdown marker, and sets `clean` and `last_incarnation` from it.
 
-        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker,
-        `last_incarnation` comes
-        from the record that the previous process wrote about itself.
+        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker, `last_incarnation`
+        comes from the record that the previous process wrote about itself.
         """
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)

@@ -45,7 +45,8 @@ async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
 async def _end_flushes(goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
     """Completes flushes that were begun, one after the other. Returns how many failed.
 
-    `synced` is True if the whole volume was synced after the flushes began."""
+    `synced` is True if the whole volume was synced after the flushes began.
+    """
     failures = 0
     for log, goal in goals:
         try:

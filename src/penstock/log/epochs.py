@@ -34,7 +34,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Records that `epoch` starts at `start_offset`, and removes entries that contradict this.
 
-        Returns False and changes nothing if `epoch` is already the latest."""
+        Returns False and changes nothing if `epoch` is already the latest.
+        """
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start_offset):

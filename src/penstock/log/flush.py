@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 class FlushGoal(NamedTuple):
     """The goal of a flush: records below an offset, segment files up to a size, and the files beside the segments
-    (leader
-    epochs, producer snapshots) have to be made durable."""
+    (leader epochs, producer snapshots) have to be made durable."""
 
     offset: int
     generation: int
@@ -52,7 +51,8 @@ async def sync_to_end(log: Log) -> None:
 async def make_countable(log: Log) -> None:
     """Waits until all records of the log count for this replica (defined in `synced_mark`).
 
-    Syncs the records if the config promises fsync; otherwise removes the synced mark."""
+    Syncs the records if the config promises fsync; otherwise removes the synced mark.
+    """
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
 
@@ -157,7 +157,8 @@ class Durability:
     def copy_mark_of(self, other: Durability) -> None:
         """Gives this log a synced mark if `other` has one, and removes it otherwise. Blocks the event loop.
 
-        The caller has synced the records."""
+        The caller has synced the records.
+        """
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
             synced_mark.write_file(disk, path)
@@ -215,8 +216,7 @@ class Durability:
 
     def forget_above(self, end_offset: int) -> None:
         """Lowers the flushed offset to `end_offset`, to which the log is truncated. Requests that wait for an fsync of
-        later
-        records get an error.
+        later records get an error.
 
         Also forgets which segments above `end_offset` are synced: a new segment at the same offset is a new file.
         """
@@ -289,8 +289,7 @@ class Durability:
 
     def begin(self) -> FlushGoal:
         """Begins a flush: writes all data that is only in memory to files. Returns the goal to sync before the recovery
-        point
-        may move."""
+        point may move."""
         log = self._log
         log.health.check_writable()
         try:
@@ -343,7 +342,8 @@ class Durability:
     async def end(self, goal: FlushGoal, *, synced: bool) -> None:
         """Completes the flush that `begin` began: syncs the files of `goal` and moves the recovery point.
 
-        With `synced`, the whole volume was synced since `begin`, so the files need no further sync."""
+        With `synced`, the whole volume was synced since `begin`, so the files need no further sync.
+        """
         if synced:
             self.finish(goal)
         else:
@@ -387,8 +387,7 @@ class Durability:
         """Syncs the directory entries of the log's files.
 
         The first call also syncs the topic id and the entry of the log's directory. Without these, a start after a
-        power loss
-        could not assign the records to a topic.
+        power loss could not assign the records to a topic.
         """
         disk = self._log.environment.disk
         topic_id = f"{self._log.path}/{PARTITION_METADATA_FILE}"

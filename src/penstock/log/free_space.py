@@ -32,8 +32,8 @@ class _Watched:
 
 
 class FreeSpace:
-    """The free bytes of each log directory, as last read from the disk; the key is the path. Empty if no
-    limit is set."""
+    """The free bytes of each log directory, as last read from the disk; the key is the path. Empty if no limit is
+    set."""
 
     __slots__ = ("_disk", "watched")
 
@@ -85,8 +85,7 @@ class FreeSpace:
 
     def take_for_copy(self, path: str, size: int) -> None:
         """Subtracts the bytes that a move between directories is about to write. Raises KafkaError if less free space
-        than the
-        limit would be left.
+        than the limit would be left.
 
         A refused copy does not stop clients, whose smaller writes may still fit.
         """

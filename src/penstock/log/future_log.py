@@ -72,7 +72,8 @@ class FutureLog:
     def truncate_to(self, offset: int) -> None:
         """Removes records from the copy that the current log no longer has.
 
-        Only whole batches are removed, so a few records more may be removed; they are copied again."""
+        Only whole batches are removed, so a few records more may be removed; they are copied again.
+        """
         self.log.truncate_to(offset)
         self._copied_to = None
         if self.cut_at is not None and self.cut_at >= self.log.log_end_offset:
@@ -152,8 +153,7 @@ class FutureLog:
 
     def _next(self, max_bytes: int) -> LogSlice | None:
         """Returns the next slice of the current log to copy. If only offsets without records remain, skips these and
-        returns
-        None."""
+        returns None."""
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
         if found.segment is None and log.log_end_offset < current.log_end_offset:

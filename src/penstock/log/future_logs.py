@@ -129,8 +129,8 @@ class FutureLogs:
         )
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        """Takes the directory of a future log offline after a disk error. If the disk is only full, just the
-        move ends."""
+        """Takes the directory of a future log offline after a disk error. If the disk is only full, just the move
+        ends."""
         if error.errno not in _FULL:
             self._logs.take_offline(self._logs.dirs.of(log), error)
 
@@ -268,9 +268,8 @@ class FutureLogs:
     async def retire(self, retired: Retired) -> None:
         """Renames the old log for removal, once the new log's name is on disk. Readers keep the old segments.
 
-        After a lack of descriptors or memory, `retire_postponed` tries again. After any other error, the next start
-        of the
-        node renames the old log.
+        After a lack of descriptors or memory, `retire_postponed` tries again. After any other error, the next start of
+        the node renames the old log.
         """
         logs = self._logs
         target, path = logs.dirs.of(retired.log), retired.log.path
@@ -420,8 +419,7 @@ class FutureLogs:
         """Makes a future log without a current log the current log. Returns its new name.
 
         Called if the controller has assigned the replica to the future log's directory: the old directory was lost
-        after the
-        copy had caught up. The synced mark is removed, because the last records may be missing.
+        after the copy had caught up. The synced mark is removed, because the last records may be missing.
         """
         del self.orphans[leftover.topic, leftover.partition]
         name = f"{leftover.topic}-{leftover.partition}"

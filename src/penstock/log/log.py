@@ -148,8 +148,7 @@ class Log:
     @property
     def generation(self) -> int:
         """Returns a number that changes with every truncation and move. A flush or compaction compares it before and
-        after its
-        work, to notice a truncation or move in between."""
+        after its work, to notice a truncation or move in between."""
         return self.truncations + self.relocations
 
     @property
@@ -205,9 +204,8 @@ class Log:
     ) -> AppendInfo:
         """Validates the batches, assigns offsets and appends them. Raises KafkaError if a batch is refused.
 
-        Raises UnpackFirstError if validating a client's batch takes long. The caller then lets
-        `environment.unpacking` prepare
-        the batch, and calls this method again with the result as `prepared`.
+        Raises UnpackFirstError if validating a client's batch takes long. The caller then lets `environment.unpacking`
+        prepare the batch, and calls this method again with the result as `prepared`.
         """
         health = self.health
         if health.failure is not None or health.closed:
@@ -277,9 +275,8 @@ class Log:
     def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
         """Appends batches that were fetched from the leader of `leader_epoch`. The batches keep their offsets.
 
-        Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of
-        that epoch
-        may send them. Returns None if nothing was appended.
+        Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of that
+        epoch may send them. Returns None if nothing was appended.
         """
         self.health.check_writable()
         return appending.append_fetched(self, records, leader_epoch)

@@ -260,9 +260,9 @@ class LogManager:
     def _refuse_second_copy(self, key: TopicPartition, place: LogPlace) -> None:
         """Raises DirectoryError if the log in `place` may be a second copy of a partition that is already open.
 
-        A log of the same name that belongs to another topic is allowed: a topic may be deleted and created again
-        while one of
-        its directories is offline."""
+        A log of the same name that belongs to another topic is allowed: a topic may be deleted and created again while
+        one of its directories is offline.
+        """
         for known in (self._logs[key], *self._namesakes.get(key, ())):
             if ZERO_UUID in (known.topic_id, place.topic_id) or known.topic_id == place.topic_id:
                 raise DirectoryError(
@@ -289,8 +289,7 @@ class LogManager:
 
     def relocated(self, log: Log, source: LogDir) -> None:
         """Updates the log counts of both directories and queues the log for a flush. Called when a move of `log` out of
-        `source`
-        has ended."""
+        `source` has ended."""
         self._log_counts[source.path] -= 1
         self._log_counts[log.log_dir] += 1
         self.flush_soon(log)
@@ -373,7 +372,8 @@ class LogManager:
     def _clear_name(self, directory: LogDir, name: str) -> None:
         """Renames a directory that has the name of a new log, so that the new log does not take over its files.
 
-        Such a directory is left, for example, if the rename failed when its log was deleted."""
+        Such a directory is left, for example, if the rename failed when its log was deleted.
+        """
         path = directory.file(name)
         if not self.disk.exists(path):
             return
@@ -393,8 +393,8 @@ class LogManager:
         """Returns the partition's log if it is on disk; None otherwise.
 
         A log with this name that belongs to another topic is set aside as a stray: the topic was deleted and created
-        again
-        while a directory was offline."""
+        again while a directory was offline.
+        """
         log = self._logs.get((topic, partition))
         if log is None:
             return None

@@ -127,8 +127,7 @@ class ProducerStateManager:
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
         """Checks a batch's sequence number. Returns None if it is the producer's next batch; for a duplicate, returns
-        the
-        earlier batch. Raises KafkaError for any other batch."""
+        the earlier batch. Raises KafkaError for any other batch."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None
@@ -262,8 +261,7 @@ class ProducerStateManager:
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
         """Returns the last stable offset after the end of the transaction `completed`. The transaction index stores it
-        in the
-        entry of `completed`."""
+        in the entry of `completed`."""
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -290,7 +288,8 @@ class ProducerStateManager:
     ) -> Verification | None:
         """Begins to verify with the coordinator that the producer's transaction is open.
 
-        Returns None if the transaction is already open in this log and needs no verification."""
+        Returns None if the transaction is already open in this log and needs no verification.
+        """
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return None
         if self._verifications is None:

@@ -38,8 +38,7 @@ MAX_KEPT = 100_000
 @dataclass(slots=True)
 class Recovered:
     """Facts about the last batches of a log. Recovery collects them while it verifies the batches, so that each batch
-    is read
-    only once."""
+    is read only once."""
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.

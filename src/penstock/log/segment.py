@@ -327,8 +327,8 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int | None:
-        """Returns the largest timestamp of the first batch; None in an empty segment. segment.ms counts from
-        this time."""
+        """Returns the largest timestamp of the first batch; None in an empty segment. segment.ms counts from this
+        time."""
         if self._first_timestamp is None and self.size:
             for _, header in scan_headers(self.file, 0, self.size):
                 self._first_timestamp = header.max_timestamp
@@ -408,8 +408,7 @@ class Segment:
         """Renames the segment's files; open handles stay valid.
 
         A segment exists if its data file does. So its data file is renamed last, and for `.deleted` first: after a
-        crash at
-        any point, a segment that exists has all its index files.
+        crash at any point, a segment that exists has all its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

@@ -104,8 +104,7 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
     """Returns the segments that retention deletes: a series of oldest segments, each too old, above the size limit, or
-    below
-    the log start.
+    below the log start.
 
     Segments that reach the high watermark are not deleted.
     """

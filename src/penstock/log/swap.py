@@ -24,8 +24,7 @@ SWAP_SUFFIX = ".swap"
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
     """Replaces each group of consecutive, sealed segments by one compacted segment, whose files end in `.cleaned` and
-    are
-    synced. Returns how many groups were replaced.
+    are synced. Returns how many groups were replaced.
 
     The log may change while this function syncs: segments that are truncated or deleted meanwhile are not replaced.
     """

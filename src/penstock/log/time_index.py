@@ -1,5 +1,5 @@
-"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far and the last offset of
-its batch."""
+"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far and the last offset of its
+batch."""
 
 from __future__ import annotations
 

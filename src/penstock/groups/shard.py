@@ -218,6 +218,7 @@ class GroupShard:
         if changes is None:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers
+        acls_changed = self.image.acls is not image.acls
         self.image = image
         if changes.deleted:
             # By a timer, which waits until the log is loaded and enough replicas are in sync.
@@ -225,12 +226,14 @@ class GroupShard:
             self.timers.set(self._deletion, 0)
         names = {topic.name for topic in (*changes.created, *changes.deleted)}
         names.update(after.name for _, after in changes.changed)
-        if not names and not racks_changed:
+        if not names and not racks_changed and not acls_changed:
             return
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup) and not group.metadata_changed:
                 group.metadata_changed = (
-                    racks_changed or bool(group.regexes) or any(group.is_subscribed(name) for name in names)
+                    racks_changed
+                    or bool(group.regexes)  # a pattern matches only topics that its member may describe
+                    or any(group.is_subscribed(name) for name in names)
                 )
             elif isinstance(group, ShareGroup):
                 group.metadata_changed = group.metadata_changed or any(group.is_subscribed(name) for name in names)

@@ -53,9 +53,16 @@ class Turn:
         return str(UUID(int=self.random.getrandbits(128), version=4))
 
 
+def every_topic(name: str) -> bool:
+    """Returns True: without an authorizer, clients may describe all topics."""
+    return True
+
+
 class Caller(NamedTuple):
     """The client that sent a request: the facts about it that groups need."""
 
     client_id: str
     client_host: str
     api_version: int
+    #: Returns True if the client may describe the topic with this name.
+    sees: Callable[[str], bool] = every_topic

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
+from access_clients import ADMIN, ANN, BOB, CLUSTER_DENIED, GROUP_DENIED, TOPIC_DENIED, Clients, acl, with_clients
 
 from penstock.broker.controlplane.controller_channel import principal_data
-from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.handlers.access import ACCESS, ON_CONTROLLERS
 from penstock.broker.handlers.registry import HANDLERS
+from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.local_connection import LocalConnection
-from penstock.disk.memory import MemoryDisk
 from penstock.net.connection import Connection
-from penstock.net.later import settled
 from penstock.net.reply import Close
-from penstock.node.local import format_if_new, local_settings, make_node
-from penstock.node.node import Node
-from penstock.protocol.apis import (
-    APIS,
-    request_class,
-    request_header_version,
-    response_class,
-    response_header_version,
-)
-from penstock.protocol.codec import decode, decode_prefix, encode
+from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_00_produce as produce
 from penstock.protocol.messages import api_01_fetch as fetch
@@ -46,101 +35,11 @@ from penstock.protocol.messages import api_60_describe_cluster as describe_clust
 from penstock.protocol.messages import api_68_consumer_group_heartbeat as heartbeat
 from penstock.protocol.messages import api_75_describe_topic_partitions as describe_topics
 from penstock.protocol.messages.api_58_envelope import EnvelopeRequest
-from penstock.protocol.messages.headers import RequestHeader, ResponseHeader
+from penstock.protocol.messages.headers import RequestHeader
 from penstock.protocol.schema import Message
 from penstock.protocol.vocabulary import ResourceType
 from penstock.records.build import build_batch
 from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
-
-ADMIN, ANN, BOB = "User:admin", "User:ann", "User:bob"
-STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = (
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-)
-
-
-class Clients:
-    """Sends requests to a node's dispatcher as different users."""
-
-    def __init__(self, node: Node) -> None:
-        self._dispatchers = {role: Dispatcher(node.broker, cast(Any, role)) for role in ("BROKER", "CONTROLLER")}
-
-    async def ask(
-        self,
-        principal: str,
-        request: Message,
-        *,
-        version: int | None = None,
-        role: str = "BROKER",
-        host: str = "1.2.3.4",
-    ) -> Any:
-        key = request.API_KEY
-        version = APIS[key].latest_stable if version is None else version
-        header = RequestHeader(request_api_key=key, request_api_version=version, correlation_id=7, client_id="test")
-        frame = encode(header, request_header_version(key, version)) + encode(request, version)
-        listener = "PLAINTEXT" if role == "BROKER" else "CONTROLLER"
-        connection = cast(Connection, LocalConnection(listener, principal, host))
-        reply = await settled(self._dispatchers[role](connection, memoryview(frame)))
-        if reply is None or isinstance(reply, Close):
-            return reply
-        body = b"".join(bytes(part) for part in reply)
-        _, start = decode_prefix(ResponseHeader, response_header_version(key, version), body)
-        return decode(response_class(key), version, body, start)
-
-    async def allow(
-        self, principal: str, operation: Operation, resource: AclResource, name: str, **options: Any
-    ) -> None:
-        answer = await self.ask(
-            ADMIN, create_acls.CreateAclsRequest(creations=[acl(principal, operation, resource, name, **options)])
-        )
-        assert [each.error_code for each in answer.results] == [0]
-
-
-def acl(
-    principal: str,
-    operation: Operation,
-    resource: AclResource,
-    name: str,
-    *,
-    deny: bool = False,
-    prefixed: bool = False,
-    host: str = "*",
-) -> create_acls.AclCreation:
-    return create_acls.AclCreation(
-        resource_type=resource,
-        resource_name=name,
-        resource_pattern_type=PatternType.PREFIXED if prefixed else PatternType.LITERAL,
-        principal=principal,
-        host=host,
-        operation=operation,
-        permission_type=Permission.DENY if deny else Permission.ALLOW,
-    )
-
-
-def with_clients(scenario: Callable[[Clients], Awaitable[None]], **overrides: str) -> None:
-    """Runs a scenario on a node with an authorizer, the super user `admin`, and the topics open and secret."""
-    own = {"authorizer.class.name": STANDARD, "super.users": f"{ADMIN};User:ANONYMOUS", **overrides}
-
-    async def main() -> None:
-        node = make_node(local_settings("/data", port=0, overrides=own), MemoryDisk(), seed=1)
-        format_if_new(node)
-        await node.start()
-        clients = Clients(node)
-        topics = [
-            create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-            for name in ("open", "secret")
-        ]
-        created = await clients.ask(ADMIN, create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000))
-        assert [topic.error_code for topic in created.topics] == [0, 0]
-        await clients.allow(ANN, Operation.ALL, AclResource.TOPIC, "open")
-        try:
-            await scenario(clients)
-        finally:
-            await node.stop()
-
-    asyncio.run(main())
 
 
 def produced(
@@ -157,9 +56,7 @@ def produced(
 
 
 def test_every_served_api_has_access_rules_and_all_rules_belong_to_a_served_api() -> None:
-    later = {34}  # served by later handlers
-    assert HANDLERS.keys() <= ACCESS.keys()
-    assert ACCESS.keys() - HANDLERS.keys() <= later
+    assert HANDLERS.keys() == ACCESS.keys()
     assert ON_CONTROLLERS.keys() <= ACCESS.keys()
 
 
@@ -494,28 +391,6 @@ def test_resources_without_acls_are_open_where_the_setting_says_so() -> None:
     with_clients(scenario, **{"allow.everyone.if.no.acl.found": "true"})
 
 
-BROKER_APIS = sorted(key for key, needs in ACCESS.items() if key in HANDLERS and needs is ACCESS[52])
-
-
-@pytest.mark.parametrize("key", BROKER_APIS)
-def test_apis_of_brokers_and_controllers_need_cluster_action(key: int) -> None:
-    async def scenario(clients: Clients) -> None:
-        role = "BROKER" if "BROKER" in APIS[key].listeners else "CONTROLLER"
-        answer = await clients.ask(ANN, request_class(key)(), role=role)
-        # An answer about partitions only has no place for the error of a request without partitions.
-        assert isinstance(answer, Close) or _codes(answer) == {CLUSTER_DENIED}
-
-    with_clients(scenario)
-
-
-def _codes(answer: Any) -> set[int]:
-    return {
-        getattr(answer, field.name)
-        for field in type(answer).FIELDS
-        if field.kind == "int16" and field.name.endswith("error_code")
-    }
-
-
 def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
     async def scenario(clients: Clients) -> None:
         topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
@@ -535,19 +410,48 @@ def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
     with_clients(scenario)
 
 
-def test_pattern_of_a_subscription_needs_describe_on_every_topic() -> None:
+def test_pattern_of_a_subscription_matches_only_topics_that_the_client_may_describe() -> None:
     async def scenario(clients: Clients) -> None:
+        await clients.ask(ADMIN, find_coordinator.FindCoordinatorRequest(key="g"), version=3)
         await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
-        request = heartbeat.ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, subscribed_topic_regex="sec.*"
-        )
-        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
-        await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "*")
-        assert (await clients.ask(ANN, request)).error_code != TOPIC_DENIED
+        named = await clients.ask(ADMIN, metadata.MetadataRequest(topics=None))
+        names = {topic.topic_id: topic.name for topic in named.topics}
+
+        async def assigned(epoch: int, **fields: Any) -> tuple[int, set[str]]:
+            request = heartbeat.ConsumerGroupHeartbeatRequest(
+                group_id="g", member_id="m", member_epoch=epoch, topic_partitions=[], **fields
+            )
+            answer = await clients.ask(ANN, request)
+            assert answer.error_code == 0, answer
+            return answer.member_epoch, {names[each.topic_id] for each in answer.assignment.topic_partitions}
+
+        joining: dict[str, Any] = {"rebalance_timeout_ms": 1000, "subscribed_topic_regex": "open|secret|__.*"}
+        epoch, topics = await assigned(0, **joining)
+        assert topics == {"open"}
+        await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "secret")
+        epoch, topics = await assigned(epoch, **joining)
+        assert topics == {"open", "secret"}
         await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "secret", deny=True)
-        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
-        request.subscribed_topic_regex, request.subscribed_topic_names = None, ["secret"]
-        assert (await clients.ask(ANN, request)).error_code == TOPIC_DENIED
+        _, topics = await assigned(epoch, **joining)
+        assert topics == {"open"}
+
+    with_clients(scenario, **{"group.consumer.assignment.interval.ms": "0"})
+
+
+def test_request_for_the_controller_on_this_node_is_judged_for_the_client_that_sent_it() -> None:
+    async def scenario(clients: Clients) -> None:
+        topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
+        request = create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+
+        async def code(principal: str) -> int:
+            connection = cast(Connection, LocalConnection("PLAINTEXT", principal))
+            ctx = RequestContext(19, 7, 1, "c", connection, 0)
+            answer = await clients.node.broker.channel.forward(ctx, request)
+            found: int = answer.topics[0].error_code
+            return found
+
+        assert await code(ANN) == TOPIC_DENIED
+        assert await code(ADMIN) == 0
 
     with_clients(scenario)
 

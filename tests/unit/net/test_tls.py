@@ -293,3 +293,9 @@ def test_junk_instead_of_a_handshake_closes_only_its_connection(
         await server.stop(0)
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_clients_can_not_ask_a_listener_for_new_handshakes(identity: Identity, tmp_path: Path) -> None:
+    properties = stores(identity, tmp_path)["pem"]
+    context = server_context(properties, read_material(properties, read_file))
+    assert context.options & ssl.OP_NO_RENEGOTIATION

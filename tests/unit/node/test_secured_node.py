@@ -20,8 +20,9 @@ from penstock.node.listeners import ListenerError
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_03_metadata import MetadataRequest
+from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest
+from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
 from penstock.protocol.messages.api_36_sasl_authenticate import SaslAuthenticateRequest
 from penstock.security.plain import plain_message
 
@@ -183,14 +184,45 @@ def test_connection_that_does_not_authenticate_in_time_closes(monkeypatch: pytes
     with_node(scenario)
 
 
-def test_large_frame_before_authentication_closes_the_connection() -> None:
+def test_large_frame_before_authentication_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_security, "AUTHENTICATION_DEADLINE_S", 10_000)
+
     async def scenario(node: Node, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(struct.pack(">i", 600_000))
+        writer.write(struct.pack(">i", 600))
         assert await reader.read() == b""
         writer.close()
+        ann = await connect(port, ANN)
+        topics = [MetadataRequestTopic(name=str(number) * 200) for number in range(4)]
+        assert len((await ann.request(MetadataRequest(topics=topics))).topics) == 4
+        ann.close()
+
+    with_node(scenario, sasl_server_max_receive_size="500")
+
+
+def test_many_requests_before_authentication_close_the_connection() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        peer = await connect(port)  # which asks for ApiVersions once
+        for _ in range(authentication.MAX_REQUESTS_BEFORE - 1):
+            assert (await peer.request(request)).api_keys
+        assert await closes(peer.request(request))
 
     with_node(scenario)
+
+
+def test_request_behind_a_failed_reauthentication_is_not_served_as_the_former_user() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, ANN)
+        await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+        failing = peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("ann", "wrong")))
+        behind = [peer.request(MetadataRequest(topics=None)) for _ in range(3)]
+        answers = await asyncio.gather(failing, *behind, return_exceptions=True)
+        assert not isinstance(answers[0], BaseException)
+        assert answers[0].error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert [type(answer) for answer in answers[1:]] == [KafkaError] * 3
+
+    with_node(scenario, connections_max_reauth_ms="3600000")
 
 
 @pytest.mark.parametrize(

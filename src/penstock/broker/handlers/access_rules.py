@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import GROUP_COORDINATOR, INTERNAL_TOPICS, TRANSACTION_COORDINATOR, ResourceType
-from penstock.security.vocabulary import CLUSTER_NAME, WILDCARD, AclResource, Operation
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.requests.access_control import AccessControl
@@ -144,11 +144,6 @@ def configs(operation: Operation) -> Rule:
     return check
 
 
-def _sees_every_topic(asker: Asker) -> bool:
-    every = asker.may(Operation.DESCRIBE, TOPIC, WILDCARD)
-    return every and all(asker.sees(TOPIC, name) for name in asker.image.topics)
-
-
 # --- rules of single APIs ---------------------------------------------------------------------------
 
 
@@ -215,8 +210,7 @@ def producer_id(asker: Asker, request: Any) -> ErrorCode | None:
     if request.transactional_id is not None:
         if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.transactional_id):
             return DENIALS[TRANSACTIONAL_ID]
-        two_phases = getattr(request, "enable2_pc", False)
-        if two_phases and not asker.may(Operation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id):
+        if request.enable_2pc and not asker.may(Operation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id):
             return DENIALS[TRANSACTIONAL_ID]
         return None
     access, ctx = asker.access, asker.ctx
@@ -265,8 +259,9 @@ def described_groups(asker: Asker, request: Any) -> Denied | None:
 
 
 def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
-    """Requires, for heartbeats of consumer and share groups, DESCRIBE on every topic that the member subscribes to."""
-    if getattr(request, "subscribed_topic_regex", None) and not _sees_every_topic(asker):
-        return DENIALS[TOPIC]  # the pattern's matches would tell which other topics exist
-    names = getattr(request, "subscribed_topic_names", None) or ()
+    """Requires, for heartbeats of consumer and share groups, DESCRIBE on every topic that the member names.
+
+    A pattern matches only topics that the member may describe: the handler passes on what the member sees.
+    """
+    names = request.subscribed_topic_names or ()
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]

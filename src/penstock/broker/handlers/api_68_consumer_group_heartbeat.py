@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.group_calls import caller, finish, unchanged
+from penstock.broker.requests.access_control import visible_topics
 from penstock.groups.consumer_requests import consumer_heartbeat
 
 if TYPE_CHECKING:
@@ -24,5 +25,5 @@ def handle(
     broker: Broker, ctx: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Later[ConsumerGroupHeartbeatResponse]:
     coordinator = broker.groups.coordinator(request.group_id)
-    who = caller(ctx)
+    who = caller(ctx)._replace(sees=visible_topics(broker.access, ctx))
     return finish(coordinator.run(lambda shard, turn: consumer_heartbeat(shard, turn, request, who)), unchanged)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import TOPIC_OPERATIONS, ClusterView
+from penstock.broker.requests.access_control import visible_topics
 from penstock.metadata.image import TopicImage
 from penstock.metadata.names import name_problem
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -22,7 +23,6 @@ from penstock.protocol.messages.api_75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from penstock.protocol.vocabulary import INTERNAL_TOPICS
-from penstock.security.vocabulary import AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -33,7 +33,7 @@ def handle(
     broker: Broker, ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     view = ClusterView.of(broker.metadata.image, ctx.listener_name)
-    names, first_partition = _wanted(view, request, _visible(broker, ctx))
+    names, first_partition = _wanted(view, request, visible_topics(broker.access, ctx))
     configured = broker.settings.int("max.request.partition.size.limit")
     room = max(min(configured, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
@@ -54,14 +54,6 @@ def handle(
             break
         room -= len(indexes)
     return response
-
-
-def _visible(broker: Broker, ctx: RequestContext) -> Callable[[str], bool]:
-    """Returns a function that returns True for a topic that the client may describe."""
-    access = broker.access
-    if access is None:
-        return lambda _: True
-    return lambda topic: access.sees(ctx, Operation.DESCRIBE, AclResource.TOPIC, topic)
 
 
 def _wanted(

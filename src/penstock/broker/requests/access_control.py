@@ -67,6 +67,13 @@ class AccessControl:
         return self._authorizer.operations(ctx.principal, ctx.connection.peer_host, resource, name)
 
 
+def visible_topics(access: AccessControl | None, ctx: RequestContext) -> Callable[[str], bool]:
+    """Returns a function that returns True for the name of a topic that the client may describe."""
+    if access is None:
+        return lambda _: True
+    return lambda topic: access.sees(ctx, Operation.DESCRIBE, AclResource.TOPIC, topic)
+
+
 def _denial(ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> str:
     """Returns the log line for a denial.
 

@@ -50,13 +50,15 @@ class SaslRules:
 class SaslSession:
     """The state of one connection's SASL authentication."""
 
-    __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "raw", "rules", "server")
+    __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "failed", "raw", "rules", "server")
 
     def __init__(self, connection: Connection, rules: SaslRules) -> None:
         self.rules = rules
         self.server = SaslServer(rules.mechanisms)
         #: True after SaslHandshake v0: tokens then come as bare frames.
         self.raw = False
+        #: True once an authentication has failed: the connection closes, and no other request of it is served.
+        self.failed = False
         self.ends_at = NEVER
         self._connection = connection
         self._frame_limit = connection.max_frame_bytes
@@ -86,7 +88,13 @@ class SaslSession:
         return self.ends_at is not NEVER and asyncio.get_running_loop().time() > self.ends_at
 
     def refuse(self, reason: str, answer: R) -> Later[R]:
-        """Returns the response to a failed authentication: it is sent after a delay, then the connection closes."""
+        """Returns the response to a failed authentication: it is sent after a delay, then the connection closes.
+
+        The next request in the queue starts as soon as the answer is made, so the connection loses its principal first:
+        a client that failed to authenticate again is no longer its former user.
+        """
+        self._connection.principal = None
+        self.failed = True
 
         def answered(_: object) -> R:
             close = partial(self._connection.close, f"its authentication failed: {reason}", "authentication")
@@ -120,6 +128,8 @@ class SaslGate:
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
         session = session_of(connection)
         assert session is not None, "a connection of a SASL listener has a session from its acceptance on"
+        if session.failed:
+            return Close("it sent a request after its authentication failed")
         if session.raw:
             return self._raw(session, frame)
         key = int.from_bytes(frame[:2], "big", signed=True)

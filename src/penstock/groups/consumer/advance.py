@@ -11,7 +11,7 @@ from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partit
 from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed, topic_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from penstock.groups.consumer.timing import Limits
     from penstock.groups.turn import Turn
@@ -33,9 +33,10 @@ def advance(
     updated: ConsumerMember,
     replaced: str | None,
     limits: Limits,
+    sees: Callable[[str], bool] | None = None,
 ) -> Target:
     """Records the member, increments the group epoch after a change, and computes a new target if one is due. Returns
-    the member's target.
+    the member's target. `sees`: see `refresh_regexes`.
     """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:
@@ -43,7 +44,7 @@ def advance(
     changed = (updated.topics, updated.regex) != (member.topics, member.regex)
     members = {key: value for key, value in group.members.items() if key != replaced}
     members[member_id] = updated
-    epoch, regexes = _group_epoch(turn, image, group, members, changed)
+    epoch, regexes = _group_epoch(turn, image, group, members, changed, sees)
     if epoch > group.assignment_epoch and _may_assign(turn, group, limits):
         target = compute_target(turn, image, members, regexes, group.target, replaced, member_id)
         for each, partitions in target.items():
@@ -60,15 +61,20 @@ def _may_assign(turn: Turn, group: ConsumerGroup, limits: Limits) -> bool:
 
 
 def _group_epoch(
-    turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember], changed: bool
+    turn: Turn,
+    image: MetadataImage,
+    group: ConsumerGroup,
+    members: Mapping[str, ConsumerMember],
+    changed: bool,
+    sees: Callable[[str], bool] | None,
 ) -> tuple[int, Mapping[str, ResolvedRegex]]:
     epoch = max(group.epoch, FIRST_EPOCH)
     if not changed and not group.metadata_changed:
         return epoch, group.regexes
-    regexes = refresh_regexes(turn, image, group, members)
+    regexes = refresh_regexes(turn, image, group, members, sees)
     topics = frozenset().union(*(subscribed(each, regexes) for each in members.values()))
     digest = metadata_hash(image, topics)
-    group.metadata_changed = False
+    group.metadata_changed = sees is None and bool(regexes)  # a heartbeat then resolves the patterns again
     if changed or digest != group.metadata_hash:
         epoch += 1
     if epoch != group.epoch:

@@ -101,7 +101,7 @@ def heartbeat(
     owned = _owned(request)
     member, replaced = find_member(turn, group, request, member_id, owned)
     updated = _updated(member, request, caller)
-    target = advance(turn, shard.image, group, member, updated, replaced, limits)
+    target = advance(turn, shard.image, group, member, updated, replaced, limits, caller.sees)
     stepped = reconcile(
         updated,
         target.epoch,

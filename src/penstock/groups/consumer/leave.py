@@ -51,6 +51,6 @@ def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequenc
     for member_id in sorted(gone):
         journal.erase_member(turn, group.group_id, member_id)
     left = {member_id: member for member_id, member in group.members.items() if member_id not in gone}
-    regexes = refresh_regexes(turn, shard.image, group, left)
+    regexes = refresh_regexes(turn, shard.image, group, left, None)
     topics = frozenset().union(*(subscribed(member, regexes) for member in left.values()))
     journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(shard.image, topics))

@@ -5,7 +5,7 @@ detects changes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer.assignors import TopicSpec
@@ -22,17 +22,27 @@ if TYPE_CHECKING:
 MAX_PATTERNS = 50
 
 
-def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work) -> ResolvedRegex:
-    """Returns the topics whose names match the pattern, internal topics included, as in Kafka."""
+def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work, sees: Callable[[str], bool]) -> ResolvedRegex:
+    """Returns the topics whose names match the pattern and that the client sees.
+
+    Internal topics are included, as in Kafka.
+    """
     pattern = Pattern(regex, work)
-    topics = frozenset(name for name in image.topics if pattern.matches(name, work))
+    topics = frozenset(name for name in image.topics if pattern.matches(name, work) and sees(name))
     return ResolvedRegex(topics, image.offset, turn.wall_ms)
 
 
 def refresh_regexes(
-    turn: Turn, image: MetadataImage, group: ConsumerGroup, members: Mapping[str, ConsumerMember]
+    turn: Turn,
+    image: MetadataImage,
+    group: ConsumerGroup,
+    members: Mapping[str, ConsumerMember],
+    sees: Callable[[str], bool] | None,
 ) -> dict[str, ResolvedRegex]:
     """Returns the group's patterns, resolved against the current topics; records changed and unused patterns.
+
+    As in Kafka, a pattern matches the topics that the member whose heartbeat resolves it may describe (`sees`). Without
+    such a member (`sees` is None: a timer, a leaving or classic member), patterns keep the topics found before.
 
     A new pattern may take MAX_STEPS steps. If it takes more, the member's request is refused. The patterns that were
     resolved before share MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
@@ -47,13 +57,13 @@ def refresh_regexes(
     left = MAX_STEPS
     for waiting, regex in zip(range(len(used), 0, -1), sorted(used)):
         known = group.regexes.get(regex)
-        if known is not None and not group.metadata_changed:
+        if known is not None and (sees is None or not group.metadata_changed):
             resolved[regex] = known
             continue
         allowed = MAX_STEPS if known is None else left // waiting
         work = Work(allowed)
         try:
-            found = resolve(turn, image, regex, work)
+            found = resolve(turn, image, regex, work, sees or _no_topic)
         except KafkaError:
             if known is None:
                 raise
@@ -68,6 +78,10 @@ def refresh_regexes(
     for regex in group.regexes.keys() - used:
         record_regex(turn, group.group_id, regex, None)
     return resolved
+
+
+def _no_topic(name: str) -> bool:
+    return False
 
 
 def subscribed(member: ConsumerMember, regexes: Mapping[str, ResolvedRegex]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import cluster_cells, spark_cells
+from bench import cluster_cells, move_cells, spark_cells
 from bench.brokers import Kafka, Peer, Penstock
 from bench.cells import FULL, QUICK, Cell, Numbers, cells, warm_up
 from bench.cluster_cells import ClusterCell
@@ -37,7 +37,7 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--list", action="store_true", help="print the cells and leave")
     parser.add_argument("--repeat", type=int, help="samples of each cell (default: 3, quick: 1, of Spark 3)")
-    parser.add_argument("--gib", type=float, help="size of the log that recovery is measured with")
+    parser.add_argument("--gib", type=float, help="size of the log that recovery and moves are measured with")
     parser.add_argument("--peers", choices=("both", "penstock", "kafka"), default="both")
     parser.add_argument("--data", type=Path, help="where the brokers keep their data (default: a temporary directory)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="default: %(default)s")
@@ -48,16 +48,17 @@ def main() -> int:
     told = options()
     scale = QUICK if told.quick else FULL
     if told.gib:
-        scale = replace(scale, recovery_gib=told.gib)
+        scale = replace(scale, recovery_gib=told.gib, move_gib=told.gib)
     chosen = [cell for cell in cells(scale) if _wanted(cell, told.only)]
+    of_moves = [cell for cell in move_cells.cells(scale) if _wanted(cell, told.only)]
     of_clusters = [cell for cell in cluster_cells.cells(scale) if _wanted(cell, told.only)]
     spark_scale = spark_cells.QUICK if told.quick else spark_cells.FULL
     of_spark = [cell for cell in spark_cells.cells(spark_scale) if _wanted(cell, told.only)]
     if told.list:
-        every: list[Cell | ClusterCell | SparkCell] = [*chosen, *of_clusters, *of_spark]
+        every: list[Cell | ClusterCell | SparkCell] = [*chosen, *of_moves, *of_clusters, *of_spark]
         print("\n".join(cell.name for cell in every))
         return 0
-    if not chosen and not of_clusters and not of_spark:
+    if not chosen and not of_moves and not of_clusters and not of_spark:
         print("bench: no cell matches --only: see --list", file=sys.stderr)
         return 2
     try:
@@ -66,17 +67,18 @@ def main() -> int:
         print(f"bench: {problem}", file=sys.stderr)
         return 1
     home = told.data or Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    peers = _peers(told.peers, home)
+    peers, with_two_directories = _peers(told.peers, home), _peers(told.peers, home / "two-directories", directories=2)
     clusters = _clusters(told.peers, home)
     spark = SparkBench(home / "spark")
     report = Report(conditions(["a quick run: fewer records and samples"] if told.quick else []))
     repeat, warm_records = told.repeat or (1 if told.quick else 3), 200_000 if told.quick else 2_000_000
     try:
         run(peers, chosen, repeat, warm_records, report)
+        run(with_two_directories, of_moves, repeat, warm_records, report)
         run_clusters(clusters, of_clusters, repeat, warm_records // 4, report)
         run_spark(spark, of_spark, told.repeat or SPARK_SAMPLES, told.peers, report)
     finally:
-        running: list[Peer | ClusterPeer | SparkBench] = [*peers, *clusters, spark]
+        running: list[Peer | ClusterPeer | SparkBench] = [*peers, *with_two_directories, *clusters, spark]
         for each in running:
             with contextlib.suppress(Exception):
                 each.stop()
@@ -91,8 +93,11 @@ def _wanted(cell: Cell | ClusterCell | SparkCell, patterns: Sequence[str]) -> bo
     return not patterns or any(fnmatch.fnmatch(cell.name, pattern) for pattern in patterns)
 
 
-def _peers(which: str, home: Path) -> list[Peer]:
-    both: list[Peer] = [Penstock(home / "penstock"), Kafka(home / "kafka")]
+def _peers(which: str, home: Path, directories: int = 1) -> list[Peer]:
+    both: list[Peer] = [
+        Penstock(home / "penstock", directories=directories),
+        Kafka(home / "kafka", directories=directories),
+    ]
     return [peer for peer in both if which in ("both", peer.name)]
 
 

@@ -46,6 +46,7 @@ class Peer(Protocol):
 class Penstock:
     data: Path
     name: str = "penstock"
+    directories: int = 1
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -70,6 +71,7 @@ class Penstock:
             str(self.port),
             "--data",
             str(self.data / "log"),
+            *("--override", f"log.dirs={_log_dirs(self.data, self.directories)}"),
         ]
         with (self.data / "console.log").open("ab") as console:
             began = time.monotonic()
@@ -98,6 +100,11 @@ class Penstock:
         end_process(process, how)
 
 
+def _log_dirs(data: Path, count: int) -> str:
+    """Returns log.dirs: `log`, `log2` and so on."""
+    return ",".join(str(data / f"log{number if number > 1 else ''}") for number in range(1, count + 1))
+
+
 def environment() -> dict[str, str]:
     """Compiles the package, which an installed one is: a checkout that Python can't write to would start slower."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -107,10 +114,16 @@ def environment() -> dict[str, str]:
 class Kafka:
     data: Path
     name: str = "kafka"
+    directories: int = 1
     cluster: KafkaCluster = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cluster = KafkaCluster(self.data)
+        self.cluster = self._cluster()
+
+    def _cluster(self) -> KafkaCluster:
+        # The one node of a cluster has its data in `node-1`.
+        log_dirs = _log_dirs(self.data / "node-1", self.directories)
+        return KafkaCluster(self.data, overrides={"log.dirs": log_dirs})
 
     @property
     def bootstrap(self) -> str:
@@ -135,4 +148,4 @@ class Kafka:
 
     def wipe(self) -> None:
         shutil.rmtree(self.data, ignore_errors=True)
-        self.cluster = KafkaCluster(self.data)
+        self.cluster = self._cluster()

@@ -83,9 +83,9 @@ def wait_for_writes(port: int, topic: str, partitions: int, deadline: float) -> 
             time.sleep(0.005)
 
 
-def fill(port: int, topic: str, partitions: int, total_bytes: int, *, in_flight: int = 4) -> int:
-    """Writes about the given number of bytes in batches of about 900 KB; returns the exact number."""
-    frames = [produce_frame(topic, partition, 880, 1024) for partition in range(partitions)]
+def fill(port: int, topic: str, partitions: int, total_bytes: int, *, records: int = 880, in_flight: int = 4) -> int:
+    """Writes about the given number of bytes in batches of `records` records of 1 KiB; returns the exact number."""
+    frames = [produce_frame(topic, partition, records, 1024) for partition in range(partitions)]
     turns = cycle(frames)
     sent = waiting = 0
     with socket.create_connection(("127.0.0.1", port), 60.0) as connection:

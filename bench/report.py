@@ -35,6 +35,8 @@ AIMS = {
 # Absolute aims, independent of Kafka's number.
 LIMITS = {
     ("groups/1000x10", "cpu_percent_of_a_core"): 30.0,
+    ("move/load/1GiB", "p99_during_over_without"): 1.5,
+    ("move/throttled/1GiB", "p99_during_over_without"): 1.5,
     ("cluster/failover/10", "gap_max_ms"): 1000.0,
     ("spark/growth/rows", "time_per_row_10x_over_1x"): 1.2,
     ("spark/growth/rows-and-partitions", "time_per_row_10x_over_1x"): 1.2,

@@ -56,6 +56,8 @@ class DirectoryMoves:
         self._parts = MoveParts(logs, asyncio.Semaphore(copiers), throttle, assign, revert)
         self._logs = logs
         self._running: dict[TopicPartition, tuple[ReplicaMove, asyncio.Task[None]]] = {}
+        #: Cancelled moves whose last write may still be under way.
+        self._ending: set[asyncio.Task[None]] = set()
         self._remembered: dict[TopicPartition, LogDir] = {}
         #: Figures of the last ended moves, the newest last.
         self.ended: deque[MoveFigures] = deque(maxlen=MAX_ENDED)
@@ -198,9 +200,11 @@ class DirectoryMoves:
         if not move.ended:
             move.give_up(MoveEvent.CANCELLED, reason)
             task.cancel()
+            self._ending.add(task)
 
     def _ended(self, move: ReplicaMove, task: asyncio.Task[None]) -> None:
         key = (move.partition.topic, move.partition.index)
+        self._ending.discard(task)
         if self._running.get(key, (None, None))[0] is move:
             del self._running[key]
         if not task.cancelled() and task.exception() is not None:
@@ -215,9 +219,9 @@ class DirectoryMoves:
             self.ended.append(move.figures())
 
     async def settle(self) -> None:
-        """Waits until all moves have ended."""
-        while self._running:
-            await asyncio.wait([task for _, task in self._running.values()])
+        """Waits until all moves have ended, and the copies of cancelled moves are put aside."""
+        while tasks := [*self._ending, *(task for _, task in self._running.values())]:
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Stops all copies, and waits for log swaps that have begun.
@@ -229,5 +233,5 @@ class DirectoryMoves:
         for move, task in running:
             if move.state is not MoveState.SWAPPING:
                 task.cancel()
-        if running:
-            await asyncio.wait([task for _, task in running])
+        if tasks := [*self._ending, *(task for _, task in running)]:
+            await asyncio.wait(tasks)

@@ -1,7 +1,8 @@
-"""Record batches, format v2: read, build, validate, compress and compact them.
+"""Record batches, format v2: reads, builds, validates, compresses and compacts them.
 
 Pure: bytes in, bytes out; no clock, file or socket. A batch is its 61-byte header and an opaque payload; only look-up
 by time, compaction and readers decode single records. No length, count or compressed size of a batch is trusted: bad
 bytes raise a `KafkaError` and no other exception, and every decompression has a limit.
+
 Called by `log` (append, recovery, compaction), `metadata`, the coordinators, `client` and the Spark reader.
 """

@@ -1,6 +1,6 @@
 """Splits a buffer into record batches, and verifies the checksum of a batch.
 
-Lengths are used before the CRC is verified, so they are checked first.
+The length fields are needed before the CRC can be verified, so they are checked first.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MIN_LEGACY_LENGTH = 14  # the smallest message of the formats before v2
 def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yields each batch of `buf` with its bytes, in order, without verifying the CRC.
 
-    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial` such a batch is left out,
-    because a fetched record set may end in one.
+    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial`, leaves out such a batch, because a
+    fetched record set may end with it.
     """
     view = memoryview(buf)
     end = len(view)
@@ -80,7 +80,8 @@ def _batch_length(view: memoryview, pos: int, end: int) -> int | None:
 
 
 def refuse_other_magic(magic: int) -> None:
-    """Raises for message formats 0 and 1, which are not supported, and for bytes that are no record batch."""
+    """Raises KafkaError for message formats 0 and 1, which are not supported, and for bytes that are no record
+    batch."""
     if magic == MAGIC:
         return
     if magic in (0, 1):
@@ -92,7 +93,7 @@ def refuse_other_magic(magic: int) -> None:
 
 
 def claimed_attributes(records: Buffer) -> int:
-    """Returns the attributes of the first batch, not validated; 0 if there is no batch.
+    """Returns the attributes of the first batch without validating it; 0 if there is no batch.
 
     Used for rules about a whole produce request: zstd needs version 7, transactional batches need a transactional id.
     """

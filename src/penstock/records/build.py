@@ -1,4 +1,4 @@
-"""Builds record batches, for coordinators, the metadata log and our own client."""
+"""Builds record batches, for coordinators, the metadata log and Penstock's own client."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def build_batch(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """Returns the bytes of `header` with the length and the CRC of a batch that has this payload. The caller appends
-    the payload."""
+    """Returns the bytes of `header`, with the length and the CRC that the batch has with this payload. The caller
+    appends the payload."""
     view = memoryview(payload)
     try:
         crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))

@@ -6,8 +6,8 @@ key in the dirty part. Then a `Compactor` returns each batch unchanged, with few
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
   because a producer's last sequence number is computed from these.
 - A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
-  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. It stays
-  longer while a replica is out of sync: that replica may have an older record of the key, and not the tombstone.
+  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. The tombstone
+  stays longer while a replica is out of sync: that replica may have an older record of the key, but no tombstone.
 - Records of an aborted transaction are removed. Its marker stays while the round meets batches of the transaction;
   after that it gets a delete horizon like a tombstone.
 - A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
@@ -38,7 +38,7 @@ _DIGEST_SIZE = 16
 
 
 class AbortedTransaction(Protocol):
-    """The fields of an entry of the transaction index that compaction needs."""
+    """The fields of a transaction index entry that compaction needs."""
 
     @property
     def producer_id(self) -> int: ...
@@ -49,22 +49,23 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Says which batch holds a producer's state: the one at `last_data_offset` or, if that is None, a marker of
-    `producer_epoch`."""
+    """Identifies the batch that holds a producer's state: the batch at `last_data_offset` or, if this is None, a marker
+    of `producer_epoch`."""
 
     last_data_offset: int | None
     producer_epoch: int
 
 
 def fingerprint(key: bytes) -> bytes:
-    """Returns a key of less than 16 bytes as it is, and a 16-byte digest of a longer key. So no short key equals a
+    """Returns a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key. So no short key equals a
     digest."""
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 
 @dataclass(slots=True)
 class TransactionScan:
-    """Follows transactions through batches in offset order. The transaction index says which ones were aborted."""
+    """Tracks transactions while batches are read in offset order. The transaction index shows which ones were
+    aborted."""
 
     on_kept_abort: Callable[[AbortedTransaction], None] | None = None
     _pending: list[tuple[int, int, AbortedTransaction]] = field(default_factory=list)
@@ -73,13 +74,13 @@ class TransactionScan:
     _count: int = 0
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Adds the aborted transactions of the range that is read next; known ones may be added again."""
+        """Adds the aborted transactions of the next range to read. A transaction may be added several times."""
         for transaction in transactions:
             self._count += 1  # unique, so that entries are never compared beyond it
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
 
     def data_is_aborted(self, header: BatchHeader) -> bool:
-        """Takes note of a data batch for later markers. Returns True if the batch belongs to an aborted transaction."""
+        """Notes a data batch for later markers. Returns True if the batch belongs to an aborted transaction."""
         self._start_up_to(header)
         if not header.is_transactional:
             return False
@@ -91,7 +92,7 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Takes note of a control batch. Returns True for a marker if this compaction has read no batch of its
+        """Notes a control batch. Returns True if it is a marker and this compaction has read no batch of its
         transaction."""
         self._start_up_to(header)
         if header.records_count == 0:
@@ -165,8 +166,7 @@ class CompactionStats:
 
 @dataclass(slots=True)
 class Compactor:
-    """Decides which records of each batch stay. `upper_bound_offset` is the first offset that this compaction does not
-    reach."""
+    """Decides which records of each batch stay. This compaction covers the offsets below `upper_bound_offset`."""
 
     offsets: OffsetMap
     transactions: TransactionScan
@@ -180,7 +180,7 @@ class Compactor:
     stats: CompactionStats = field(default_factory=CompactionStats)
 
     def clean(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
-        """Compacts one batch: returns its new bytes, `batch` itself if unchanged, None if it is removed."""
+        """Compacts one batch. Returns its new bytes, `batch` itself if it is unchanged, or None if it is removed."""
         self.stats.bytes_read += header.size
         if header.is_control:
             spent_marker = self.transactions.marker_is_spent(header, batch)
@@ -228,7 +228,7 @@ class Compactor:
 
 
 def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | None) -> bytes:
-    """Returns the batch with only the `kept` records and a new base timestamp; all else is copied."""
+    """Returns the batch with only the `kept` records and a new base timestamp; other fields do not change."""
     old_base = header.base_timestamp
     append_time = header.max_timestamp if header.log_append_time else None
     times = [old_base + record.timestamp_delta if append_time is None else append_time for record in kept]

@@ -1,7 +1,7 @@
-"""The codecs of record batches. Each is imported on first use, and no output is larger than the caller allows.
+"""The codecs of record batches. Each is imported on first use, and no output exceeds the caller's limit.
 
 Output above the limit raises MESSAGE_TOO_LARGE, which makes a producer split the batch. Kafka itself has no such limit,
-because it reads a batch record by record. Bytes that do not decode raise CORRUPT_MESSAGE.
+because it reads a batch record by record. Bytes that cannot be decoded raise CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -252,7 +252,8 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _check_zstd_ends(view: memoryview) -> None:
-    """Walks the block headers and raises if the last frame is incomplete: the stream reader does not notice that."""
+    """Walks the block headers, and raises KafkaError if the last frame is incomplete. The stream reader does not notice
+    that."""
     import zstandard
 
     pos, end = 0, len(view)

@@ -1,7 +1,7 @@
-"""Control records, which the broker itself writes between the data, in batches with the control flag.
+"""Control records: the broker itself writes them between the data, in batches with the control flag.
 
-The key is a version (int16) and a type (int16). The value also starts with a version: a transaction's marker has the
-coordinator's epoch after it, and the quorum's messages declare the version as their first field.
+The key is a version (int16) and a type (int16). The value also starts with a version. In a transaction's marker, the
+coordinator's epoch follows; the quorum's messages declare the version as their first field.
 """
 
 from __future__ import annotations

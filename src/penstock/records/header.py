@@ -1,7 +1,7 @@
 """The fixed part of a record batch (magic 2): 61 bytes, big-endian.
 
-The CRC covers everything from `attributes` on. Offset and leader epoch come before it, so a leader assigns both without
-reading the payload.
+The CRC covers all bytes from `attributes` on. Offset and leader epoch come before it, so a leader can assign both
+without reading the payload.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def sequence_after(sequence: int, increment: int) -> int:
-    """Adds to a sequence number, which wraps from 2^31-1 to 0 and is never negative."""
+    """Returns `sequence` plus `increment`. Sequence numbers wrap from 2^31-1 to 0 and are never negative."""
     return (sequence + increment) & MAX_SEQUENCE
 
 
@@ -90,7 +90,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time when tombstones and markers of this batch may be removed (the base timestamp); None if unset."""
+        """Returns the time when tombstones and markers of this batch may be removed (the base timestamp); None if
+        unset."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property

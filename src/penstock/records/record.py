@@ -1,6 +1,6 @@
 """Decodes the records inside a batch, for readers, look-up by time and compaction.
 
-The caller verifies the CRC (`batches.crc_ok`). Everything else is checked here: a batch with a valid CRC and invalid
+The caller verifies the CRC (`batches.crc_ok`). All other checks are made here: a batch with a valid CRC and invalid
 records raises INVALID_RECORD and no other error.
 """
 
@@ -42,7 +42,7 @@ def invalid(reason: str) -> KafkaError:
 
 
 def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> bytes:
-    """Returns the records of one whole batch, unpacked."""
+    """Returns the unpacked records of one whole batch, as bytes."""
     view = memoryview(batch)
     if header.magic != MAGIC or header.size != len(view):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "These bytes are not one whole record batch of format v2.")
@@ -66,8 +66,8 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """Decodes all records of a batch. Nearly all numbers take one byte; these are decoded in line, because a call costs
-    more."""
+    """Decodes all records of a batch. Nearly all numbers take one byte; these are decoded without a function call, to
+    be fast."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None

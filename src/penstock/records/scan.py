@@ -29,8 +29,8 @@ SMALL_UNPACKED_BYTES = 64 * 1024
 
 
 def finish(work: Slices[T]) -> T:
-    """Runs the generator `work` to its end without giving up the event loop, and returns its result. Used for small
-    batches and in helper processes."""
+    """Runs the generator `work` to its end and returns its result. Other tasks do not run meanwhile, so it is used only
+    for small batches and in helper processes."""
     while True:
         try:
             next(work)
@@ -40,7 +40,8 @@ def finish(work: Slices[T]) -> T:
 
 
 def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
-    """Returns the unpacked records of a batch that is small enough to be examined at once; None for a larger one."""
+    """Returns the unpacked records of a batch that is small enough to be examined in one step; None for a larger
+    batch."""
     if header.size > SMALL_PACKED_BYTES or header.records_count > SLICE_RECORDS:
         return None
     try:
@@ -52,8 +53,8 @@ def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 
 class RawRecord(NamedTuple):
-    """A record with its key decoded. `tail` is the undecoded rest of its bytes after the timestamp, to be written again
-    unchanged."""
+    """A record with its key decoded. `tail` has its remaining bytes after the timestamp, not decoded, so that they can
+    be written again unchanged."""
 
     attributes: int
     timestamp_delta: int

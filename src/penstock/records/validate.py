@@ -1,17 +1,18 @@
 """Validates a batch before a leader appends it, and assigns its offset and leader epoch.
 
-A batch is validated by its header and CRC. Its records are examined only in two cases that Kafka's semantics demand: a
-compacted topic refuses records without a key, and the answer to a wrong timestamp names the records that have it.
-Records are also unpacked if the topic has a codec of its own, to be compressed again. So only two timestamps of a batch
-are checked, the first and the largest, because these stand in its header.
+A batch is validated by its header and CRC. Its records are examined only in two cases, to behave like Kafka: a
+compacted topic refuses records without a key, and the answer to a wrong timestamp lists the records with this error.
+Records are also unpacked if the topic has its own codec, to compress them again. In all other cases only two timestamps
+of a batch are checked, the first and the largest, because these are in its header.
 
-Kafka looks at each record. So Kafka refuses a batch whose records do not match the count in its header, but this broker
-stores it. A false count can't be used to skip offsets, because it must match the offsets and the size of the batch.
+Kafka examines each record. So Kafka refuses a batch whose records do not match the count in its header, while this
+broker stores it. A false count can't be used to skip offsets, because it must match the offsets and the size of the
+batch.
 
 The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
 
-Examining records takes as long as the client likes. So an append examines only batches that are small when unpacked;
-for a larger one it raises `UnpackFirstError`. Then the caller prepares the batch in slices and appends it again.
+A client decides how long examining its records takes. So an append examines only batches that are small when unpacked;
+for a larger batch it raises `UnpackFirstError`. Then the caller prepares the batch in slices and appends it again.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class TopicSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppendRules:
-    """A topic's rules for batches, computed once per config. With `codec` None, each batch keeps its codec."""
+    """A topic's rules for batches, computed once per config. If `codec` is None, each batch keeps its own codec."""
 
     max_message_bytes: int
     log_append_time: bool = False
@@ -112,7 +113,7 @@ class AppendRules:
 
 
 class LeaderBatch(NamedTuple):
-    """A batch as it goes into the log: `head` and `tail` are its bytes, `header` is its decoded header."""
+    """A batch in the form in which it is appended: `head` and `tail` are its bytes, `header` is its decoded header."""
 
     header: BatchHeader
     head: bytes
@@ -125,7 +126,7 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordsError(KafkaError):
-    """Raised if a batch is refused because of some of its records. It lists these records for the response."""
+    """Raised if a batch is refused because of single records. It lists these records for the response."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -133,7 +134,7 @@ class InvalidRecordsError(KafkaError):
 
 
 class NotOneBatchError(KafkaError):
-    """Raised if a produce request does not have exactly one record batch for the partition."""
+    """Raised if a produce request does not contain exactly one record batch for the partition."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
@@ -233,7 +234,8 @@ def validate_produced(
 def validate_own(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[LeaderBatch]:
-    """Prepares one or more batches that this broker built (coordinators, quorum). Control batches are allowed."""
+    """Prepares one or more batches that this broker itself built (coordinators, quorum). Control batches are
+    allowed."""
     batches = []
     for header, view in iter_batches(records):
         if header.size > rules.max_message_bytes:
@@ -254,7 +256,7 @@ def validate_own(
 
 
 def _only_batch(view: memoryview) -> memoryview:
-    """Returns the only batch of a record set. Ignores an incomplete batch behind it, as Kafka does."""
+    """Returns the only batch of a record set. As in Kafka, ignores an incomplete batch after it."""
     try:
         found = list(iter_batches(view, allow_partial=True))
     except KafkaError as error:
@@ -328,13 +330,13 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """True if the client did not set the max timestamp of the batch. As in Kafka, the largest timestamp of its records
-    is used then."""
+    """True if the client did not set the batch's max timestamp. As in Kafka, the largest record timestamp is used
+    then."""
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Returns the first or the max timestamp of the batch, if that is too old or too new; else None."""
+    """Returns the batch's first or max timestamp if it is too old or too new; None otherwise."""
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
@@ -363,7 +365,7 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """Returns the records compressed with the topic's codec; None if the batch keeps the client's codec. May take long
+    """Returns the records compressed with the topic's codec; None if the batch keeps the client's codec. May be slow
     (zstd level 22)."""
     if rules.codec is None or not _changes_codec(header, rules):
         return None
@@ -415,7 +417,8 @@ def _converted(
     now_ms: int,
     prepared: Prepared | None,
 ) -> LeaderBatch:
-    """Converts a batch that can't be appended as it is: it gets the topic's kind of timestamp and the topic's codec."""
+    """Returns a batch with the topic's timestamp type and codec. Used if the client's batch can't be appended as it
+    is."""
     max_timestamp = header.max_timestamp if prepared is None else prepared.max_timestamp
     attributes, max_timestamp = _assigned_time(header, rules, max_timestamp, now_ms)
     payload: Buffer = view[HEADER_SIZE:]

@@ -1,6 +1,6 @@
-"""Zigzag variable-length integers of records: small numbers of either sign in few bytes.
+"""Zigzag variable-length integers of records: small numbers, positive or negative, take few bytes.
 
-Loops over records decode one-byte numbers in line; these functions are for longer ones.
+Loops over records decode one-byte numbers themselves; these functions are for longer ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _read_long(data: bytes, pos: int, max_shift: int, mask: int) -> tuple[int, i
 
 
 def varint(value: int) -> bytes:
-    """Encodes `value` of 32 or 64 bits."""
+    """Encodes `value`, a 32-bit or 64-bit number."""
     raw = (value << 1) ^ (value >> 63)
     if raw < 0x80:
         return _ONE_BYTE[raw]

@@ -1,4 +1,4 @@
-"""`penstock check server.properties` lists which properties are honoured, ignored and refused. It starts nothing.
+"""`penstock check server.properties` lists which properties are honoured, ignored and refused. It starts no broker.
 
 `start` uses the same verdicts: it warns about ignored properties and stops at a refused property.
 """

@@ -1,7 +1,7 @@
 """`penstock cluster` shows nodes and partitions, and moves and compares replicas. It works on any Kafka cluster.
 
-Moves keep no state of their own: the cluster's list of reassignments is the only record. An interrupted command is
-resumed by running it again, and the moves can be watched or cancelled from any machine.
+The command keeps no state: the cluster's list of reassignments is the only record of the moves. An interrupted command
+is resumed by running it again, and the moves can be watched or cancelled from any machine.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Cordons the nodes; uncordons them if the value is None."""
+    """Cordons the nodes with `directories` as the value of the config; None uncordons them."""
     for node in nodes:
         set_cordoned(broker, node, directories, lambda held: held.cordoned == (directories is not None))
 
@@ -210,7 +210,7 @@ def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
 
 
 def _wait(broker: Broker, progress: output.Progress | None) -> None:
-    """Waits until no move is under way, and advances `progress` with each partition that is finished."""
+    """Waits until no move is under way. Adds each finished partition to `progress`."""
     left: int | None = None
     while True:
         going = broker.run(broker.cluster.reassignments())
@@ -305,7 +305,7 @@ def run_moves(args: argparse.Namespace) -> int:
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
     """Returns the progress of the slowest new replica of a partition.
 
-    The progress is its share of the leader's bytes, and the number of records that it lacks.
+    The progress is the replica's share of the leader's bytes, and the number of records that it lacks.
     """
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)

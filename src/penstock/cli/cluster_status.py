@@ -71,7 +71,8 @@ def read_facts(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Collects the facts that `status` shows. Leaves out facts that only a node knows that can't be reached."""
+    """Collects the facts that `status` shows. If a node can't be reached, leaves out the facts that only this node
+    knows."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError
@@ -130,7 +131,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
 
 
 def headlines(facts: Facts) -> tuple[str, str]:
-    """Returns the lines above the table: the cluster's identity and its health."""
+    """Returns the two lines above the table: the cluster's identity and its health."""
     said = summary(facts)
     count = output.counted
     size = f"{count(said['nodes'], 'node')}, {count(said['partitions'], 'partition')}"

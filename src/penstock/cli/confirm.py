@@ -8,9 +8,9 @@ from penstock.cli.exit import Exit, Failure
 
 
 def ask(question: str) -> None:
-    """Asks the user on the terminal and returns if the answer is yes.
+    """Asks the user on the terminal; returns if the answer is yes.
 
-    Raises Failure for any other answer, or without a terminal.
+    Raises Failure for any other answer, or if there is no terminal.
     """
     if not sys.stdin.isatty():
         raise Failure(

@@ -1,4 +1,5 @@
-"""Synchronous requests to a broker for the verbs: Penstock's own client, with its errors turned into failures.
+"""Sends synchronous requests to a broker, for the verbs. Uses Penstock's own client, and turns its errors into
+failures.
 
 with connect(args) as broker:
     answer = broker.ask(DescribeClusterRequest())
@@ -64,7 +65,7 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster that has responded; empty before the first response."""
+        """Returns the id of the cluster; empty before the first response."""
         return self.client.asynchronous.cluster.cluster_id or ""
 
     def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
@@ -88,7 +89,8 @@ class Broker:
         return found
 
     def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
-        """Returns each partition's offset for a timestamp, EARLIEST or LATEST; -1 if all its records are older."""
+        """Returns each partition's offset for a timestamp, EARLIEST or LATEST; -1 if all records are older than the
+        timestamp."""
         with refusals():
             found = self.client.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation)
         return {partition: each.offset for partition, each in found.items()}
@@ -122,7 +124,7 @@ def connect(
 
 
 def _credentials(path: str | None) -> dict[str, Any]:
-    """Returns the TLS context and the login that --command-config asks for. Raises Failure."""
+    """Returns the TLS context and the login from the --command-config file. Raises Failure if the file is wrong."""
     if path is None:
         return {}
     from penstock.cli.properties import read_file
@@ -136,7 +138,7 @@ def _credentials(path: str | None) -> dict[str, Any]:
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:
-    """Returns a sentence that says why the first bootstrap address fails and what to do about it."""
+    """Returns a sentence with the reason why the first bootstrap address fails, and a remedy."""
     (host, port), *others = parse_bootstrap(bootstrap)
     where = f"{host}:{port}"
     if ":" not in bootstrap:
@@ -166,7 +168,8 @@ def refusals() -> Iterator[None]:
 
 
 def failure(what: str, code: int, message: str | None) -> Failure:
-    """Returns the Failure for an error code in a response. `what` names the object that the response is about."""
+    """Returns the Failure for an error code in a response. `what` names the subject of the response, such as a
+    topic."""
     known = ErrorCode(code)
     return Failure(f"{what}: {_sentence(known, message)}", CODES.get(known, Exit.FAILED))
 
@@ -208,7 +211,8 @@ def outcome(
     rows: Sequence[Mapping[str, Any]],
     failures: Sequence[tuple[str, int, str | None]],
 ) -> int:
-    """Prints the results and the failures of a command. The first failure decides the exit code, which is returned."""
+    """Prints the results and the failures of a command. Returns the exit code of the first failure; 0 if there is
+    none."""
     if rows or (how == "json" and not failures):
         output.rows(how, columns, rows)
     problems = [failure(*each) for each in failures]

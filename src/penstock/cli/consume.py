@@ -127,7 +127,7 @@ class Reader:
                     return
 
     def _print(self, fetched: Fetched) -> bool:
-        """Prints the fetched records. Returns True once as many records are printed as --count allows."""
+        """Prints the fetched records. Returns True once it has printed --count records."""
         partition = (fetched.topic, fetched.partition)
         place = Place(*partition, any(header.log_append_time for header, _ in fetched.batches))
         stop = self.stops.get(partition, sys.maxsize)

@@ -19,10 +19,10 @@ CORDONED = "cordoned.log.dirs"
 
 
 def set_cordoned(broker: Broker, node: int, directories: str | None, reached: Callable[[Holdings], bool]) -> None:
-    """Sets the config, or unsets it with None, and waits until the node's response satisfies `reached`.
+    """Sets the config (None unsets it), and waits until the node's response satisfies `reached`.
 
-    Clusters before Kafka 4.3 don't have this config: they still place new replicas in these directories, and a note
-    says so.
+    Clusters before Kafka 4.3 don't have this config: they still place new replicas in these directories. Then prints a
+    note.
     """
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     try:

@@ -1,8 +1,8 @@
 """kcat's JSON object of a record, one per line: `consume -J` prints it and `produce -J` reads it.
 
-JSON holds text, records hold bytes. Bytes that are UTF-8 are written as text, as in kcat. Other bytes are written in
-base64, and the field `base64` lists these fields: `"base64": ["key", "payload", "headers"]`. `headers` in the list
-means that every header value is in base64. Any record can be read back byte for byte.
+JSON contains text, but records contain bytes. Bytes that are valid UTF-8 are written as text, as in kcat. Other bytes
+are written in base64, and the field `base64` lists these fields: `"base64": ["key", "payload", "headers"]`. `headers`
+in the list means that every header value is in base64. Any record can be read back byte for byte.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _json(field: str, value: bytes | None, packed: list[str]) -> str:
 def read_envelope(line: bytes) -> BulkRecord:
     """Returns the record in a line of JSON.
 
-    Ignores the line's topic, partition and offset, which tell where it was read.
+    Ignores the topic, partition and offset in the line: they are those of the record's origin.
     """
     try:
         return _read(json.loads(line))

@@ -1,8 +1,8 @@
 """Keeps Ctrl-C from ending the parent process together with the command.
 
-A terminal sends Ctrl-C to a whole process group. `make` is in the command's group, and an interrupted `make` fails
-whatever exit code its command returns. So a command whose exit code counts after Ctrl-C moves to a process group of its
-own, takes the terminal's foreground, as a shell does for a job, and gives it back at the end.
+A terminal sends Ctrl-C to a whole process group. `make` is in the command's group, and an interrupted `make` fails,
+whatever exit code its command returns. So a command whose exit code matters after Ctrl-C moves to its own process
+group. It takes the terminal's foreground, as a shell does for a job, and gives the foreground back at the end.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `%t` topic, `%p` partition, `%o` offset, `%T` timestamp, `%k` key, `%s` value, `%h` headers, `%K` and `%S` the lengths
 of key and value (-1 where null), `%R` the value's length as four bytes, `%%` a percent sign; `\\n`, `\\t`, `\\r`,
-`\\0`, `\\\\`, `\\xHH` have their usual meaning. Output is bytes: a value leaves exactly as it was written, except on
-a terminal, where control characters are shown as escapes.
+`\\0`, `\\\\`, `\\xHH` have their usual meaning. Output is bytes: a value is printed exactly as it was written, except
+on a terminal, where control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _literal(text: bytes) -> Piece:
 
 
 def compile_format(text: str, *, null: bytes = b"", shown: Shown = as_written) -> Formatter:
-    """Compiles a format string into a function from records to bytes."""
+    """Compiles a format string. Returns a function that converts a record to bytes."""
     known = _pieces(null, shown)
     pieces: list[Piece] = []
     plain = ""

@@ -1,6 +1,7 @@
 """`penstock group` shows consumer groups with their members, offsets and lag, and changes their offsets.
 
-It uses only requests that any Kafka broker serves. Groups of the classic and of the consumer protocol are shown alike.
+It uses only requests that any Kafka broker serves. Groups of the classic and of the consumer protocol are shown in the
+same form.
 """
 
 from __future__ import annotations

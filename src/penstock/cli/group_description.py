@@ -37,7 +37,7 @@ def describe(broker: Broker, group: str) -> Described:
 def _describe_consumer(broker: Broker, group: str) -> Described | None:
     """Describes a group of the consumer protocol.
 
-    Returns None if the group, or the broker, knows only the classic protocol.
+    Returns None if the group, or the broker, supports only the classic protocol.
     """
     from penstock.protocol.messages import api_69_consumer_group_describe as api
 

@@ -45,7 +45,7 @@ def _names(broker: Broker) -> dict[bytes, str]:
 
 
 def ends(broker: Broker, partitions: Iterable[Partition], when: int) -> Offsets:
-    """Returns the partitions' offsets at a timestamp, EARLIEST or LATEST, without partitions that have been deleted."""
+    """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
     known = {
         (topic.name or "", partition.partition_index) for topic in broker.topics() for partition in topic.partitions
     }

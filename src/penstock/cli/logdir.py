@@ -1,7 +1,7 @@
 """`penstock logdir` shows the log directories of nodes and moves replicas between them. It works on any Kafka cluster.
 
-Moves keep no state of their own: DescribeLogDirs of each node is the only record. An interrupted command is resumed by
-running it again, and the moves can be watched or cancelled from any machine.
+The command keeps no state: DescribeLogDirs of each node is the only record of the moves. An interrupted command is
+resumed by running it again, and the moves can be watched or cancelled from any machine.
 """
 
 from __future__ import annotations

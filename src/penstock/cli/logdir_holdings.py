@@ -1,4 +1,4 @@
-"""Reads what nodes hold in their log directories, and the moves that are under way."""
+"""Reads the contents of the nodes' log directories, and the moves that are under way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_holdings(broker: Broker, nodes: Sequence[int] = ()) -> Held:
 
 
 def copies(held: Held) -> dict[tuple[int, TopicPartition], CopyState]:
-    """Returns the progress of every move between log directories that is under way, by node and partition."""
+    """Returns the progress of every move between log directories that is under way. The key is (node, partition)."""
     from penstock.metadata.directory_balance import CopyState
 
     return {

@@ -191,7 +191,8 @@ def _find_directory(held: Held, path: str) -> tuple[int, str]:
 
 
 def _starting_point(holdings: Holdings) -> tuple[list[DirectoryState], dict[TopicPartition, PlacedReplica]]:
-    """Returns the directories of a node and where its replicas will be when the moves under way have ended."""
+    """Returns the directories of a node, and the directory that each replica will be in when the moves under way have
+    ended."""
     replicas = {
         partition: PlacedReplica(
             holdings.futures[partition].directory if partition in holdings.futures else replica.directory, replica.size
@@ -225,7 +226,8 @@ def _run(
 ) -> int:
     """Shows a plan, asks for confirmation, and carries it out.
 
-    `cordon` closes a directory to new replicas before the first move; replicas that it got until then are moved, too.
+    `cordon` is a directory that takes no new replicas from the first move on; replicas that it got before are moved
+    too.
     """
     moves = _plans(held, plan)
     _show(args, moves)
@@ -273,7 +275,7 @@ def _show(args: argparse.Namespace, moves: Sequence[NodeMove]) -> None:
 
 
 def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
-    """Runs the moves, at most `at_once` of each node at a time. Returns True if any move failed."""
+    """Runs the moves, at most `at_once` per node at a time. Returns True if any move failed."""
     waiting: dict[int, deque[DirectoryMove]] = {}
     for node, move in moves:
         waiting.setdefault(node, deque()).append(move)
@@ -315,10 +317,10 @@ def _begin(
 def _ended(
     node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings, suspected: set[TopicPartition]
 ) -> tuple[int, bool]:
-    """Removes ended moves from `going`. Returns their number, and whether one of them left its replica behind.
+    """Removes ended moves from `going`. Returns their number, and True if a move ended without moving its replica.
 
-    Kafka lists a replica during its swap neither as a copy nor in its new directory. So a move has failed only if two
-    looks in a row find it so; `suspected` has the moves of the first look.
+    During a swap, Kafka lists the replica neither as a copy nor in its new directory. So a move counts as failed only
+    if two successive checks find this state; `suspected` has the moves that the first check found.
     """
     ended, failed = 0, False
     for partition, move in list(going.items()):

@@ -1,4 +1,5 @@
-"""`penstock NOUN VERB …`: imports only the requested noun, and turns every failure into one line and an exit code."""
+"""Runs `penstock NOUN VERB …`: imports only the requested noun, and reports every failure in one line with an exit
+code."""
 
 from __future__ import annotations
 

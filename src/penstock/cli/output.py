@@ -1,12 +1,11 @@
-"""Results on stdout, as a table or as JSON; remarks and progress on stderr.
+"""Prints results on stdout, as a table or as JSON, and notes and progress on stderr.
 
-`rich` draws tables on a terminal and is imported only there: a pipe gets plain columns, which cost nothing to import
-and are easy to cut. JSON is one document per command (a list of objects for a listing), keys in snake_case, and the
-same keys as the columns.
+`rich` draws tables on a terminal and is imported only there. A pipe gets plain columns, which need no import and are
+easy to cut. JSON is one document per command (a list of objects for a listing); its keys are the columns in snake_case.
 
-Names, ids and messages come from outside and may hold terminal control sequences. So all output goes through
-`printable` or `json_text`, which show control characters as escapes. Only `consume` prints bytes as they are, and only
-where stdout is not a terminal.
+Names, ids and messages come from outside and may contain terminal control sequences. So all output goes through
+`printable` or `json_text`, which show control characters as escapes. Only `consume` prints bytes unchanged, and only if
+stdout is not a terminal.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escapes those terminal control characters in JSON text that JSON itself does not escape: U+007F and above."""
+    """Escapes the terminal control characters that JSON itself does not escape (U+007F and above) in JSON text."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -70,7 +69,7 @@ def record(how: str, fields: Row) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a remark on stderr: it is not part of the result on stdout."""
+    """Prints a note on stderr, which is not part of the result on stdout."""
     if text:
         print(printable(text), file=sys.stderr)
 
@@ -138,7 +137,7 @@ def rich_table(columns: Sequence[str], listed: Sequence[Row], colours: Mapping[s
 
 
 class Progress:
-    """Shows the progress of long work: a line redrawn in place on a terminal, elsewhere a plain line now and then.
+    """Shows the progress of long work: on a terminal redraws one line, elsewhere prints a line now and then.
 
     with Progress("produced", unit="records") as progress:
         progress.add(500)

@@ -1,6 +1,6 @@
 """argparse with Penstock's error messages: one sentence that names the option, its problem and a similar name.
 
-Options that most commands share may stand before the command as well: `penstock -b HOST:PORT topic list`.
+Options that most commands share are also accepted before the command: `penstock -b HOST:PORT topic list`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(Exit.USAGE)
 
     def _missing_command(self, message: str) -> argparse.Action | None:
-        """Returns the subcommand that argparse's message reports as missing; None for another message."""
+        """Returns the missing subcommand if argparse's message reports one; None for any other message."""
         if not message.startswith("the following arguments are required: "):
             return None
         commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _reworded(message: str) -> str:
-    """Returns argparse's message with plainer phrases for a missing value."""
+    """Returns argparse's message about a missing value in plainer words."""
     for theirs, ours in MISSING_VALUE.items():
         message = message.replace(f": {theirs}", f" {ours}") if message.endswith(theirs) else message
     return message
@@ -89,7 +89,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """Returns the error message if the command line has shared options and no command; else an empty string."""
+    """Returns the error message if the command line has shared options but no command; an empty string otherwise."""
     name, _, _ = words[0].partition("=") if words else ("", "", "")
     if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
         return ""
@@ -99,9 +99,9 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves shared options that stand before the command or its verb behind it.
+    """Moves shared options that come before the command or its verb to the place after it.
 
-    Returns the words of the command line.
+    Returns the words of the command line in the new order.
     """
     moved: list[str] = []
     kept: list[str] = []

@@ -2,7 +2,7 @@
 
 The demo starts a broker, produces generated clicks, lets Spark write them to a table and shows the table, until Ctrl-C
 or until its time is over. Then it stops producing, lets the pipeline catch up and compares the table with the produced
-events: the exit code is 0 only if the table holds exactly those.
+events: the exit code is 0 only if the table has exactly these events.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class _Show:
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """Called after the stop. Returns True once all produced events are in the table, or the wait has timed out.
+        """Returns True once all produced events are in the table, or the wait has timed out. Called after the producer
+        stopped.
 
         The query keeps running meanwhile, because a query that is stopped within a batch repeats that batch.
         """

@@ -1,4 +1,4 @@
-"""Decides when a pipeline stops. A signal raises no exception, because that would break off a call into Java."""
+"""Decides when a pipeline stops. A signal does not raise an exception, which would interrupt a call into Java."""
 
 from __future__ import annotations
 

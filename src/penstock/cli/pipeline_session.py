@@ -88,7 +88,7 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that begin with `kafka.`, which every client of the same brokers needs."""
+    """Returns the options that begin with `kafka.`. Every client of the same brokers needs them."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
@@ -145,7 +145,7 @@ def _silent() -> list[str]:
 
 
 def _silence_py4j() -> None:
-    """Silences Py4J, which logs a traceback, partly through the root logger, when its connection is broken off."""
+    """Silences Py4J, which logs a traceback when its connection breaks, partly through the root logger."""
     logging.getLogger("py4j").propagate = False
     root = logging.getLogger()
     if _not_py4j not in root.filters:
@@ -212,7 +212,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Prints the text that `line` returns, again and again while the block runs, for work other than queries.
+    """Prints the text that `line` returns, repeatedly while the block runs. Used for work other than queries.
 
     On a terminal the text is redrawn often; elsewhere a line is printed now and then.
     """

@@ -1,7 +1,7 @@
-"""Parses kcat's -o, which tells `penstock consume` where to start and stop.
+"""Parses kcat's -o: the positions at which `penstock consume` starts and stops.
 
 `beginning`, `end`, `stored`, an offset, `-N` for the last N records of every partition, `s@TIME` and `e@TIME` for a
-start and a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it names its
+start and a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it has a UTC
 offset).
 """
 
@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A start at the group's committed offset, or at the beginning if the group has none."""
+    """A start at the group's committed offset; at the beginning if the group has none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +51,7 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """The range to read: from a position up to, but not including, a timestamp (None: no end)."""
+    """The range to read: from a position up to a timestamp, which is excluded (None: no end)."""
 
     start: Position
     stop_ms: int | None = None

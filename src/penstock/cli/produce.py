@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """Counts sent records and keeps the unacknowledged batches, so that no failed batch goes unnoticed."""
+    """Counts sent records and keeps the unacknowledged batches, so that every failed batch is reported."""
 
     records: int = 0
     bytes: int = 0
@@ -160,9 +160,9 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Splits a stream of chunks at a delimiter. Yields, for each chunk, the parts that end in it.
+    """Splits a stream of chunks at a delimiter. Yields, for each chunk, a list of the parts that end in it.
 
-    At the end yields the last part, which has no delimiter.
+    At the end, yields the last part, which has no delimiter.
     """
     rest = bytearray()
     for part in parts:

@@ -1,4 +1,4 @@
-"""Reads a server.properties file into settings; a problem in it becomes a Failure of one line."""
+"""Reads a server.properties file into settings. A problem in the file becomes a Failure of one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def warn_without_effect(settings: Settings) -> None:
 
 
 def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
-    """Returns the properties of a file without checking their values. `kind` names the file in a failure."""
+    """Returns the properties of a file without checking their values. `kind` names the file in an error message."""
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.properties import duplicate_properties, parse_properties
 

@@ -1,7 +1,7 @@
 """Runs a node in the foreground until a signal, for `penstock up` and `penstock start`.
 
-The first SIGTERM or SIGINT stops the node cleanly, a second one ends the process at once. A failed start is reported
-in one line, with an exit code per cause: a port that is taken, a directory that is in use, a setting that can't work.
+The first SIGTERM or SIGINT stops the node cleanly; a second one ends the process at once. A failed start is reported in
+one line. Each cause has its own exit code: a port in use, a directory in use, a setting that can't work.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def configure_logging(verbosity: int) -> None:
 class PrintableFormatter(logging.Formatter):
     """Formats log lines and escapes control characters in them.
 
-    So a client id or topic name can't move the cursor or start another log line.
+    Otherwise a client id or topic name could move the cursor or begin another log line.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -53,7 +53,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Node:
-    """Makes the node that this process runs. The process ends with the node, and the node's console lists pipelines.
+    """Returns the node that this process runs. The process ends with the node, and the node's console lists pipelines.
 
     Raises ConfigError and ListenerError.
     """
@@ -70,7 +70,8 @@ def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -
 
 
 def _end_at_once(error: Exception) -> None:
-    """Ends the process at once after a fatal failure: a broker that stays up without disk would block a failover."""
+    """Ends the process at once after a fatal failure. If the broker stayed up without its disk, no failover would
+    begin."""
     from penstock.node.storage import StorageError
 
     sentence = f"this node can't go on without its disk ({error}): repair the disk and start again"
@@ -117,7 +118,7 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
 
 
 async def _stdin_ends(stopped: asyncio.Event) -> None:
-    """Waits for the end of stdin, which comes even if the parent process crashes or is killed."""
+    """Waits for the end of stdin. Stdin ends even if the parent process crashes or is killed."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     await reader.read()
@@ -125,13 +126,15 @@ async def _stdin_ends(stopped: asyncio.Event) -> None:
 
 
 def _make_collections_rare() -> None:
-    """Freezes the objects loaded so far and makes collections rare, because requests create no reference cycles."""
+    """Freezes the objects loaded so far and makes garbage collections rare, because requests create no reference
+    cycles."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 async def _report_long_start() -> None:
-    """Prints every few seconds that the node is still starting: after a crash it checks its logs before it serves."""
+    """Prints every few seconds that the node is still starting. After a crash, a node verifies its logs before it
+    serves."""
     waited = 0.0
     while True:
         await asyncio.sleep(STILL_STARTING_S)

@@ -142,7 +142,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def put_in(mutant: str | None) -> None:
-    """Applies a generated bug to this process; no-op if an earlier seed of the same process has applied it."""
+    """Applies a generated bug to this process. Does nothing if an earlier seed in this process has already applied
+    it."""
     from penstock.sim.mutants.hook import install, installed
 
     if mutant is None or installed() == mutant:

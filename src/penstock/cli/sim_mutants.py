@@ -1,7 +1,7 @@
 """`penstock sim --mutants` measures how many generated bugs the unit tests and the simulator detect.
 
-Survivors of the development half are listed with their change. Those of the held-out half are only counted, because a
-half that was looked at measures nothing.
+Survivors of the development half are listed with their code change. Survivors of the held-out half are only counted:
+once somebody tunes the tests for them, they no longer measure anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`penstock sim --points`: records the points of each seed, then runs it with faults at chosen points.
 
-A point is a place in a run at which a fault can be injected, such as a write or a message. Points are chosen so that
-faults happen which have not happened yet at such a point. `--coverage FILE` keeps the counts from one call to the next.
+A point is a place in a run at which a fault can be injected, such as a write or a message. Kinds of points and faults
+that were rarely combined so far are chosen first. `--coverage FILE` keeps the counts from one call to the next.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
 
 
 def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
-    """Yields the outcome of each seed. A seed starts with the coverage of all seeds before it."""
+    """Yields the outcome of each seed. Each seed starts with the coverage of all previous seeds."""
     seeds = iter(args.seeds)
     sent = picklable(args)
     if args.jobs == 1:

@@ -1,4 +1,5 @@
-"""Reads and writes a group's stored offsets without joining the group, in request versions that use topic names."""
+"""Reads and writes a group's committed offsets without joining the group, with request versions that use topic
+names."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LAST_VERSION_WITH_NAMES = 9
 
 
 def stored_offsets(broker: Broker, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Returns the group's committed offsets by partition."""
+    """Returns the group's committed offset of each partition."""
     topics = [
         fetch.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
         for name, indexes in _by_topic(partitions).items()

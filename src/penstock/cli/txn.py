@@ -1,7 +1,7 @@
 """`penstock txn` lists and describes transactions, and aborts those that no coordinator will end.
 
-A transaction hangs when it is open in a partition and no coordinator knows of it: the last stable offset stops there,
-and with it every read_committed consumer. `hanging` finds such partitions, `abort` writes the missing marker. Any Kafka
+A transaction hangs if it is open in a partition and no coordinator knows it: the last stable offset does not advance,
+so every read_committed consumer waits. `hanging` finds such partitions, `abort` writes the missing marker. Any Kafka
 broker serves the requests used here.
 """
 
@@ -166,7 +166,8 @@ def _nodes(broker: Broker) -> list[int]:
 
 
 def run_terminate(args: argparse.Namespace) -> int:
-    """Aborts the open transaction of each transactional id, by initialising a producer with the id."""
+    """Aborts the open transaction of each transactional id: InitProducerId with this id makes the coordinator abort
+    it."""
     from penstock.cli.connect import connect, outcome, refusals
     from penstock.client.transactions import Transactions
 
@@ -269,7 +270,7 @@ def _open(topic: str, partition: int, leader: int, producer: Any) -> Open:
 def _unknown_to_coordinators(broker: Broker, candidates: Sequence[Open]) -> list[Open]:
     """Returns the transactions that no coordinator will end.
 
-    These are transactions whose producer, or whose partition in the producer's transaction, no coordinator knows.
+    No coordinator knows their producer, or the producer's transaction does not include the partition.
     """
     from penstock.protocol.messages import api_66_list_transactions as api
 

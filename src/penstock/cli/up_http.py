@@ -32,5 +32,5 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """True if no HTTP listener was requested, so that a taken HTTP port must not stop the broker."""
+    """True if the user requested no HTTP listener. Then the broker starts even if the HTTP port is in use."""
     return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")

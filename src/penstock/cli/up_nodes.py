@@ -1,4 +1,4 @@
-"""`penstock up --nodes N` runs a process per node, merges their logs into one stream and stops them together.
+"""`penstock up --nodes N` runs a process per node, merges their logs into one stream and stops all nodes together.
 
 Each node is `penstock start` with a properties file beside its data, exactly as on separate machines. A node that
 crashes is restarted. If a node fails its first start, all nodes are stopped and its exit code is returned.

@@ -1,7 +1,7 @@
 """`penstock user` lists SCRAM users, sets their passwords and removes them.
 
 A password is read from a file, from standard input or from the terminal, never from an argument: other users of the
-machine see arguments. It is salted here, so that the broker never gets it.
+machine can see arguments. This command computes the salted password, so the broker never gets the password itself.
 """
 
 from __future__ import annotations

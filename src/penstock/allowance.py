@@ -1,4 +1,5 @@
-"""Bounds the memory that a node keeps for its clients: memory is granted by estimate and recounted now and then."""
+"""Limits the memory that a node keeps for its clients: grants memory by estimate, and counts the real use now and
+then."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Invariants that are checked in production, too: a violated invariant raises instead of giving a wrong answer."""
+"""Invariants that are also checked in production: a violated invariant raises an error instead of giving a wrong
+answer."""
 
 
 class InvariantError(Exception):
-    """Raised for a state that, by the code's invariants, can't exist."""
+    """Raised for a state that must not exist, according to the code's invariants."""
 
 
 def check(condition: object, message: str) -> None:

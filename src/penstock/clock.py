@@ -1,4 +1,4 @@
-"""The clock that a node is given: wall time for timestamps and retention. Monotonic time is the event loop's."""
+"""The clock of a node: wall time for timestamps and retention. Monotonic time comes from the event loop."""
 
 from typing import Protocol
 
@@ -9,7 +9,8 @@ class Clock(Protocol):
         ...
 
     def nanoseconds(self) -> int:
-        """Returns a monotonic time for measuring durations. The simulator keeps it constant: runs are repeatable."""
+        """Returns a monotonic time for measuring durations. In the simulator it is constant, so that runs are
+        repeatable."""
         ...
 
 

@@ -3,7 +3,7 @@
 The files are in the user's state directory. Pipelines write them; `penstock pipeline list|status|stop` and a node's
 console read them.
 
-Any program may write there: a file that is too large or does not describe a run is skipped.
+Other programs may write to this directory too. A file that is too large or does not describe a run is skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A streaming query of a pipeline, as of its last batch."""
+    """A streaming query of a pipeline, in its state after the last batch."""
 
     name: str
     running: bool
@@ -155,7 +155,7 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns `wanted`, or `wanted` with a number if it is the name of a running pipeline or of another spec."""
+    """Returns `wanted`; adds a number if a running pipeline or a pipeline of another spec has that name."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1
@@ -215,5 +215,5 @@ class Recording:
 
 
 def stop(run: Run) -> bool:
-    """Requests a clean stop; the next run redoes uncommitted work. Returns False if the run has ended."""
+    """Asks a run to stop cleanly; the next run repeats uncommitted work. Returns False if the run has already ended."""
     return processes.terminate(run.pid, run.started)

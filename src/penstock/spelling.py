@@ -1,4 +1,4 @@
-"""Suggestions of similar names, for messages about an unknown name.
+"""Suggests similar names, for messages about an unknown name.
 
 The search takes milliseconds: use it for names that a person typed, not for names in requests.
 """

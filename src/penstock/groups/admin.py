@@ -54,7 +54,10 @@ def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGro
 
 
 def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-    """Lists the groups. Filters are lower case; an empty filter matches all groups."""
+    """Lists the groups that match both filters.
+
+    The values of a filter are lower case; an empty filter matches all groups.
+    """
     return [
         ListedGroup(
             group_id=group.group_id,

@@ -1,4 +1,4 @@
-"""The broker settings that apply to groups, read from the properties once."""
+"""Defines the broker settings for groups, which are read from the properties once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Finds or creates the group of a ConsumerGroupHeartbeat or ConsumerGroupDescribe request, and
-passes the request on."""
+"""Finds or creates the group for ConsumerGroupHeartbeat and ConsumerGroupDescribe, and passes the request on."""
 
 from __future__ import annotations
 
@@ -112,7 +111,7 @@ def _member(image: MetadataImage, group: ConsumerGroup, member: ConsumerMember) 
 
 
 def _held(member: ConsumerMember) -> Partitions:
-    """Returns the member's partitions, including those that it still has to revoke."""
+    """Returns the partitions that the member holds, including partitions that it still has to revoke."""
     held = partitions_of(member.assigned)
     for topic_id, indexes in partitions_of(member.pending_revocation).items():
         held[topic_id] = held.get(topic_id, frozenset()) | indexes
@@ -120,7 +119,7 @@ def _held(member: ConsumerMember) -> Partitions:
 
 
 def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
-    """Returns the assignment as topics with names; deleted topics are left out, because they have no name."""
+    """Returns the assignment as topics with names. Deleted topics are left out, because they have no name."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=image.topics_by_id[topic_id].name, partitions=sorted(indexes))

@@ -1,5 +1,6 @@
-"""Encodes and decodes records of `__consumer_offsets`. A key starts with its type and a value with its version, both
-int16.
+"""Encodes and decodes records of `__consumer_offsets`.
+
+A key starts with its type and a value with its version, both int16.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OFFSET_COMMIT = 1
 
 
 class OffsetKey(NamedTuple):
-    """The key of an offset commit, in a form that takes little memory, because a load may read a million of them."""
+    """The key of an offset commit. It takes little memory, because a load may read a million keys."""
 
     group: str
     topic: str
@@ -72,8 +73,10 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def _offset_version(value: OffsetCommitValue) -> int:
-    """Returns the version in which to write an offset commit. Version 1 has an expiry time, for a commit with its own
-    retention."""
+    """Returns the record version in which to write an offset commit.
+
+    Version 1 has an expiry time, for a commit with its own retention.
+    """
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 
 
@@ -84,8 +87,10 @@ def decode_offset_key(key: bytes) -> OffsetKey:
 
 @lru_cache(maxsize=1024)
 def _group_and_topic(names: bytes) -> tuple[str, str]:
-    """Decodes the group and the topic of a key. The result is cached, because a group commits many partitions of a
-    topic in a row."""
+    """Decodes the group and the topic of a key.
+
+    The result is cached, because a group often commits many partitions of one topic in a row.
+    """
     group_end = 2 + int.from_bytes(names[:2], "big")
     topic_end = group_end + 2 + int.from_bytes(names[group_end : group_end + 2], "big")
     if len(names) != topic_end:

@@ -1,5 +1,7 @@
-"""Finds the group of a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request, and passes the request on to the group's
-protocol (classic or consumer)."""
+"""Finds the group of a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request, and passes the request on.
+
+The request goes to the group's protocol: classic or consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Changes the protocol of a group without stopping its members: classic to consumer, and back.
 
-Upgrade: the first member with the consumer protocol turns the group into a consumer group; the others stay as its
-classic members (`consumer/classic_members.py`). Downgrade: when the last member with the consumer protocol has left,
-the group becomes a classic group again.
+Upgrade: when the first member with the consumer protocol joins, the group becomes a consumer group; the other members
+stay in it and keep the classic protocol (`consumer/classic_members.py`). Downgrade: when the last member with the
+consumer protocol has left, the group becomes a classic group again.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _as_consumer(image: MetadataImage, group: ClassicGroup, member: Member) -> C
 
 
 def retire(turn: Turn, group: ClassicGroup) -> None:
-    """Answers the parked requests of the replaced classic group, so that members rejoin, and cancels its timers."""
+    """Cancels the timers of the replaced classic group, and answers its parked requests so that the members rejoin."""
     for member in group.members.values():
         token = group.take_join(member)
         if token is not None:

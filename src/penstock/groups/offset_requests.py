@@ -44,8 +44,9 @@ LATEST_MS = 2**63 - 1  # an expiry time beyond the largest int64 is capped
 
 
 def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> OffsetCommitResponse:
-    """Commits offsets. The caller has checked topic names and ids against the metadata. A topic id is zero if the
-    client gave none.
+    """Commits offsets of a group.
+
+    The caller has checked topic names and ids against the metadata. A topic id is zero if the client sent none.
     """
     try:
         _check_commit(shard, turn, request, api_version)
@@ -194,7 +195,7 @@ def forget_topics(shard: GroupShard, turn: Turn, topics: Collection[str]) -> Non
 
 
 def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
-    """Erases a group's offsets for topics that no longer exist, however long ago they were deleted.
+    """Erases a group's offsets for topics that no longer exist.
 
     The topics may have been deleted while the partition of `__consumer_offsets` had no coordinator.
     """
@@ -205,7 +206,10 @@ def forget_missing(shard: GroupShard, turn: Turn, group_id: str) -> None:
 
 
 def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
-    """Erases offsets older than `offsets.retention.minutes`, and groups without members whose last offset is erased."""
+    """Erases offsets older than `offsets.retention.minutes`.
+
+    Also deletes a group without members when its last offset is erased.
+    """
     group = shard.groups.get(group_id)
     if group is None or isinstance(group, ShareGroup):
         return

@@ -1,7 +1,7 @@
 """Committed offsets of groups, and pending offsets of open transactions.
 
-A commit inside a transaction is pending until the transaction's marker. Of two commits the later one in the log wins,
-so each keeps the log offset of its record.
+An offset that is committed in a transaction is pending until the transaction's marker is written. Of two commits for a
+partition, the commit that is later in the log wins; so every commit keeps the log offset of its record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OFFSET_BYTES = 300  # approximate size of a committed offset without its metadat
 
 
 class Stored(NamedTuple):
-    """A committed offset that was loaded from the log. It is kept as bytes until it is first read."""
+    """Holds a committed offset that was loaded from the log, as bytes until it is first read."""
 
     value: bytes
     log_offset: int
@@ -139,14 +139,14 @@ class Offsets:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
-        """Returns every partition whose offset a deletion of the group has to erase, pending commits included."""
+        """Returns every partition with a committed or pending offset. A deletion of the group erases these offsets."""
         found: Set[TopicPartition] = self.committed.get(group_id, {}).keys()
         for groups in self.pending.values():
             found = found | groups.get(group_id, {}).keys()
         return found
 
     def topic_ids(self, group_id: str, partition: TopicPartition) -> set[bytes]:
-        """Returns the topic ids of the group's commits for this partition, pending ones included."""
+        """Returns the topic ids in the group's committed and pending offsets for this partition."""
         commits = [self.committed.get(group_id, {}).get(partition)]
         commits += [groups.get(group_id, {}).get(partition) for groups in self.pending.values()]
         return {_read(each).topic_id for each in commits if each is not None}
@@ -158,11 +158,10 @@ class Offsets:
         require_stable: bool,
         topic_id_of: Callable[[str], bytes],
     ) -> OffsetFetchResponseGroup:
-        """Returns the group's offsets for the given topics; all topics by default. A partition without a commit gets
-        -1.
+        """Returns the group's offsets for the given topics; for all topics by default.
 
-        `topic_id_of` maps a topic name to the id of the current topic. A commit for an earlier topic with the same name
-        does not count.
+        A partition without a commit gets -1. `topic_id_of` maps a topic name to the id of the current topic. A commit
+        for an earlier topic with the same name does not count.
         """
         offsets = self.of_group(group_id)
         if topics is None:
@@ -245,7 +244,7 @@ def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:
-    """Returns True if the commit is for a deleted topic with the same name. Such a commit does not count."""
+    """Returns True if the commit is for a deleted topic with the same name, and so does not count."""
     return ZERO_UUID not in (committed, asked) and committed != asked
 
 

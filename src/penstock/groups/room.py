@@ -1,4 +1,4 @@
-"""Admits new groups, members and offsets only while their memory stays within the coordinator's limit."""
+"""Limits the memory of a coordinator: admits new groups, members and offsets only while there is memory left."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def _new_group(group_id: str) -> int:
 
 
 def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: JoinGroupRequest, caller: Caller) -> bool:
-    """Returns True if there is memory for the member that joins. Only added memory counts: a known member without
-    changes is always admitted."""
+    """Returns True if there is memory for the member that joins.
+
+    Only additional memory counts: a known member without changes is always admitted.
+    """
     instance_id = request.group_instance_id
     names = sizes.texts(request.member_id or instance_id or caller.client_id, instance_id, *caller[:2])
     size = sizes.MEMBER_BYTES + names
@@ -58,8 +60,10 @@ def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: Joi
 
 
 def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: SyncGroupRequest) -> bool:
-    """Returns True if there is memory for the assignments in a SyncGroup request. Only the leader's request has
-    assignments."""
+    """Returns True if there is memory for the assignments in a SyncGroup request.
+
+    Only the leader's request has assignments.
+    """
     if group.state is not State.COMPLETING_REBALANCE or request.member_id != group.leader:
         return True
     size = 0
@@ -70,7 +74,7 @@ def admits_sync(shard: GroupShard, turn: Turn, group: ClassicGroup, request: Syn
 
 
 def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> None:
-    """Raises POLICY_VIOLATION if a member joins or extends its subscription and there is no memory for it."""
+    """Raises POLICY_VIOLATION if there is no memory for a new member or a longer subscription."""
     changes = (request.subscribed_topic_regex, request.rack_id, request.server_assignor)
     unchanged = request.subscribed_topic_names is None and changes == (None, None, None)
     if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and unchanged):
@@ -86,7 +90,7 @@ def check_heartbeat(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbe
 
 
 def check_share_heartbeat(shard: GroupShard, turn: Turn, request: ShareGroupHeartbeatRequest, caller: Caller) -> None:
-    """Raises POLICY_VIOLATION if a member joins or extends its subscription and there is no memory for it."""
+    """Raises POLICY_VIOLATION if there is no memory for a new member or a longer subscription."""
     if request.member_epoch < JOIN_EPOCH or (request.member_epoch > JOIN_EPOCH and not request.subscribed_topic_names):
         return
     group = shard.groups.get(request.group_id)
@@ -111,8 +115,10 @@ def _known_consumer(group: Group | None, request: ConsumerGroupHeartbeatRequest)
 
 
 def admits_offset(shard: GroupShard, turn: Turn, group_id: str, partition: TopicPartition, metadata: str) -> bool:
-    """Returns True if there is memory for the offset. If it replaces a committed offset, only longer metadata needs
-    memory."""
+    """Returns True if there is memory for the offset.
+
+    An offset that replaces a committed offset needs memory only if its metadata is longer.
+    """
     known = shard.offsets.committed.get(group_id, {}).get(partition)
     size = OFFSET_BYTES + len(metadata) - (size_of(known) if known is not None else 0)
     if group_id not in shard.groups:

@@ -1,4 +1,4 @@
-"""The groups and offsets in one partition of `__consumer_offsets`.
+"""Holds the groups and offsets in one partition of `__consumer_offsets`.
 
 Durable state changes only in `apply` and `apply_marker`. Functions of the other modules decide on requests and timers;
 they get the shard and a `Turn`, which collects their effects.
@@ -49,8 +49,9 @@ class GroupShard:
     incremental = False
 
     def __init__(self, config: GroupConfig, random: Random, allowance: Allowance | None = None) -> None:
-        """Creates an empty shard. `allowance` is a memory limit shared with other shards; groups and offsets beyond it
-        are refused.
+        """Creates an empty shard.
+
+        `allowance` is a memory limit shared with other shards; groups and offsets beyond this limit are refused.
         """
         self.config = config
         self.random = random
@@ -124,7 +125,7 @@ class GroupShard:
         self.offsets.apply_marker(producer_id, commit)
 
     def remembered(self) -> Mapping[str, Any]:
-        """Returns all durable state, which a replay of the log must restore."""
+        """Returns all durable state. A replay of the log must restore exactly this state."""
         return {
             "groups": {
                 group_id: group.stored if isinstance(group, ClassicGroup) else group.remembered()
@@ -191,8 +192,10 @@ class GroupShard:
                     remove(self, turn, group, [member])
 
     def _forget_share_states(self, turn: Turn) -> None:
-        """Removes deleted topics from each share group's list of topics. The share coordinator itself erases the states
-        of the deleted topics' partitions."""
+        """Removes deleted topics from each share group's list of topics.
+
+        The share coordinator itself deletes the states of the deleted topics' partitions.
+        """
         for group in self.groups.values():
             if isinstance(group, ShareGroup):
                 known = group.states.names.keys() - self.image.topics_by_id.keys()
@@ -213,8 +216,10 @@ class GroupShard:
                 pass  # a timer from before the group changed its protocol
 
     def see(self, image: MetadataImage, changes: TopicChanges | None = None) -> None:
-        """Takes over a new metadata image. A group whose topics changed gets a new assignment at the next heartbeat of
-        a member."""
+        """Takes over a new metadata image.
+
+        If topics of a group changed, the group gets a new assignment at the next heartbeat of a member.
+        """
         if changes is None:
             changes = topic_changes(self.image, image)
         racks_changed = self.image.brokers is not image.brokers
@@ -241,7 +246,7 @@ class GroupShard:
     # --- lookups
 
     def topic_id(self, name: str) -> bytes:
-        """Returns the id of the topic that has this name now; zero if there is none."""
+        """Returns the id of the current topic with this name; zero if there is none."""
         topic = self.image.topics.get(name)
         return topic.topic_id if topic is not None else ZERO_UUID
 

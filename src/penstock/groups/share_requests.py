@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat, ShareGroupDescribe, and the decisions about the offsets of share groups."""
+"""Handles ShareGroupHeartbeat and ShareGroupDescribe, and decides on the offsets of share groups."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _group(shard: GroupShard, request: ShareGroupHeartbeatRequest) -> ShareGroup
 
 
 def share_group(shard: GroupShard, group_id: str) -> ShareGroup:
-    """Returns the share group. Raises GROUP_ID_NOT_FOUND if there is none, or the group has another type."""
+    """Returns the share group. Raises GROUP_ID_NOT_FOUND if it does not exist or is a group of another type."""
     group = shard.groups.get(group_id)
     if not isinstance(group, ShareGroup):
         reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
@@ -66,7 +66,7 @@ def share_group(shard: GroupShard, group_id: str) -> ShareGroup:
 
 
 def empty_share_group(shard: GroupShard, group_id: str) -> ShareGroup:
-    """Returns the share group for a change of its offsets. Raises NON_EMPTY_GROUP if it has members."""
+    """Returns the share group, so that its offsets can be changed. Raises NON_EMPTY_GROUP if it has members."""
     group = share_group(shard, group_id)
     if group.members:
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"Group {group_id} has members: stop them first.")
@@ -101,7 +101,7 @@ def _member(image: MetadataImage, member: ShareMember) -> Member:
 
 
 def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
-    """Returns the assignment as topics with names; deleted topics are left out, because they have no name."""
+    """Returns the assignment as topics with names. Deleted topics are left out, because they have no name."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=image.topics_by_id[topic_id].name, partitions=sorted(indexes))
@@ -115,15 +115,17 @@ def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
 
 
 def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iterable[tuple[bytes, int]]) -> None:
-    """Lists partitions as initialized, once the share coordinator has their states; no-op if the group no longer
-    exists."""
+    """Lists partitions as initialized, once the share coordinator has their states.
+
+    No-op if the group no longer exists.
+    """
     group = shard.groups.get(group_id)
     if isinstance(group, ShareGroup):
         initialized(turn, shard.image, group, slots)
 
 
 def initialized_partitions(shard: GroupShard, group_id: str) -> dict[bytes, list[int]]:
-    """Returns the partitions of the group that have offsets. A group that does not exist has none, as in Kafka."""
+    """Returns the partitions of the group that have offsets; an empty dict if the group does not exist."""
     if group_id not in shard.groups:
         return {}
     states = share_group(shard, group_id).states
@@ -131,9 +133,9 @@ def initialized_partitions(shard: GroupShard, group_id: str) -> dict[bytes, list
 
 
 def begin_alter(shard: GroupShard, turn: Turn, group_id: str, slots: Mapping[bytes, frozenset[int]]) -> int:
-    """Begins to alter offsets of an empty group. Returns the new epoch, which fences writes with earlier ones.
+    """Begins to alter offsets of an empty group. Returns the new group epoch, which fences writes with older epochs.
 
-    A group that does not exist is created, as in Kafka.
+    If the group does not exist, it is created, as in Kafka.
     """
     group = empty_share_group(shard, group_id) if group_id in shard.groups else ShareGroup(group_id)
     epoch = group.epoch + 1
@@ -148,9 +150,9 @@ def begin_alter(shard: GroupShard, turn: Turn, group_id: str, slots: Mapping[byt
 
 
 def begin_delete(shard: GroupShard, turn: Turn, group_id: str, topic_ids: Iterable[bytes]) -> list[tuple[bytes, int]]:
-    """Begins to delete the offsets of topics of an empty group. Returns the partitions whose states are to be deleted.
+    """Begins to delete the offsets of topics of an empty group. Returns the partitions whose states must be deleted.
 
-    A topic without offsets has none to delete.
+    Ignores topics without offsets.
     """
     group = empty_share_group(shard, group_id)
     wanted = frozenset(topic_ids)

@@ -1,4 +1,4 @@
-"""Estimates the memory of groups and members: Python's own sizes for data from clients, constants for the rest."""
+"""Estimates the memory of groups and members: Python's own sizes for data from clients, constants for other data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Timers without a periodic sweep: a heap in which extending a deadline costs one store.
+"""Keeps timers in a heap, without a periodic sweep. To extend a deadline costs only one store.
 
-A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the earlier time; when that time comes, the
-timer is queued again at its new deadline. A member therefore costs one heap operation per session timeout, however
-often it sends heartbeats.
+A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the old deadline; when this time comes, the
+timer is added again with its new deadline. So a member costs one heap operation per session timeout, however often it
+sends heartbeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TimerKind(IntEnum):
 
 
 class Timer:
-    """One deadline. Callers may set `deadline_ms` to a later time directly; all other changes go through `Timers`."""
+    """One deadline. A caller may set `deadline_ms` to a later time directly; all other changes go through `Timers`."""
 
     __slots__ = ("deadline_ms", "group_id", "kind", "member_id", "queued_ms")
 
@@ -40,7 +40,7 @@ class Timer:
         return self.deadline_ms != NEVER
 
     def cancel(self) -> None:
-        """Cancels the timer. Its heap entry stays until its time and is then dropped."""
+        """Cancels the timer. Its heap entry is dropped when its time comes."""
         self.deadline_ms = NEVER
 
 
@@ -62,8 +62,10 @@ class Timers:
             heapq.heappush(self._heap, (deadline_ms, self._serial, timer))
 
     def next_deadline(self) -> int | None:
-        """Returns the time of the next check for due timers. It is never too late, but may be too early if a timer was
-        extended or cancelled."""
+        """Returns the time of the next check for due timers.
+
+        No timer is due before this time. It may be too early if a timer was extended or cancelled.
+        """
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Timer]:

@@ -1,5 +1,7 @@
-"""A `Turn`: one event (a request or a timer) while it is decided, with its time, its resources and the effects that it
-collects."""
+"""Defines the `Turn`: one event (a request or a timer) that is being decided.
+
+It has the time of the event and the resources for the decision, and collects the effects.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Token = object  # identifies a request whose answer comes later; opaque here
 
 
 class JournalRecord(NamedTuple):
-    """A key and its new value as messages; a value of None is a tombstone."""
+    """Holds a key and its new value as messages; a value of None is a tombstone."""
 
     key: Any
     value: Any | None
@@ -59,7 +61,7 @@ def every_topic(name: str) -> bool:
 
 
 class Caller(NamedTuple):
-    """The client that sent a request: the facts about it that groups need."""
+    """Describes the client that sent a request, as far as groups need it."""
 
     client_id: str
     client_host: str

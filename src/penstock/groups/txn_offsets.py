@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that are part of a transaction. They are pending until the transaction's marker."""
+"""Handles TxnOffsetCommit: offsets of a transaction are pending until the transaction's marker is written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ Codes = dict[tuple[str, int], ErrorCode]
 
 
 def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> Codes:
-    """Commits offsets as part of a transaction. The caller has checked that the topics exist and that the producer owns
-    the transaction."""
+    """Commits offsets as part of a transaction.
+
+    The caller has checked that the topics exist and that the producer owns the transaction.
+    """
     try:
         _check(shard, turn, request)
     except KafkaError as error:

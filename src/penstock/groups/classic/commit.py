@@ -1,4 +1,4 @@
-"""Decides which clients may commit offsets to a classic group, and from when its offsets expire."""
+"""Decides which clients may commit offsets to a classic group, and when its offsets expire."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ def check_commit(
     generation: int,
     transactional: bool = False,
 ) -> None:
-    """Raises KafkaError if the client may not commit. A member's commit counts as a heartbeat; any other client (a
-    simple consumer, an administrator) may commit only if the group is empty."""
+    """Raises KafkaError if the client may not commit offsets to the group.
+
+    A member's commit counts as a heartbeat. Any other client (a simple consumer, an administrator) may commit only
+    while the group is empty.
+    """
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is being deleted: find its coordinator again.")
     if generation < 0 and group.state is State.EMPTY:
@@ -45,8 +48,10 @@ def check_commit(
 
 
 def offset_age_base(group: ClassicGroup, topic: str, committed: Committed) -> int | None:
-    """Returns the time from which offsets.retention.minutes counts for an offset; None while the group may still use
-    the offset."""
+    """Returns the time at which the retention of an offset (`offsets.retention.minutes`) begins.
+
+    Returns None while the group may still use the offset.
+    """
     if group.protocol_type is None:  # a simple consumer: only its commits show that it is alive
         return committed.commit_ms
     if group.state is State.EMPTY:

@@ -146,8 +146,10 @@ class ClassicGroup:
     # --- members
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """Returns the member. Raises KafkaError if it is unknown, or if another member has taken
-        over its instance id."""
+        """Returns the member.
+
+        Raises KafkaError if the member is unknown, or if another member has taken over its instance id.
+        """
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
@@ -194,7 +196,7 @@ class ClassicGroup:
         return member
 
     def count(self, member: Member) -> None:
-        """Updates the group's total size in memory after the size of `member` changed."""
+        """Updates the group's total memory size after the size of `member` has changed."""
         size = member.held_bytes
         self.members_bytes += size - member.counted_bytes
         member.counted_bytes = size
@@ -218,7 +220,10 @@ class ClassicGroup:
         return member
 
     def park_join(self, member: Member, token: Token) -> Token | None:
-        """Parks the member's request until the join phase ends. Returns the request that was parked before, if any."""
+        """Parks the member's JoinGroup until the join phase ends.
+
+        Returns the JoinGroup that was parked before, if any.
+        """
         replaced, member.awaiting_join = member.awaiting_join, token
         if replaced is None:
             self.waiting_joins += 1
@@ -244,7 +249,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Returns True if a protocol is still common to all members after a member with these protocols joins."""
+        """Returns True if all members would still have a common protocol after a member with these protocols joins."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -267,8 +272,10 @@ class ClassicGroup:
         self.supporters.update(dict(protocols).keys())
 
     def select_protocol(self) -> str:
-        """Returns the protocol with the most votes: each member votes for its first protocol that all support; the
-        first vote wins a tie.
+        """Returns the protocol with the most votes.
+
+        Each member votes for the first of its protocols that all members support. In a tie, the protocol with the
+        earliest vote wins.
         """
         check(self.members, "an empty group has no protocol to select")
         candidates = self._common_protocols()
@@ -276,7 +283,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def subscriptions(self) -> frozenset[str] | None:
-        """Returns the topics of all members; None if they are not consumers or their metadata cannot be parsed."""
+        """Returns the topics of all members; None if the members are no consumers or their metadata can't be parsed."""
         if not self.members:
             return frozenset()
         if self.protocol is None or not self.uses_consumer_protocol:

@@ -149,8 +149,9 @@ def _update(turn: Turn, group: ClassicGroup, member: Member, request: JoinGroupR
 def _replace_static(
     turn: Turn, group: ClassicGroup, request: JoinGroupRequest, caller: Caller, new_id: str, token: Token
 ) -> None:
-    """Handles the join of a restarted static member. A stable group does not rebalance, unless the selected protocol
-    changes.
+    """Handles the join of a restarted static member.
+
+    A stable group does not rebalance, unless the selected protocol changes.
     """
     instance_id = request.group_instance_id
     assert instance_id is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def record_group(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """Writes a record of the whole generation to the log: its members and their assignments."""
+    """Writes a record of the current generation to the log: its members and their assignments."""
     protocol = group.protocol
     members = [
         MemberMetadata(

@@ -1,9 +1,8 @@
-"""Leads a group from one generation to the next: the join phase starts, members join, the phase ends, the leader
-assigns.
+"""Runs a rebalance of a classic group: the join phase begins, members join, the phase ends, the leader assigns.
 
 The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members, and again after each
 new member, up to the rebalance timeout. A later rebalance ends when all known members have rejoined, or at the
-rebalance timeout without the others.
+rebalance timeout without the missing members.
 """
 
 from __future__ import annotations
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def rebalance_or_complete(turn: Turn, group: ClassicGroup) -> None:
-    """Starts a join phase after a change of membership, or ends the current phase if it is complete."""
+    """Begins a join phase after a change of membership.
+
+    If a join phase is already running, ends it if it is complete.
+    """
     if group.can_rebalance:
         prepare_rebalance(turn, group)
     else:
@@ -101,7 +103,7 @@ def complete_join(turn: Turn, group: ClassicGroup) -> None:
 
 
 def on_sync_timer(turn: Turn, group: ClassicGroup) -> None:
-    """Removes members that got their generation but never requested their assignment, and rebalances."""
+    """Removes members that joined the generation but did not send SyncGroup in time, and rebalances."""
     if group.state not in (State.COMPLETING_REBALANCE, State.STABLE) or not group.pending_sync:
         return
     for member_id in sorted(group.pending_sync):
@@ -191,8 +193,9 @@ def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
 
 
 def assign(turn: Turn, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
-    """Gives the members their assignments and answers the parked sync requests. Called once the assignments are
-    committed.
+    """Gives the members their assignments and answers the parked SyncGroup requests.
+
+    Called once the assignments are committed.
     """
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")

@@ -80,8 +80,10 @@ def _store(turn: Turn, group: ClassicGroup, assignments: dict[str, bytes]) -> No
 
 
 def heartbeat(group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
-    """Handles a Heartbeat request. It is kept cheap, because members send it often: one dictionary lookup and one
-    store."""
+    """Handles a Heartbeat request.
+
+    Members send heartbeats often, so this costs only one dictionary lookup and one store.
+    """
     member = group.members.get(member_id)
     if member is None or instance_id is not None:
         try:

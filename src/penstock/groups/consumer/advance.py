@@ -35,8 +35,9 @@ def advance(
     limits: Limits,
     sees: Callable[[str], bool] | None = None,
 ) -> Target:
-    """Records the member, increments the group epoch after a change, and computes a new target if one is due. Returns
-    the member's target. `sees`: see `refresh_regexes`.
+    """Writes the member, increments the group epoch after a change, and computes a new target assignment if one is due.
+
+    Returns the member's target assignment. `refresh_regexes` describes `sees`.
     """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:

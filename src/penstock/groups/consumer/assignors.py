@@ -1,8 +1,8 @@
-"""Server-side assignors: distribute partitions over the members.
+"""Assigns partitions to members on the broker: the `uniform` and the `range` assignor.
 
-`uniform` gives all members the same number of partitions, plus or minus one, moves as few as possible and, in a tie,
-prefers a member in a rack with a replica. `range` gives each member a run of consecutive partitions of every topic, so
-that equal keys of topics with equal partition counts go to the same member.
+`uniform` gives all members the same number of partitions, plus or minus one, and moves as few partitions as possible.
+In a tie it prefers a member in the rack of a replica. `range` gives each member consecutive partitions of every topic,
+so that equal keys of topics with equal partition counts go to the same member.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def _fill(
 
 
 def _share_fairly(members: Members, topics: Topics, held: dict[str, set[Slot]], free: list[Slot]) -> None:
-    """Assigns partitions if members read different topics. Members with the fewest partitions get more; then
-    differences of two or more are evened out.
+    """Assigns partitions when members subscribe to different topics.
+
+    Members with the fewest partitions get more. Then partitions are moved until members differ by less than two.
     """
     readers = {
         topic_id: [member_id for member_id in sorted(members) if topic_id in members[member_id].topics]

@@ -1,8 +1,8 @@
 """Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-For these members a member epoch is a generation, and the coordinator acts as the leader. Each join reports the
-partitions that the member owns and takes the reconciliation one step further. A sync returns the partitions of that
-step. A heartbeat makes the member join again whenever another step is due.
+These members see the member epoch as the generation, and the coordinator assigns in place of a leader. With JoinGroup
+the member reports the partitions that it owns, and the reconciliation advances by one step. SyncGroup returns the
+partitions after this step. The response to Heartbeat makes the member join again when another step is due.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONSUMER = "consumer"
 def join(
     shard: GroupShard, turn: Turn, group: ConsumerGroup, request: JoinGroupRequest, caller: Caller
 ) -> JoinGroupResponse:
-    """Returns the response to a JoinGroup request, or raises the error that the member gets."""
+    """Handles a JoinGroup request and returns the response. Raises KafkaError if the request is refused."""
     protocols = tuple((each.name, each.metadata) for each in request.protocols)
     unknown = not request.member_id
     member_id = request.member_id or turn.new_uuid()
@@ -93,8 +93,10 @@ def join(
 def _check_protocols(
     group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
-    """Raises KafkaError unless all classic members of the group have a protocol in common with this member, because the
-    group may become a classic group again."""
+    """Raises KafkaError unless this member and all classic members of the group have a common protocol.
+
+    The group may become a classic group again, which needs a common protocol.
+    """
     names = {name for name, _ in protocols}
     for other in group.members.values():
         if other.classic is not None and other.member_id != member_id:

@@ -31,8 +31,9 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version
 
 
 def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int) -> bool:
-    """Returns True if the member has held the partitions since `epoch`. If so, a commit with that older epoch is
-    accepted (KIP-1251).
+    """Returns True if the member has held the partitions since `epoch`.
+
+    Then a commit with this older epoch is accepted (KIP-1251).
     """
     if not 0 <= epoch < member.epoch:
         return False
@@ -44,7 +45,10 @@ def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int
 
 
 def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Raises ILLEGAL_GENERATION for a stale member epoch, because producers know only generations."""
+    """Raises ILLEGAL_GENERATION for a stale member epoch.
+
+    Producers do not know STALE_MEMBER_EPOCH: they know only generations.
+    """
     if (epoch >= 0 or group.members) and group.member(member_id).epoch != epoch:
         raise KafkaError(
             ErrorCode.ILLEGAL_GENERATION, "The member has another epoch now: get the group metadata again."

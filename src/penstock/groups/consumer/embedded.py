@@ -1,4 +1,4 @@
-"""The consumer protocol inside classic groups: parses subscriptions and owned partitions, writes assignments."""
+"""Reads and writes the consumer protocol inside classic groups: subscriptions, owned partitions, assignments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def version_of(data: bytes) -> int:
-    """Returns the version with which to parse a member's subscription or assignment. A newer version only appends
-    fields, so it is parsed as the newest known version."""
+    """Returns the version with which to parse a member's subscription or assignment.
+
+    Newer versions only append fields, so an unknown version is parsed as the newest known version.
+    """
     if len(data) < 2:
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."

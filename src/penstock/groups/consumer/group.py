@@ -1,4 +1,4 @@
-"""A consumer group and its members, as the journal builds them."""
+"""Defines a consumer group and its members. The records of the journal build this state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GroupState(StrEnum):
 
 
 class ClassicMembership(NamedTuple):
-    """The additional state of a consumer group's member that uses the classic protocol."""
+    """Holds the additional state of a consumer group's member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -133,8 +133,7 @@ class ConsumerGroup:
         return member
 
     def put(self, member: ConsumerMember) -> None:
-        """Adds the member, or replaces it at its place in the order of members, because assignors
-        depend on this order."""
+        """Adds the member. A known member is replaced in place, because assignors depend on the order of members."""
         known = self.members.get(member.member_id)
         self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self.members[member.member_id] = member
@@ -153,7 +152,7 @@ class ConsumerGroup:
         )
 
     def subscription(self, member: ConsumerMember) -> frozenset[str]:
-        """Returns the topics that a member subscribes to by name or by pattern."""
+        """Returns all topics that a member subscribes to, by name or by pattern."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
 

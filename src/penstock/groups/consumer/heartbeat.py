@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat v0-1: a member's only request, with which it joins, stays, changes its subscription or leaves.
+"""Handles ConsumerGroupHeartbeat v0-1, the one request with which a member joins, stays, resubscribes and leaves.
 
 A member joins with epoch 0 and leaves with -1; a static member leaves temporarily with -2. Other requests report the
 owned partitions, and the response contains the next assignment when it changes.
@@ -41,8 +41,7 @@ CLIENT_MADE_IDS_SINCE = 1  # KIP-1082
 
 
 def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
-    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR with the reason if a ConsumerGroupHeartbeat
-    request is not valid."""
+    """Raises INVALID_REQUEST or UNSUPPORTED_ASSIGNOR, with a reason, for an invalid ConsumerGroupHeartbeat request."""
     epoch = request.member_epoch
     first = epoch == JOIN_EPOCH
     id_needed = api_version >= CLIENT_MADE_IDS_SINCE or epoch != JOIN_EPOCH
@@ -80,8 +79,10 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     caller: Caller,
 ) -> ConsumerGroupHeartbeatResponse:
-    """Handles a ConsumerGroupHeartbeat request. The group may be new and without a record; then the record of its first
-    epoch creates it."""
+    """Handles a ConsumerGroupHeartbeat request.
+
+    The group may be new: then the record of its first epoch creates it.
+    """
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return leave(shard, turn, group, request)
     limits = shard.limits(group.group_id)
@@ -133,7 +134,8 @@ def heartbeat(
 def _nothing_new(group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
     """Returns True if the member already owns its target assignment and its heartbeat reports no change.
 
-    Most heartbeats are of this kind, so the test only compares fields: it computes no assignment and builds no object.
+    Most heartbeats are of this kind. So this function only compares fields: it computes no assignment and builds no
+    object.
     """
     return (
         request.member_epoch == member.epoch
@@ -157,7 +159,7 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
 
 
 def _updated(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, caller: Caller) -> ConsumerMember:
-    """Returns the member with the fields of the request; a field that is left out stays unchanged."""
+    """Returns the member with the fields of the request. A field that the request leaves out stays unchanged."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return replace(
         member,

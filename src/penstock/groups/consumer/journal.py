@@ -1,4 +1,4 @@
-"""Writes and applies the records of consumer groups; no other module does."""
+"""Writes and applies the records of consumer groups. No other module writes or applies them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def erase_group(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def apply(group: ConsumerGroup, record: JournalRecord) -> None:
-    """Applies a record, except for the deletion of the group itself, which the shard applies."""
+    """Applies a record of a group. The shard itself applies the record that deletes the group."""
     key, value = record
     match key:
         case ConsumerGroupMetadataKey():

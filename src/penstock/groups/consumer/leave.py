@@ -42,8 +42,10 @@ def leave(
 
 
 def remove(shard: GroupShard, turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
-    """Removes the members from the group. The next heartbeat of another member finds a new group epoch and assigns the
-    free partitions."""
+    """Removes the members from the group, which gets a new group epoch.
+
+    The next heartbeat of another member computes a new target assignment with the free partitions.
+    """
     gone = {member.member_id for member in members}
     if can_downgrade(turn, group, gone):
         downgrade(shard, turn, group, gone)

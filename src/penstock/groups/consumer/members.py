@@ -1,4 +1,4 @@
-"""Finds the member of a heartbeat: new, known, or a static member that returned."""
+"""Finds the member that sent a heartbeat: a new member, a known member, or a static member that has returned."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def find_member(
     member_id: str,
     owned: Partitions | None,
 ) -> tuple[ConsumerMember, str | None]:
-    """Finds the member that sent a heartbeat. Returns the member as it was before this request, and the id of the
-    static member that it replaces, if any."""
+    """Returns the member that sent a heartbeat, as it was before this request.
+
+    Also returns the id of the static member that it replaces; None if it replaces none.
+    """
     if request.instance_id is not None:
         return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)
     member = group.members.get(member_id)
@@ -42,8 +44,11 @@ def find_member(
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """Raises KafkaError for a wrong member epoch. The previous epoch is accepted from a member that missed a response,
-    if the member reports only partitions that are assigned to it."""
+    """Raises KafkaError for a wrong member epoch.
+
+    The previous epoch is accepted if the member reports only partitions that are assigned to it: it may have missed the
+    response with the new epoch.
+    """
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     missed = epoch == member.previous_epoch and epoch < member.epoch and _within(owned, member.assigned)
@@ -97,7 +102,7 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
 
 
 def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Gives the place of member `old` in the group, and its target assignment, to the new member id."""
+    """Replaces member `old` with the new member id, which keeps the place in the group and the target assignment."""
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))
     return replace(old, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=-1, pending_revocation={})

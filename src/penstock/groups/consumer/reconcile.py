@@ -1,7 +1,8 @@
-"""Moves a member from its current partitions to its target.
+"""Moves a member from its current partitions to its target assignment.
 
-First the member revokes the partitions that are not in the target, and its epoch increases only when it no longer
-reports them. Then it gets the partitions that the target adds, as soon as no other member holds them.
+First the member revokes the partitions that are not in the target. Its epoch increases only when its heartbeat no
+longer reports these partitions. Then it gets the partitions that the target adds, as soon as no other member holds
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def reconcile(
     owned: Owned,
     is_held: Callable[[bytes, int], bool],
 ) -> ConsumerMember:
-    """Returns the member after its next step towards its target assignment; the same member if no step is due."""
+    """Returns the member after its next step towards its target assignment; the unchanged member if no step is due."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch == target_epoch:
@@ -39,8 +40,9 @@ def reconcile(
 
 
 def _still_owns(owned: Owned, revoked: Assigned) -> bool:
-    """Returns True if the member may still own a revoked partition: it reports such a partition, or does not report its
-    partitions at all.
+    """Returns True if the member may still own a revoked partition.
+
+    This is the case if its heartbeat reports such a partition, or reports no partitions at all.
     """
     return owned is None or any(
         not owned.get(topic_id, frozenset()).isdisjoint(revoked[topic_id]) for topic_id in revoked

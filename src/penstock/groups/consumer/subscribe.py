@@ -1,6 +1,4 @@
-"""A group's subscription: topic names, patterns resolved against the current topics, and a hash that
-detects changes.
-"""
+"""Resolves a group's subscription: topic names, patterns, and a hash of the topics that detects changes."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ MAX_PATTERNS = 50
 
 
 def resolve(turn: Turn, image: MetadataImage, regex: str, work: Work, sees: Callable[[str], bool]) -> ResolvedRegex:
-    """Returns the topics whose names match the pattern and that the client sees.
+    """Returns the topics that match the pattern and that the client may describe (`sees`).
 
     Internal topics are included, as in Kafka.
     """
@@ -39,13 +37,14 @@ def refresh_regexes(
     members: Mapping[str, ConsumerMember],
     sees: Callable[[str], bool] | None,
 ) -> dict[str, ResolvedRegex]:
-    """Returns the group's patterns, resolved against the current topics; records changed and unused patterns.
+    """Returns the group's patterns, resolved against the current topics. Records changed and unused patterns.
 
-    As in Kafka, a pattern matches the topics that the member whose heartbeat resolves it may describe (`sees`). Without
-    such a member (`sees` is None: a timer, a leaving or classic member), patterns keep the topics found before.
+    As in Kafka, the heartbeat of a member resolves the patterns, and they match only topics that this member may
+    describe (`sees`). If there is no heartbeat (`sees` is None: a timer, a leaving or classic member), patterns keep
+    the topics found before.
 
-    A new pattern may take MAX_STEPS steps. If it takes more, the member's request is refused. The patterns that were
-    resolved before share MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
+    A new pattern may take MAX_STEPS steps; if it needs more, the member's request is refused. All known patterns
+    together may take MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

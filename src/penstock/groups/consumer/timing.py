@@ -1,4 +1,4 @@
-"""Timeouts of members of a consumer group: for heartbeats, revocations, rejoins and syncs."""
+"""Sets the timeouts of a consumer group's members: for heartbeats, revocations, rejoins and syncs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arm_session(turn: Turn, group: ConsumerGroup, member_id: str, timeout_ms: in
 
 
 def arm_revocation(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Starts the timeout for the member to revoke partitions: its rebalance timeout."""
+    """Starts the rebalance timeout of the member: until then it must have revoked its partitions."""
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         timer = _timer(group.revocations, TimerKind.REVOCATION, group, member.member_id)
         if not timer.armed:
@@ -41,7 +41,7 @@ def arm_revocation(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> 
 
 
 def await_rejoin(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Starts the timeout for a classic member to rejoin; a repeated notification does not extend it."""
+    """Starts the timeout within which a classic member must rejoin. A repeated call does not extend the timeout."""
     timer = _timer(group.rejoins, TimerKind.JOIN, group, member.member_id)
     if not timer.armed:
         turn.arm(timer, max(member.rebalance_timeout_ms, 0))
@@ -63,7 +63,7 @@ def synced(group: ConsumerGroup, member_id: str) -> None:
 
 
 def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
-    """Starts the session timeout of every member anew, after the group was loaded from the log."""
+    """Restarts the session timeout of every member, after the group was loaded from the log."""
     for member in group.members.values():
         timeout_ms = limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
         arm_session(turn, group, member.member_id, timeout_ms)
@@ -72,6 +72,8 @@ def start_timers(turn: Turn, group: ConsumerGroup, limits: Limits) -> None:
 
 
 def is_due(member: ConsumerMember, kind: TimerKind) -> bool:
-    """Returns True if a timer that fired still has to act. A revocation timer acts only while the member has partitions
-    to revoke."""
+    """Returns True if a timer that has fired still has to act.
+
+    A revocation timer acts only while the member still has partitions to revoke.
+    """
     return kind is not TimerKind.REVOCATION or member.state is MemberState.UNREVOKED_PARTITIONS

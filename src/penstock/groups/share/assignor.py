@@ -1,8 +1,8 @@
-"""The assignor `simple`: several members may share a partition.
+"""Implements the assignor `simple`: several members may share a partition.
 
-Each partition has at least one member, and each member at least one partition of its topics. Members that read the same
-topics get the same number of partitions, plus or minus one, and partitions the same number of members. As far as this
-balance allows, members keep their partitions.
+Each partition has at least one member, and each member has at least one partition of its topics. If members subscribe
+to the same topics, they get the same number of partitions, plus or minus one, and each partition gets the same number
+of members, plus or minus one. As far as this balance allows, members keep their partitions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def assign(
 
 
 def _quotas(slots: Mapping[str, list[Slot]], shared: Mapping[Slot, int]) -> tuple[dict[str, int], int]:
-    """Returns how many partitions each member should have, and how many members may share a partition."""
+    """Returns how many partitions each member should get, and how many members may share a partition."""
     members = [member for member in sorted(slots) if slots[member]]
     if not members:
         return dict.fromkeys(slots, 0), 0

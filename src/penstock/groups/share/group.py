@@ -1,4 +1,4 @@
-"""A share group and its members, as the journal builds them."""
+"""Defines a share group and its members. The records of the journal build this state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class StatePartitions:
-    """The partitions of the group that have a state at the share coordinator, or are about to get or lose it."""
+    """Lists the group's partitions with a state at the share coordinator, or whose state is being created or deleted.
+    """
 
     initializing: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     initialized: Mapping[bytes, frozenset[int]] = field(default_factory=dict)

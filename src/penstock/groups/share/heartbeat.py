@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat v1: a member's only request to the group coordinator: it joins, stays or leaves.
+"""Handles ShareGroupHeartbeat v1, the one request with which a member joins, stays in and leaves a share group.
 
 A member joins with epoch 0 and leaves with -1. A response contains the assignment when the member joins, sends its
 subscription or gets another assignment.
@@ -36,7 +36,7 @@ INITIALIZING_HEARTBEAT_MS = 500
 
 
 def check_request(request: ShareGroupHeartbeatRequest) -> None:
-    """Raises INVALID_REQUEST with the reason if a ShareGroupHeartbeat request is not valid."""
+    """Raises INVALID_REQUEST, with the reason, for an invalid ShareGroupHeartbeat request."""
     reason = None
     if not request.member_id:
         reason = "The member has no id: give it one."
@@ -60,8 +60,10 @@ def heartbeat(
     request: ShareGroupHeartbeatRequest,
     caller: Caller,
 ) -> ShareGroupHeartbeatResponse:
-    """Handles a ShareGroupHeartbeat request. The group may be new and without a record; then the record of its first
-    epoch creates it."""
+    """Handles a ShareGroupHeartbeat request.
+
+    The group may be new: then the record of its first epoch creates it.
+    """
     if request.member_epoch == LEAVE_EPOCH:
         remove(turn, image, group, [group.member(request.member_id)])
         return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
@@ -131,7 +133,7 @@ def _updated(member: ShareMember, request: ShareGroupHeartbeatRequest, caller: C
 def _group_epoch(
     turn: Turn, image: MetadataImage, group: ShareGroup, members: Mapping[str, ShareMember], changed: bool
 ) -> int:
-    """Returns the group's epoch, and records a new one after a change of members, subscriptions, topics or states."""
+    """Returns the group epoch. Records a new epoch after a change of members, subscriptions, topics or states."""
     epoch = group.epoch
     if changed or group.metadata_changed or not epoch:
         digest = metadata_hash(image, {name for member in members.values() for name in member.topics})
@@ -146,7 +148,7 @@ def _group_epoch(
 
 
 def _has_unassigned(image: MetadataImage, group: ShareGroup, members: Mapping[str, ShareMember]) -> bool:
-    """Returns True if the share coordinator has created states of partitions that no target contains yet."""
+    """Returns True if partitions have a state at the share coordinator but are in no target assignment yet."""
     if group.epoch > group.assignment_epoch:
         return False
     assigned: dict[bytes, set[int]] = {}
@@ -194,8 +196,10 @@ def _target(
 
 
 def remove(turn: Turn, image: MetadataImage, group: ShareGroup, members: Iterable[ShareMember]) -> None:
-    """Removes members from the share group. The next heartbeat of another member finds a new group epoch and gets their
-    partitions."""
+    """Removes members from the share group, which gets a new group epoch.
+
+    Other members get the free partitions with their next heartbeats.
+    """
     gone = {member.member_id for member in members}
     for member_id in sorted(gone):
         journal.erase_member(turn, group.group_id, member_id)
@@ -211,6 +215,6 @@ def arm_session(turn: Turn, group: ShareGroup, member_id: str, timeout_ms: int) 
 
 
 def start_timers(turn: Turn, group: ShareGroup, limits: Limits) -> None:
-    """Starts the session timeout of every member anew, after the group was loaded from the log."""
+    """Restarts the session timeout of every member, after the group was loaded from the log."""
     for member_id in group.members:
         arm_session(turn, group, member_id, limits.session_timeout_ms)

@@ -1,4 +1,4 @@
-"""Writes and applies the records of share groups; no other module does."""
+"""Writes and applies the records of share groups. No other module writes or applies them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def erase_group(turn: Turn, group: ShareGroup) -> None:
 
 
 def apply(group: ShareGroup, record: JournalRecord) -> None:
-    """Applies a record, except for the deletion of the group itself, which the shard applies."""
+    """Applies a record of a group. The shard itself applies the record that deletes the group."""
     key, value = record
     match key:
         case ShareGroupMetadataKey():

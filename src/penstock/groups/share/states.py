@@ -1,4 +1,4 @@
-"""The partitions of a share group for which the share coordinator has a state, or is asked for one.
+"""Tracks which partitions of a share group have a state at the share coordinator.
 
 subscribed ──heartbeat──► initializing ──the share coordinator has answered──► initialized, may be assigned
 """
@@ -21,7 +21,7 @@ Slots = Iterable[tuple[bytes, int]]
 
 
 class InitializeStates(NamedTuple):
-    """An effect: asks the share coordinator to create the states of partitions."""
+    """An effect of a decision: the runtime asks the share coordinator to create the states of these partitions."""
 
     group_id: str
     state_epoch: int
@@ -29,8 +29,10 @@ class InitializeStates(NamedTuple):
 
 
 def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topics: Iterable[str], epoch: int) -> None:
-    """Lists partitions without a state as initializing. Asks the share coordinator to create these states, and again
-    those that it has not created for too long."""
+    """Lists partitions without a state as initializing, and asks the share coordinator to create their states.
+
+    Repeats the request for states that the share coordinator has not created in time.
+    """
     states = group.states
     missing: dict[bytes, frozenset[int]] = {}
     names = dict(states.names)
@@ -59,7 +61,7 @@ def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topi
 
 
 def initialized(turn: Turn, image: MetadataImage, group: ShareGroup, slots: Slots) -> None:
-    """Lists partitions as initialized: the share coordinator has their states."""
+    """Lists partitions as initialized, because the share coordinator has created their states."""
     done = _by_topic(slots)
     states = group.states
     joined = _joined(states.initialized, done)

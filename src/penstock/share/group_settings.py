@@ -1,4 +1,4 @@
-"""The settings of one share group: its group configs, limited to the broker's bounds, or the broker's defaults."""
+"""Reads the settings of one share group: group configs, limited to the broker's bounds, or the broker's defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MILLISECONDS = (86_400_000, 3_600_000, 60_000, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The offset at which a group without a start offset begins: `earliest`, `latest`, or a time before now."""
+    """Tells where a group without a start offset begins: `earliest`, `latest`, or a duration before now."""
 
     kind: str
     back_ms: int = 0

@@ -1,7 +1,7 @@
-"""Acquisition locks: which member holds which acquired records, and until when.
+"""Keeps acquisition locks: which member holds which acquired records, and until when.
 
-All records that a member acquires within a moment share one lock, so that the number of locks depends on members and
-time, not on records. A heap finds the locks that have run out; nothing is scanned.
+Records that a member acquires within a short time share one lock, so that the number of locks does not grow with the
+number of records. A heap finds the expired locks without a scan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Locks:
     def take(self, member: str, first: int, stop: int, now_ms: int, duration_ms: int) -> Lock:
         """Returns a lock with which the member holds the records in [first, stop).
 
-        The member's latest lock is extended if its deadline is near enough; otherwise a new lock is made.
+        Extends the member's latest lock if its deadline is near enough to the new deadline; otherwise makes a new lock.
         """
         deadline_ms = now_ms + duration_ms
         lock = self._latest.get(member)

@@ -1,9 +1,10 @@
-"""The acquisition state of one partition for one share group, on the partition's leader.
+"""Holds the acquisition state of one partition for one share group, on the partition's leader.
 
-The window holds the offsets that the group has begun to deliver. Records beyond its end have not been fetched yet;
-records before its start are done. Acknowledgements and releases are changes in two steps: `acknowledge` and `release`
-return a `Transition`, whose records can't be acquired meanwhile, and the caller writes it to the share coordinator.
-Then `commit` makes it final, or `rollback` undoes it. An expired lock changes the state at once.
+The window holds the offsets that the group has begun to deliver. Records after the window have not been fetched yet;
+the delivery of records before the window is complete. Acknowledgements and releases have two steps. First `acknowledge`
+or `release` returns a `Transition`, and the caller writes it to the share coordinator; its records can't be acquired
+meanwhile. Then `commit` makes the transition final, or `rollback` undoes it. An expired lock changes the state in one
+step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Undo(NamedTuple):
 
 @dataclass(slots=True)
 class Transition:
-    """A change of acquired records to another state, while that state is being written to the share coordinator."""
+    """A change of acquired records to a new state, while the new state is being written to the share coordinator."""
 
     number: int
     changes: list[StateBatch] = field(default_factory=list)
@@ -55,9 +56,9 @@ class Transition:
     max_deliveries: int = 0
 
     def add(self, run: Run, state: RecordState, count: int) -> None:
-        """Adds the change of a run of acquired records.
+        """Adds the state change of one run of acquired records.
 
-        Adjacent runs with the same state before or after are joined.
+        Joins it with the previous run if both are adjacent and equal.
         """
         undo, changes = self.undo, self.changes
         if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
@@ -71,7 +72,7 @@ class Transition:
 
 
 class Wish(NamedTuple):
-    """The member that fetches, and the limits of its ShareFetch for one partition."""
+    """Holds the member that fetches, and the limits of its ShareFetch for one partition."""
 
     member: str
     max_records: int
@@ -83,7 +84,7 @@ class SharePartition:
     __slots__ = ("_next_transition", "_search_from", "locks", "window")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
-        """Restores the state that the share coordinator has stored. Offsets without a stored state are available."""
+        """Restores the state that the share coordinator has stored. Offsets without a stored state become available."""
         self.window = Window(start_offset)
         self.locks = Locks()
         self._search_from = start_offset
@@ -104,12 +105,12 @@ class SharePartition:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record that the group has begun to deliver."""
+        """Returns the end of the window: the offset after the last record that the group has begun to deliver."""
         return self.window.end
 
     @property
     def complete_count(self) -> int:
-        """The number of records in the window that are acknowledged or archived."""
+        """Returns the number of records in the window that are acknowledged or archived."""
         return self.window.totals[ACKNOWLEDGED] + self.window.totals[ARCHIVED]
 
     def next_fetch_offset(self) -> int:
@@ -127,7 +128,7 @@ class SharePartition:
         return self.locks.next_deadline()
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
-        """Yields all runs (ranges of records in the same state) of the window; an acquired run comes with its lock."""
+        """Yields all runs of the window (ranges of records in the same state), and the lock of each acquired run."""
         for run in self.window.runs(self.window.start, self.window.end):
             yield run, self.locks.by_number.get(run.owner) if run.state == ACQUIRED else None
 
@@ -136,9 +137,9 @@ class SharePartition:
     def acquire(
         self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch], limits: ShareLimits, now_ms: int
     ) -> list[Acquired]:
-        """Acquires records from the batches, which were read from the log at `fetch_offset`.
+        """Acquires records from the batches, which the caller has read from the log at `fetch_offset`.
 
-        Offsets that no batch holds, markers and aborted batches are archived: there is nothing to deliver.
+        Archives markers, aborted batches and offsets that are in no batch, because they have no record to deliver.
         """
         acquiring = _Acquiring(wish, limits, now_ms)
         position = max(fetch_offset, self.window.start)
@@ -160,7 +161,7 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets that have nothing to deliver. Returns False if the window is full."""
+        """Archives offsets without a record to deliver. Returns False if the window is full."""
         if first >= stop:
             return True
         window = self.window
@@ -174,7 +175,7 @@ class SharePartition:
         return True
 
     def _acquire_batch(self, acquiring: _Acquiring, first: int, batch: FetchedBatch) -> bool:
-        """Acquires the available records of a batch. Returns False if the ShareFetch may acquire no further batch."""
+        """Acquires the available records of a batch. Returns False if the ShareFetch may not acquire more batches."""
         window, limits = self.window, acquiring.limits
         for run in [run for run in window.runs(first, batch.last + 1) if run.state == AVAILABLE]:
             if run.deliveries >= limits.max_deliveries:  # the limit was lowered
@@ -211,9 +212,9 @@ class SharePartition:
     def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], limits: ShareLimits, now_ms: int
     ) -> Transition | None:
-        """Applies a member's acknowledgements. Returns a transition to be written; None if there is nothing to write.
+        """Applies a member's acknowledgements. Returns the transition to write; None if there is nothing to write.
 
-        Raises KafkaError and changes nothing if one of the records is not acquired by the member.
+        Raises KafkaError and changes nothing if the member has not acquired all of the records.
         """
         pieces = [piece for each in ranges for piece in self._pieces(member, each)]
         for (before, _), (run, _) in pairwise(pieces):
@@ -263,9 +264,9 @@ class SharePartition:
                 position = stop
 
     def release(self, member: str, limits: ShareLimits) -> Transition | None:
-        """Releases everything that a member holds. The last delivery of these records does not count, as in Kafka.
+        """Releases all records that a member has acquired. Their last delivery is not counted, as in Kafka.
 
-        Returns a transition to be written; None if the member holds nothing.
+        Returns the transition to write; None if the member has acquired no records.
         """
         transition = self._transition(limits)
         for run in self._held(self.locks.held_by(member)):
@@ -289,7 +290,7 @@ class SharePartition:
     def _begun(self, transition: Transition) -> Transition | None:
         """Marks the records of a transition as pending, so that their locks no longer hold them.
 
-        Returns None for a transition without records.
+        Returns the transition; None if it has no records.
         """
         number = transition.number
         self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
@@ -317,7 +318,7 @@ class SharePartition:
     def expire(self, limits: ShareLimits, now_ms: int) -> list[StateBatch]:
         """Makes the records of expired locks available, or archives them after their last delivery.
 
-        Returns the changes, which are in effect at once and should be written.
+        Returns the changes. They take effect at once, and the caller should write them.
         """
         changes = []
         for run in self._held(self.locks.due(now_ms)):
@@ -334,7 +335,7 @@ class SharePartition:
         return state
 
     def log_start_moved(self, offset: int) -> None:
-        """Drops the records before the log start from the window, because they were deleted from the log."""
+        """Drops the records before the new log start offset from the window, because they were deleted from the log."""
         self.window.drop_before(offset)
         self._advance()
 
@@ -357,7 +358,7 @@ class SharePartition:
         return start, complete - (start - self.window.start)
 
     def stored(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
-        """Returns the current state of the given records, to write it again.
+        """Returns the current state of the given records, so that the caller can write it again.
 
         Leaves out acquired and pending records.
         """
@@ -382,7 +383,7 @@ class SharePartition:
 
 
 class _Acquiring:
-    """The progress of one ShareFetch: the acquired records, and how many more may be acquired."""
+    """Holds the progress of one ShareFetch: the acquired records, and how many more it may acquire."""
 
     __slots__ = ("limits", "now_ms", "ranges", "stopped", "taken", "throttling", "wish")
 
@@ -404,7 +405,7 @@ class _Acquiring:
         return self.stopped or self.left <= 0
 
     def portion(self, run: Run, batch_size: int) -> int:
-        """Returns how many records of a run of available records may be acquired by this ShareFetch."""
+        """Returns how many records of an available run this ShareFetch may acquire."""
         limits = self.limits
         size = run.size if self.wish.mode is AcquireMode.BATCH_OPTIMIZED else min(run.size, self.left)
         if run.deliveries < limits.throttled_from:

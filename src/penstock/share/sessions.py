@@ -1,10 +1,10 @@
-"""Share sessions: which partitions a member fetches from this node, so that its requests need not repeat them.
+"""Keeps share sessions: the partitions that a member fetches from this node, so that requests need not repeat them.
 
     ShareFetch 0    a new session, without acknowledgements         1, 2, 3 …    the next request of the session
     ShareFetch or ShareAcknowledge -1    the last request: the session ends and everything that it holds is released
 
-A session belongs to the connection on which it began and ends with it. The number of sessions is limited, and so are
-the partitions of one session and of all sessions.
+A session belongs to the connection on which it began, and ends when this connection closes. The number of sessions is
+limited, and so are the partitions of one session and of all sessions together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ShareSession:
             self.unverified.pop(slot, None)
 
     def rotated(self) -> list[Slot]:
-        """Returns the session's partitions, beginning with another one at each request."""
+        """Returns the session's partitions. The list begins with a different partition at each request."""
         slots = list(self.partitions)
         if not slots:
             return slots
@@ -76,7 +76,10 @@ class ShareSessions:
         *,
         acknowledges: bool,
     ) -> ShareSession:
-        """Opens or continues the session of a ShareFetch, and returns it. Raises KafkaError."""
+        """Opens or continues the session of a ShareFetch, and returns it.
+
+        Raises KafkaError if the request is refused.
+        """
         if epoch == FIRST_EPOCH:
             if acknowledges:
                 raise KafkaError(

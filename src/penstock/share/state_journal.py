@@ -24,7 +24,7 @@ class ShareKey(NamedTuple):
 
     @property
     def coordinator_key(self) -> str:
-        """The key by which FindCoordinator finds the share coordinator."""
+        """Returns the key with which FindCoordinator finds the share coordinator."""
         return f"{self.group}:{uuid_to_str(self.topic_id)}:{self.partition}"
 
 
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Update(NamedTuple):
-    """The changes of a share partition's state since the last snapshot. An offset or epoch of -1 means unchanged."""
+    """Holds the changes of a share partition's state since the last snapshot. -1 means: unchanged."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -52,7 +52,7 @@ class Update(NamedTuple):
 
 
 class JournalRecord(NamedTuple):
-    """One record of the log: a share partition with a snapshot or an update of its state. None deletes the state."""
+    """One record of the log: a share partition, and a snapshot or update of its state. None deletes the state."""
 
     key: ShareKey
     value: Snapshot | Update | None
@@ -87,7 +87,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 
 
 def fields_of(batch: StateBatch) -> dict[str, Any]:
-    """Returns a state batch as a dictionary, with the field names that all Kafka messages use for it."""
+    """Returns a state batch as a dictionary, with the field names of Kafka's messages."""
     return {
         "first_offset": batch.first,
         "last_offset": batch.last,
@@ -137,7 +137,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | Non
 
 
 def read_batches(batches: Sequence[Any]) -> tuple[StateBatch, ...]:
-    """Returns the state batches in a Kafka message's array of them."""
+    """Returns the state batches from the array of a Kafka message."""
     return tuple(
         StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in batches
     )

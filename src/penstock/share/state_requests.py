@@ -1,8 +1,9 @@
-"""Initialize, Read, Write and Delete ShareGroupState and ReadShareGroupStateSummary, for one share partition each.
+"""Decides on the requests to a share coordinator, for one share partition each.
 
-A write with an older leader epoch comes from a broker that no longer leads the partition, and one with an older state
-epoch from before the group's offsets were altered: both are fenced. So is a write to a state that no leader has read:
-the writer has the state of a deleted group with the same id.
+These are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
+ReadShareGroupStateSummary. Three kinds of writes are fenced. A write with an older leader epoch comes from a broker
+that no longer leads the partition. A write with an older state epoch comes from a time before the group's offsets were
+altered. A write to a state that no leader has read belongs to a deleted group with the same id.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STORED = FINAL | {RecordState.AVAILABLE}
 
 
 class Write(NamedTuple):
-    """The content of a WriteShareGroupState request for one share partition."""
+    """Holds the content of a WriteShareGroupState request for one share partition."""
 
     state_epoch: int
     leader_epoch: int
@@ -47,7 +48,7 @@ class Summary(NamedTuple):
 
 
 def initialize(shard: ShareStateShard, turn: Turn, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-    """Creates the state of a share partition, or replaces it by one that starts at another offset.
+    """Creates the state of a share partition, or replaces it with a state that begins at another offset.
 
     A repeated request changes nothing.
     """

@@ -1,4 +1,4 @@
-"""The share partitions in one partition of `__share_group_state`: a state machine for the coordinators' runtime.
+"""Holds the share partitions in one partition of `__share_group_state`, as a state machine of a share coordinator.
 
 Durable state changes only in `apply`. `state_requests` decides on requests; it gets the shard and a `Turn`, which
 collects the records.
@@ -75,7 +75,7 @@ class ShareStateShard:
         """Does nothing: no transaction writes to `__share_group_state`."""
 
     def remembered(self) -> Mapping[ShareKey, tuple[Any, ...]]:
-        """Returns all durable state. A replay of the log must restore exactly this."""
+        """Returns all durable state. A replay of the log must restore exactly this state."""
         return {
             key: (
                 state.state_epoch,
@@ -91,7 +91,7 @@ class ShareStateShard:
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """Checks after a load whether topics were deleted while no coordinator was active."""
+        """Schedules a check after a load: topics may have been deleted while no coordinator was active."""
         self._deleted_ms = turn.now_ms
 
     def abandon(self, turn: Turn) -> None:
@@ -99,7 +99,10 @@ class ShareStateShard:
         self.states.clear()
 
     def see(self, image: MetadataImage, now_ms: int | None = None) -> None:
-        """Takes over a new metadata image. `now_ms` is given if topics were deleted, and makes `on_timers` run."""
+        """Takes over a new metadata image.
+
+        If topics were deleted, the caller passes `now_ms`, and `on_timers` runs then.
+        """
         self.image = image
         if now_ms is not None:
             self._deleted_ms = now_ms
@@ -121,13 +124,13 @@ class ShareStateShard:
     # --- pruning
 
     def copy_cold(self, turn: Turn) -> None:
-        """Writes new snapshots of states whose snapshot keeps much of the log from being deleted."""
+        """Writes new snapshots of the states whose last snapshot is so old that much of the log can't be deleted."""
         for key, state in self.states.items():
             if self._next_offset - state.snapshot_offset > COLD_AFTER_RECORDS:
                 turn.write(key, snapshot_of(state, turn.wall_ms))
 
     def redundant_before(self) -> int:
-        """Returns the offset before which all records of the log can be deleted: the oldest snapshot that is needed."""
+        """Returns the offset of the oldest snapshot that is still needed. The log before it can be deleted."""
         return min((state.snapshot_offset for state in self.states.values()), default=self._next_offset)
 
 

@@ -1,4 +1,4 @@
-"""The states of a record in a share group, the answers of a member to a record, and the limits of a group.
+"""Defines the states of a record in a share group, a member's acknowledgement types, and the limits of a group.
 
 available ──acquire──► acquired ──accept──► acknowledged
     ▲                     │ ├─────reject──► archived
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The state of a record, with the numbers of `__share_group_state`. PENDING (being written) is never stored."""
+    """The state of a record, numbered as in `__share_group_state`. PENDING (being written) is never stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -25,14 +25,14 @@ FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AcquireMode(IntEnum):
-    """Whether a ShareFetch may acquire more records than `max_records` (KIP-1206)."""
+    """Tells whether a ShareFetch may acquire more records than `max_records` (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # whole record batches, so that more records than the limit may be acquired
     RECORD_LIMIT = 1  # never more records than the limit
 
 
 class ShareLimits(NamedTuple):
-    """The limits of one share group, from its group configs or the broker's defaults."""
+    """Holds the limits of one share group, from its group configs or the broker's defaults."""
 
     lock_duration_ms: int = 30_000
     max_deliveries: int = 5
@@ -41,10 +41,10 @@ class ShareLimits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The number of deliveries from which on a record is delivered in smaller and smaller groups, as in Kafka.
+        """Returns the delivery count from which a record is delivered in smaller and smaller batches, as in Kafka.
 
-        If one record makes its consumer fail, the others in its group are delivered again, too; they must not reach the
-        limit of deliveries because of it.
+        If one record makes its consumer fail, all records of its batch are delivered again. The other records must not
+        reach the delivery limit because of this one.
         """
         return max(2, (self.max_deliveries + 1) // 2)
 

@@ -1,4 +1,4 @@
-"""The state of one share partition as its share coordinator keeps it: a start offset and runs of records."""
+"""Holds the state of one share partition at its share coordinator: a start offset and runs of records."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class StoredState:
         return _told(self.window)
 
     def merged(self, start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
-        """Returns the start offset and the state batches that an update would give. Does not change the state."""
+        """Returns the start offset and the state batches after an update. Does not change the state."""
         window = Window(self.window.start)
         _add(window, self.batches())
         _merge(window, start_offset, batches)
@@ -63,8 +63,8 @@ class StoredState:
 def _merge(window: Window, start_offset: int, batches: Iterable[StateBatch]) -> None:
     """Applies a WriteShareGroupState to the window.
 
-    The start offset does not go back, and acknowledged or archived records stay so: a write that was delayed on its way
-    and overtaken by a later one must not make such a record available again.
+    The start offset never decreases, and an acknowledged or archived record keeps its state: a delayed write that
+    arrives after a later write must not make the record available again.
     """
     if start_offset != UNKNOWN_OFFSET:
         window.drop_before(start_offset)

@@ -1,4 +1,4 @@
-"""The offsets that a share group has begun to deliver, as runs: ranges of records in the same state.
+"""Holds the offsets that a share group has begun to deliver, as runs: ranges of records in the same state.
 
 A run is an index into four arrays, not an object: an untouched batch is one run, and a batch whose records were
 acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
@@ -48,19 +48,19 @@ class Window:
 
     @property
     def size(self) -> int:
-        """The number of offsets in the window."""
+        """Returns the number of offsets in the window."""
         return self.end - self.start
 
     @property
     def bytes(self) -> int:
-        """The memory that the arrays use, in bytes."""
+        """Returns the memory that the arrays use, in bytes."""
         columns = (self._firsts, self._states, self._counts, self._owners)
         return sum(len(column) * column.itemsize for column in columns)
 
     def runs(self, first: int, stop: int) -> Iterator[Run]:
         """Yields the runs (ranges of records in the same state) that overlap [first, stop), cut to this range.
 
-        The window must not change meanwhile.
+        The window must not change during the iteration.
         """
         first, stop = max(first, self.start), min(stop, self.end)
         if first >= stop:
@@ -125,7 +125,7 @@ class Window:
         self._replace(low, high, () if merged else (first,), state, count, owner)
 
     def fill_all(self, wanted: Sequence[Run]) -> None:
-        """Sets the states of many ranges in one pass. The ranges are in order and do not overlap."""
+        """Sets the states of many ranges in one pass. The ranges must be in order and must not overlap."""
         wanted = [run for run in wanted if run.stop > self.start and run.first < self.end]
         if not wanted:
             return
@@ -151,7 +151,7 @@ class Window:
         self._owners[low:high] = owners
 
     def drop_before(self, offset: int) -> None:
-        """Moves the start of the window to `offset`. If that is beyond its end, the window becomes empty."""
+        """Moves the start of the window to `offset`. If `offset` is after the end, the window becomes empty."""
         if offset <= self.start:
             return
         if offset >= self.end:
@@ -167,7 +167,7 @@ class Window:
     def _cut(self, offset: int) -> int:
         """Returns the index of the run that begins at `offset`.
 
-        If no run begins there, splits the run that contains it.
+        If no run begins there, splits the run that contains `offset`.
         """
         firsts = self._firsts
         index = bisect_left(firsts, offset)
@@ -193,7 +193,10 @@ class Window:
 
 
 def _overlaid(present: list[Run], wanted: Sequence[Run]) -> Iterator[Run]:
-    """Yields `present`, which covers a range without holes, with the runs of `wanted` in place of what they cover."""
+    """Yields the runs of `present`, replaced by the runs of `wanted` where both overlap.
+
+    The runs of `present` have no gaps between them.
+    """
     first, stop = present[0].first, present[-1].stop
     position = first
     index = 0

@@ -1,7 +1,7 @@
-"""Transactions: the state machine behind one partition of `__transaction_state`.
+"""Decides for the transactional ids of one partition of `__transaction_state`.
 
-Pure: takes an event and the time, returns records, answers and markers to write. Invariants: only
-`TransactionShard.apply` changes durable state, for live changes and for replay; a change of state follows
-`states.COMES_FROM`; a request never affects a transaction that began after the request's producer epoch was replaced.
-Called by `broker.coordinators` only.
+Pure: takes an event and the time, and returns records, answers and markers to write. Invariants: only
+`TransactionShard.apply` changes durable state, both for new records and in a replay. Every change of state is listed in
+`states.COMES_FROM`. A request with an old producer epoch never affects a transaction of a newer epoch. Called by
+`broker.coordinators` only.
 """

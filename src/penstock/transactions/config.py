@@ -1,4 +1,4 @@
-"""The broker settings that apply to transactions, read from the properties once."""
+"""Defines the broker settings for transactions, which are read from the properties once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Deadlines of open transactions: a heap with one entry for each transactional id, however many transactions it has.
+"""Keeps the deadlines of open transactions in a heap, with one entry per transactional id.
 
-A new deadline that is later than the id's heap entry does not move the entry. When the time of the entry comes, the
-entry is queued again at the new deadline. An entry whose transaction has ended also stays until its time comes. A
-deadline identifies its transaction, so it does not affect the next transaction of the id.
+If a new deadline is later than the id's heap entry, the entry stays where it is. When its time comes, it is added again
+with the new deadline. The entry of an ended transaction also stays until its time comes. A deadline names its
+transaction, so it does not affect the next transaction of the id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Deadlines:
         return len(self._heap)
 
     def add(self, deadline: Deadline) -> None:
-        """Sets the deadline of a transactional id, in place of the id's earlier deadline."""
+        """Sets the deadline of a transactional id, and replaces the id's earlier deadline."""
         self._wanted[deadline.transactional_id] = deadline
         queued_ms = self._queued.get(deadline.transactional_id)
         if queued_ms is None or deadline.at_ms < queued_ms:
@@ -42,7 +42,7 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline.at_ms, deadline.transactional_id))
 
     def next_ms(self) -> int | None:
-        """Returns the time of the next check for due deadlines. It is never too late, but may be too early."""
+        """Returns the time of the next check for due deadlines. No deadline is due before this time."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[Deadline]:

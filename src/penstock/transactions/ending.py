@@ -1,8 +1,8 @@
-"""EndTxn: commit and abort by the producer, fencing, and completion once all markers are written.
+"""Handles EndTxn, fences producers, and completes transactions once all markers are written.
 
-A producer of transaction version 2 gets a new epoch with each end. Afterwards a request with the previous epoch is a
-retry of that end, and a request with the current epoch belongs to the next transaction, so neither can affect the
-other.
+With transaction version 2 a producer gets a new epoch at the end of each transaction. A later request with the previous
+epoch is then a retry of this EndTxn, and a request with the current epoch belongs to the next transaction. So neither
+can affect the other transaction.
 """
 
 from __future__ import annotations
@@ -139,16 +139,19 @@ def _prepare(shard: TransactionShard, turn: Turn, txn: Transaction, commit: bool
 
 
 def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
-    """Returns the producer id and epoch after the producer's next bump: a new id if its epochs are used up. Raises
-    KafkaError if no id is available."""
+    """Returns the producer id and epoch after the producer's next epoch bump.
+
+    If its epochs are used up, the producer gets a new id. Raises KafkaError if no id is available.
+    """
     if used_up(owner.producer_epoch):
         return Owner(shard.new_producer_id(), 0)
     return Owner(owner.producer_id, owner.producer_epoch + 1)
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the fields `next_producer_id` and `next_epoch` of a transaction whose next producer is `owner`. Epoch 0,
-    the first epoch of a new producer id, is not recorded.
+    """Returns the fields `next_producer_id` and `next_epoch` that record `owner` as the transaction's next producer.
+
+    Epoch 0, the first epoch of a new producer id, is not recorded.
     """
     return {
         "next_producer_id": owner.producer_id,
@@ -157,10 +160,10 @@ def _next(owner: Owner) -> dict[str, int]:
 
 
 def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
-    """Lets another producer end an open transaction; the markers still name the producer that wrote the records.
+    """Lets another producer end an open transaction. The markers still name the producer that wrote the records.
 
-    Fences the producer that wrote the records, and any producer that took the transaction over before. Raises
-    KafkaError if a producer id is needed and none is available.
+    Fences the producer that wrote the records, and any producer that took over the transaction before. Raises
+    KafkaError if a new producer id is needed and none is available.
     """
     owner = epoch_after(shard, txn.owner)
     turn.write(
@@ -176,10 +179,10 @@ def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms:
 
 
 def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
-    """Aborts an open transaction without a request of its producer, and fences that producer with a newer epoch.
+    """Aborts an open transaction without a request of its producer, and fences this producer with a newer epoch.
 
-    No producer gets the newer epoch; the next producer of the id gets a later one. Raises if a producer id is needed
-    and none is available.
+    No producer gets the newer epoch; the next producer of the transactional id gets a later epoch. Raises KafkaError if
+    a new producer id is needed and none is available.
     """
     fenced = txn.to(State.PREPARE_EPOCH_FENCE, turn.wall_ms)
     bumps = shard.server_version >= EPOCH_PER_TRANSACTION
@@ -200,7 +203,7 @@ def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
 
 
 def complete(shard: TransactionShard, turn: Turn, markers: Markers) -> None:
-    """Completes the transaction once every partition has its marker; no-op if another transaction has begun since."""
+    """Completes the transaction once every partition has its marker; no-op if a newer transaction has begun."""
     txn = shard.transactions.get(markers.transactional_id)
     if txn is None or txn.state not in DECIDED:
         return

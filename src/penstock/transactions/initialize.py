@@ -1,9 +1,9 @@
-"""InitProducerId: gives a transactional id to a producer, with a new epoch.
+"""Handles InitProducerId: assigns a transactional id to a producer, with a new epoch.
 
-A producer that starts gets the next epoch and so fences the previous producer. A producer that continues after an error
-names its id and epoch (KIP-360) and gets the next epoch only if no other producer has taken the id meanwhile. A
-producer in a two-phase commit (KIP-939) has no timeout, and may keep the open transaction of the previous producer, to
-end it as an external coordinator has decided.
+A new producer gets the next epoch and thus fences the previous producer. A producer that continues after an error sends
+its producer id and epoch (KIP-360); it gets the next epoch only if no other producer has taken the transactional id
+meanwhile. With two-phase commit (KIP-939) transactions have no timeout, and the new producer may keep the open
+transaction of the previous producer, to end it as an external coordinator has decided.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def initialize(
     two_phase: bool = False,
     keep: bool = False,
 ) -> Answer:
-    """Handles InitProducerId. With `keep`, an open transaction is kept instead of aborted."""
+    """Handles InitProducerId. With `keep`, an open transaction is kept; otherwise it is aborted."""
     try:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one.")
@@ -87,8 +87,10 @@ def _initialize(
 
 
 def _check_owner(txn: Transaction, expected: Owner) -> None:
-    """Raises KafkaError unless the producer owns the transactional id. The epoch is checked later,
-    when it is bumped."""
+    """Raises KafkaError unless the producer owns the transactional id.
+
+    Does not check the epoch: this is done later, when the epoch is bumped.
+    """
     if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):

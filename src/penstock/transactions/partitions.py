@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn: adds partitions to a transaction, and verifies that a partition belongs to a transaction.
+"""Handles AddPartitionsToTxn: adds partitions to a transaction, or verifies that they belong to it.
 
 A partition's leader asks the coordinator before it accepts the first batch of a transaction. With transaction version 0
-or 1 the client has added the partition, and the leader only verifies this. From version 2 on the leader adds the
+or 1 the client has added the partition before, and the leader only verifies it. From version 2 on the leader adds the
 partition for the producer.
 """
 
@@ -70,7 +70,7 @@ def verify(
 def _find(
     shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction | ErrorCode:
-    """Returns the producer's transaction, or an error if the transaction is ending or belongs to another producer."""
+    """Returns the producer's transaction; an error code if it is ending or belongs to another producer."""
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     txn = shard.transactions.get(transactional_id)

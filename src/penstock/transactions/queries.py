@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: queries that change nothing."""
+"""Handles DescribeTransactions and ListTransactions, which change nothing."""
 
 from __future__ import annotations
 

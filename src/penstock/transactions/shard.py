@@ -1,4 +1,4 @@
-"""The transactional ids in one partition of `__transaction_state`.
+"""Holds the transactional ids in one partition of `__transaction_state`.
 
 Durable state changes only in `apply`. Functions of the other modules decide on requests and timers; they get the shard
 and a `Turn`, which collects their effects.
@@ -32,9 +32,10 @@ class TransactionShard:
         server_version: Callable[[], int] = lambda: LATEST_VERSION,
         allowance: Allowance | None = None,
     ) -> None:
-        """Creates an empty shard. `take_producer_id` returns an unused producer id, or None while none is available.
+        """Creates an empty shard.
 
-        `allowance` is a memory limit shared with other shards: transactional ids and partitions beyond it are refused.
+        `take_producer_id` returns an unused producer id, or None while none is available. `allowance` is a memory limit
+        shared with other shards: transactional ids and partitions beyond this limit are refused.
         """
         self.config = config
         self.allowance = allowance or Allowance()
@@ -80,13 +81,13 @@ class TransactionShard:
         """No-op: no transaction writes to this topic."""
 
     def remembered(self) -> Mapping[str, Transaction]:
-        """Returns all durable state, which a replay of the log must restore."""
+        """Returns all durable state. A replay of the log must restore exactly this state."""
         return self.transactions
 
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """After a load, writes the markers of decided transactions again and starts the timeouts of open ones."""
+        """Resumes after a load: writes markers of decided transactions again, starts timeouts of open transactions."""
         for txn in self.transactions.values():
             if txn.state in DECIDED:
                 turn.send_markers(txn)
@@ -95,8 +96,9 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + min(left_ms, txn.timeout_ms))
 
     def abandon(self, turn: Turn) -> None:
-        """Drops the state when the leadership is lost. Nothing else is to be done: no request is parked, and markers
-        that are still pending find no transaction.
+        """Drops the state when the leadership is lost.
+
+        No requests are parked here, and results of markers in flight are ignored, because they find no transaction.
         """
         self.transactions.clear()
         self.held_bytes = 0
@@ -122,7 +124,7 @@ class TransactionShard:
                 self.watch(txn, turn.now_ms + self.config.abort_retry_ms)
 
     def expire(self, turn: Turn, transactional_id: str) -> None:
-        """Deletes the transactional id if it was not used for `transactional.id.expiration.ms`."""
+        """Deletes the transactional id if it has not been used for `transactional.id.expiration.ms`."""
         txn = self.transactions.get(transactional_id)
         if txn is None or txn.state in DECIDED or txn.state is State.ONGOING:
             return

@@ -4,7 +4,7 @@
                       │    └─end──► PrepareAbort ───markers written──► CompleteAbort ───add──► Ongoing …
                       └─ PrepareEpochFence ─► PrepareAbort      a new producer, or the timeout, ends it
 
-PrepareEpochFence lasts only during a decision: the record that is written has PrepareAbort. Dead is a tombstone.
+PrepareEpochFence exists only during a decision and is never written: the record has PrepareAbort. Dead is a tombstone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """States, numbered as in Kafka's records."""
+    """The states of a transactional id, with the numbers that Kafka's records use."""
 
     EMPTY = 0
     ONGOING = 1

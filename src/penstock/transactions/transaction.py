@@ -58,8 +58,9 @@ class Transaction:
 
     @property
     def owner(self) -> Owner:
-        """Returns the producer whose requests are accepted. After a takeover the records still name the previous
-        producer.
+        """Returns the producer whose requests are accepted.
+
+        If another producer took over the transaction, the records in the log still name the previous producer.
         """
         if self.next_producer_id == NO_PRODUCER_ID:
             return Owner(self.producer_id, self.producer_epoch)
@@ -67,14 +68,15 @@ class Transaction:
 
     @property
     def taken_over(self) -> bool:
-        """Returns True if another producer took the open transaction over. That producer may only end the transaction
-        (KIP-939).
+        """Returns True if another producer has taken over the open transaction (KIP-939).
+
+        This producer may only end the transaction.
         """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
 
     @property
     def two_phase(self) -> bool:
-        """Returns True if an external coordinator ends the transaction, without a timeout."""
+        """Returns True if an external coordinator decides when the transaction ends; it then has no timeout."""
         return self.timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
@@ -88,7 +90,8 @@ class Transaction:
 
 
 def used_up(epoch: int) -> bool:
-    """Returns True if the next epoch would be the last one, which is reserved so that the epoch before it can be
-    fenced.
+    """Returns True if only the last epoch is left.
+
+    The last epoch is reserved: it serves to fence the epoch before it.
     """
     return epoch >= MAX_PRODUCER_EPOCH - 1

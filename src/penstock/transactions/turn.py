@@ -1,4 +1,4 @@
-"""A `Turn`: one event (a request or a timer) while it is decided, with its time and the effects that it collects."""
+"""Defines the `Turn`: one event (a request or a timer) that is being decided, its time, and the effects it collects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Markers(NamedTuple):
-    """An effect: writes the markers of a decided transaction to its partitions, once the decision is committed."""
+    """An effect of a decision: the runtime writes the transaction's markers to its partitions after the commit."""
 
     transactional_id: str
     producer_id: int
@@ -27,7 +27,7 @@ class Markers(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a producer: its new id and epoch, or an error."""
+    """The answer to a producer: its new producer id and epoch, or an error."""
 
     code: ErrorCode
     producer_id: int = -1

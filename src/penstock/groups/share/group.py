@@ -41,8 +41,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class StatePartitions:
-    """Lists the group's partitions with a state at the share coordinator, or whose state is being created or deleted.
-    """
+    """Lists the partitions whose state at the share coordinator exists, is being created, or is being deleted."""
 
     initializing: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     initialized: Mapping[bytes, frozenset[int]] = field(default_factory=dict)

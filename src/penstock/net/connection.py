@@ -1,12 +1,12 @@
 """One accepted connection: cuts bytes into frames, gives frames to the dispatcher, and sends replies in order.
 
-A connection is in one of these conditions, and starts the next request only if it is free:
-  free       no request in progress, not muted, the peer reads its answers
-  busy       a request is in progress (its reply is awaited)
-  muted      a quota delays its next request; the answers so far still go out
-  congested  more than `write_queue_max_bytes` of answers are unsent
-Frames that arrive in the other conditions queue up to `pipelined_max_bytes`, then reading pauses and TCP slows the peer
-down. A free connection also queues frames when this pass of the loop has started enough requests (`turns`).
+A connection is in one of these states, and starts its next request only if it is free:
+  free       no request in progress, not muted, the peer reads its responses
+  busy       a request is in progress
+  muted      a quota delays the next request; finished responses are still sent
+  congested  more than `write_queue_max_bytes` of responses are unsent
+In the other states, frames that arrive are queued up to `pipelined_max_bytes`. Then reading pauses, and TCP slows the
+peer down. A free connection also queues frames when this pass of the loop has started enough requests (`turns`).
 """
 
 import asyncio
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """True if the connection is closed or about to close, so that a response would be lost."""
+        """Returns True if the connection is closed or about to close, so that a response would be lost."""
         return self._closing or self._transport is None
 
     @property
@@ -131,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
             self._shut()
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for that long.
+        """Starts no further request of this connection for the given time.
 
         After several calls, the latest end time counts.
         """
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.watch_slow_readers()
 
     def slow_reader_since(self) -> float | None:
-        """Returns when the oldest response that the peer has not read was written; None if it has read all of them."""
+        """Returns when the oldest unread response was written; None if the peer has read all responses."""
         return self._outbox.unsent_since if self._outbox.unsent_bytes else None
 
     @property
@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps bytes to cut them into frames later, because one read may bring thousands of tiny requests."""
+        """Keeps the rest of a read, to cut it into frames later: one read may contain thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))
@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         """Lets a free connection start its next request in the next pass of the event loop.
 
-        A busy one continues when it becomes free.
+        A busy connection continues when it becomes free.
         """
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True

@@ -1,4 +1,4 @@
-"""Frames, as server and client send them: a size in four bytes, big-endian, then that many bytes."""
+"""Cuts byte streams into frames, for server and client: a size in four bytes, big-endian, then this many bytes."""
 
 import struct
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class PartialFrame:
         at_once: int = PARTIAL_MIN_BYTES,
         allocated: Callable[[int], None] | None = None,
     ) -> None:
-        """`allocated` is called with the number of bytes whenever the buffer gets memory."""
+        """Calls `allocated` with the number of bytes whenever the buffer gets memory."""
         self.size = size
         self.received = len(first)
         self._allocated = allocated
@@ -46,7 +46,7 @@ class PartialFrame:
         return memoryview(self._buffer)[self.received :]
 
     def advance(self, count: int) -> bool:
-        """Notes that `count` bytes were read into the tail. Returns True if the frame is complete."""
+        """Records that `count` bytes were read into the tail. Returns True if the frame is complete."""
         self.received += count
         return self.received == self.size
 
@@ -68,13 +68,13 @@ class PartialFrame:
 
 
 def size_refusal(size: int, max_bytes: int) -> str:
-    """Returns the reason to log when a connection is closed because it announced a request of this size."""
+    """Returns the log text for closing a connection that announced a request of this size."""
     limit = f", over socket.request.max.bytes={max_bytes}" if size > 0 else ""
     return f"it announced a request of {size} bytes{limit}"
 
 
 def foreign_protocol(start: bytes) -> str | None:
-    """Returns the name of the protocol, other than Kafka's, that the first bytes look like; None if there is none."""
+    """Returns the name of another protocol, such as HTTP, if the first bytes look like it; otherwise None."""
     if start[:2] == b"\x16\x03":
         return "a TLS handshake"
     if start in _HTTP_STARTS:
@@ -86,13 +86,13 @@ _HTTP_STARTS = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", 
 
 
 class FrameError(Exception):
-    """Raised if the stream announces a frame of an impossible or forbidden size."""
+    """Raised if the stream announces a frame with an impossible size or a size above the limit."""
 
 
 class FrameReader:
     """Cuts one stream into frames, for clients, which receive few and large responses.
 
-    A server's connection cuts its stream itself, from a buffer that all connections share.
+    A server's connection does not use this class: it cuts its stream from a buffer that all connections share.
     """
 
     __slots__ = ("_head", "_partial", "_view", "max_frame_bytes")

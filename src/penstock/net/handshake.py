@@ -1,7 +1,7 @@
-"""Accepts TLS connections: each counts as a connection from its acceptance on, and has a deadline for its handshake.
+"""Accepts TLS connections. Each counts as a connection from the start, and has a deadline for its handshake.
 
-A peer that connects and never speaks would otherwise cost a descriptor that no limit sees. The event loops offer no way
-to count such peers, so the sockets are accepted here, and each is handed to the loop with the current certificate.
+Otherwise a peer that connects and sends nothing would use a file descriptor that no limit counts. The event loops can't
+count such peers, so this module accepts the sockets and passes each socket to the loop with the current certificate.
 """
 
 from __future__ import annotations

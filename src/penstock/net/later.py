@@ -1,4 +1,4 @@
-"""Deferred responses: the one form in which handlers and dispatchers return a response that they don't have yet."""
+"""Defines `Later`, the one form in which handlers and dispatchers return a response that they don't have yet."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def result_of(future: asyncio.Future[R]) -> R:
 class Later(Generic[R_co]):
     """A response that `make` makes once `source` is done.
 
-    `source` is a future, which a connection waits for without a task, or a coroutine, which the connection runs in a
-    task. `make` gets the future or the task, which has a result or an error; it is not called after a cancellation.
+    `source` is a future, or a coroutine, for which the connection creates a task. `make` is called with the finished
+    future or task, which has a result or an error. It is not called after a cancellation.
     """
 
     __slots__ = ("make", "source")
@@ -35,7 +35,7 @@ class Later(Generic[R_co]):
         self.make = make
 
     def __await__(self) -> Generator[Any, None, R_co]:
-        """Waits for the response, in a caller that runs in a task. Cancelling the caller cancels the source."""
+        """Waits for the response, for a caller that runs in a task. Cancelling the caller also cancels `source`."""
         source = self.source
         if not isinstance(source, asyncio.Future):
             if self.make is result_of:
@@ -52,5 +52,5 @@ class Later(Generic[R_co]):
 
 
 async def settled(answer: R | Later[R]) -> R:
-    """Returns the response. If it is given as a `Later`, waits for it first."""
+    """Returns the response. Waits for it first if it is a `Later`."""
     return await answer if isinstance(answer, Later) else answer

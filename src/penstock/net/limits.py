@@ -1,4 +1,4 @@
-"""All limits of a server by name, and the counters of connections and bytes that all its connections share."""
+"""Names all limits of a server, and counts the connections and bytes of all its connections together."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a server, with Kafka's names and defaults for those that Kafka has."""
+    """Holds the limits of a server. Limits that Kafka has too have Kafka's names and defaults."""
 
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
@@ -60,7 +60,7 @@ def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """True if the address belongs to a peer on this machine."""
+    """Returns True if the address belongs to a peer on this machine."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
@@ -79,7 +79,7 @@ class ConnectionCounts:
 
     @property
     def full(self) -> bool:
-        """True if the limit on the total number of connections is reached."""
+        """Returns True if the limit on the total number of connections is reached."""
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
@@ -127,10 +127,11 @@ SHARES = 4
 
 
 class ByteBudget:
-    """Counts the bytes that the server's connections hold: one budget counts request frames, another one responses.
+    """Counts the bytes that the server's connections hold.
 
-    While the budget of frames is spent, connections wait before they read a new frame. A frame whose first bytes have
-    arrived is still completed, so the limit can be exceeded, as in Kafka's memory pool.
+    One budget counts request frames, another budget counts responses. While the budget for frames is used up,
+    connections wait before they read a new frame. A frame whose first bytes have arrived is still completed, so the
+    limit can be exceeded, as in Kafka's memory pool.
     """
 
     __slots__ = ("_waiting", "limit", "used")
@@ -146,22 +147,22 @@ class ByteBudget:
 
     @property
     def room(self) -> int:
-        """The number of bytes that may still be used."""
+        """Returns the number of bytes that may still be used."""
         return max(0, self.limit - self.used) if self.limit > 0 else NO_BOUND
 
     @property
     def share(self) -> int:
-        """The bytes that one more response may use: a fraction of `room`, so that later responses get some, too."""
+        """Returns the bytes that one more response may use: a fraction of `room`, so that some are left for others."""
         return self.room // SHARES
 
     @property
     def strained(self) -> bool:
-        """True if more than half of the limit is in use."""
+        """Returns True if more than half of the limit is in use."""
         return 0 < self.limit < 2 * self.used
 
     @property
     def overdrawn(self) -> bool:
-        """True if more than twice the limit is in use."""
+        """Returns True if more than twice the limit is in use."""
         return 0 < 2 * self.limit < self.used
 
     @property
@@ -192,7 +193,7 @@ class Idler(Protocol):
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Closes the connection after it was idle for a whole period.
+        """Closes the connection, because it was idle for a whole period.
 
         Returns False if the connection has to stay open.
         """
@@ -200,7 +201,7 @@ class Idler(Protocol):
 
 
 class IdleWheel:
-    """Finds idle connections at no cost per request: a connection only notes the current tick when it is active.
+    """Finds idle connections at almost no cost per request: an active connection only stores the current tick.
 
     Connections are kept in slots, one for each tick, and a slot is examined once per idle period. A connection that was
     active meanwhile moves to the slot of its new deadline.
@@ -243,7 +244,7 @@ class IdleWheel:
 
 
 class LimitedLog:
-    """A logger that a peer can't flood: shows some lines of each kind per period, and counts the others."""
+    """Keeps a peer from flooding the log: logs some lines of each kind per period, and counts the others."""
 
     LINES = 5
     PERIOD_S = 10.0
@@ -256,7 +257,7 @@ class LimitedLog:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def info(self, kind: str, message: Callable[[], str]) -> None:
-        """Logs the message, which is made only if it is shown."""
+        """Logs the message, if the limit allows. The message is made only if it is logged."""
         if self._shows(kind):
             self._logger.info("%s", message())
 
@@ -265,8 +266,10 @@ class LimitedLog:
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
-        """Logs an error with its stack trace. The rate limit for log lines applies, because a peer may be able to cause
-        this error at will."""
+        """Logs an error with its stack trace, if the limit for log lines allows.
+
+        The limit applies because a peer may be able to cause this error at will.
+        """
         if self._shows(kind):
             self._logger.error("%s", message, exc_info=error)
 

@@ -1,4 +1,4 @@
-"""The event loop of a node: uvloop where it exists, the standard one elsewhere."""
+"""Makes the event loop of a node: uvloop if it is installed, otherwise asyncio's own loop."""
 
 import asyncio
 from collections.abc import Coroutine

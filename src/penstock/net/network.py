@@ -1,4 +1,4 @@
-"""Opens sockets. A node gets a `Network`: a `RealNetwork` in production, the simulator's network in a simulation."""
+"""Opens sockets: a node gets a `RealNetwork` in production, and the simulator's `Network` in a simulation."""
 
 import asyncio
 import errno
@@ -19,11 +19,11 @@ UNLIMITED = 2_147_483_647
 
 
 class Listening(Protocol):
-    """An open listening socket, or several on the same port."""
+    """An open listening socket, or several sockets on the same port."""
 
     @property
     def port(self) -> int:
-        """The port that is in use; if port 0 was requested, the port that the system chose."""
+        """Returns the port in use; if port 0 was requested, the port that the system chose."""
         ...
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Listening(Protocol):
 class Network(Protocol):
     @property
     def max_connections(self) -> int:
-        """Returns how many accepted connections the process has file descriptors for."""
+        """Returns how many connections the process can accept with its file descriptors."""
         ...
 
     async def listen(
@@ -75,7 +75,7 @@ class _RealListening:
 
 @dataclass(frozen=True, slots=True)
 class RealNetwork:
-    """TCP on the running loop. A socket buffer size of -1 leaves the size to the operating system."""
+    """Opens TCP sockets on the running loop. A socket buffer size of -1 leaves the size to the operating system."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1

@@ -1,7 +1,7 @@
-"""The responses of one connection that are on their way to the peer: collected, written, and perhaps not read yet.
+"""Sends the responses of one connection, and counts the bytes that the peer has not read yet.
 
-Small responses of one pass of the event loop are joined into one write. When the transport's buffer is full, the peer
-does not read: from then on the bytes in that buffer count against the server's budget of unsent responses.
+Small responses of one pass of the event loop are joined into one write. A full transport buffer shows that the peer
+does not read. From then on the bytes in this buffer count against the server's budget for unsent responses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class Outbox:
         self.read()
 
     def put(self, reply: list[Buffer]) -> None:
-        """Adds a response, with its size in front. Writes at once if the response is large or there are many."""
+        """Adds a response, with its size before it.
+
+        Writes at once if the response is large or there are many responses.
+        """
         size = sum(map(len, reply))
         buffers = self.buffers
         if size <= JOIN_MAX_BYTES:
@@ -71,7 +74,7 @@ class Outbox:
                     transport.write(part)
 
     def unread(self, now_s: float) -> None:
-        """Counts the bytes in the transport's buffer against the budget from now on: the peer does not read them."""
+        """Counts the bytes in the transport's buffer against the budget, because the peer does not read them."""
         if self._transport is not None:
             self.unsent_bytes = self._transport.get_write_buffer_size()
             self.unsent_since = now_s

@@ -4,7 +4,10 @@ import socket
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Returns `count` different free ports, by binding all of them before it releases any. Raises OSError."""
+    """Returns `count` different free ports. Raises OSError.
+
+    Binds all ports before it releases any, so that they differ.
+    """
     held: list[socket.socket] = []
     try:
         for _ in range(count):

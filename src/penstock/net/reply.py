@@ -1,4 +1,4 @@
-"""Replies of a dispatcher to a request, as a connection sends them."""
+"""Defines a dispatcher's replies to a request, which a connection sends."""
 
 from __future__ import annotations
 

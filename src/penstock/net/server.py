@@ -1,4 +1,4 @@
-"""The listeners of a node and the connections they accepted."""
+"""Manages the listeners of a node and the connections that they accept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """The `TlsAdmission` of a listener: peers count as connections of the server before their handshake."""
+    """Implements `TlsAdmission` for a listener: counts peers as connections of the server before their handshake."""
 
     server: Server
     listener: Listener
@@ -75,8 +75,8 @@ class _Admission:
 class Server:
     """Accepts connections on several listeners and gives their requests to one dispatcher.
 
-    `dispatch(connection, frame)` returns the reply at once, or a `Later`. It should raise nothing: an
-    exception closes the connection. Everything happens on the loop on which `start` was awaited.
+    `dispatch(connection, frame)` returns the reply at once, or a `Later`. It should not raise: an exception closes the
+    connection. Everything runs on the event loop in which `start` was awaited.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`nanoseconds` is a clock that measures requests.
+        """Measures the time of requests with the clock `nanoseconds`, to limit the time of a pass of the event loop.
 
-        Without it, only the number of requests limits a pass of the event loop.
+        Without this clock, only the number of requests is limited.
         """
         self.dispatch = dispatch
         self.limits = limits or Limits()
@@ -120,7 +120,7 @@ class Server:
         self._quiet: asyncio.Event
 
     async def start(self, listeners: Iterable[Listener]) -> list[Listener]:
-        """Opens all listeners, or none. Raises OSError if an address can't be bound."""
+        """Opens all listeners; if one address can't be bound, opens none and raises OSError."""
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self.limits, self.loop.call_soon, self._nanoseconds)
         self.log = LimitedLog(self.logger, self.loop.time)
@@ -137,7 +137,7 @@ class Server:
         return self.listeners
 
     def use(self, dispatch: Dispatch) -> None:
-        """Makes another dispatcher handle all requests that start from now on."""
+        """Sets the dispatcher for all requests that start from now on."""
         self.dispatch = dispatch
 
     def limit_connections(self, limits: Limits) -> None:
@@ -195,7 +195,7 @@ class Server:
                 timer.cancel()
 
     async def _resolve_overrides(self) -> None:
-        """Resolves host names in the overrides, because connections only have addresses."""
+        """Resolves the host names in max.connections.per.ip.overrides, because connections only have addresses."""
         for host in self.limits.max_connections_per_ip_overrides:
             try:
                 ipaddress.ip_address(host)
@@ -205,7 +205,7 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """The number of requests received. Summed up over all connections at each call, so do not call it often."""
+        """Returns the number of requests received. Adds up all connections at each call, so do not call it often."""
         return self._requests_of_the_gone + sum(each.requests for each in self.connections.values())
 
     # Calls of connections
@@ -238,7 +238,7 @@ class Server:
         return True
 
     def _make_room(self) -> None:
-        """Closes the client connection that was idle longest, to accept a connection of another node, as Kafka does."""
+        """Closes the client connection that was idle longest, so that another node can connect, as in Kafka."""
         clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
         idle = min(clients, key=lambda each: each.active_tick, default=None)
         if idle is not None:
@@ -273,7 +273,7 @@ class Server:
             self._slow_frames_timer = self.loop.call_later(SLOW_FRAME_CHECK_S, self.shed_slow_frames)
 
     def shed_slow_frames(self) -> None:
-        """Closes connections whose frames arrive too slowly, if others wait because the budget of frames is spent."""
+        """Closes connections whose frames arrive too slowly, if other connections wait for the frame budget."""
         self._slow_frames_timer = None
         if not self.budget.waiting:
             return
@@ -303,7 +303,7 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """If responses take more than twice their limit, closes the connections with the oldest unread responses."""
+        """Closes the connections with the oldest unread responses, if responses take more than twice their limit."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

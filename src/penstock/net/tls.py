@@ -1,7 +1,7 @@
-"""Makes TLS contexts from Kafka's `ssl.*` properties: PEM files and text, PKCS12 and JKS stores.
+"""Makes TLS contexts from Kafka's `ssl.*` properties, with keys in PEM files, PEM text, PKCS12 or JKS stores.
 
-A `TlsSource` names where keys and certificates are, and reads them again when a file has changed, so that a renewed
-certificate needs no restart. Connections that are open keep the certificate that they began with.
+A `TlsSource` reads keys and certificates again when a file has changed, so that a renewed certificate needs no restart.
+Open connections keep their old certificate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 class TlsError(ValueError):
-    """Raised for a TLS configuration that can't work. The message names the property and the remedy, and no secret."""
+    """Raised for a TLS configuration that can't work. The message names the property and the remedy, but no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Material:
 
 
 def read_material(properties: Mapping[str, str], read: Callable[[str], bytes]) -> Material:
-    """Reads the key store and the trust store that the properties name. Raises TlsError."""
+    """Reads the key store and the trust store that are configured in the properties. Raises TlsError."""
     key, chain, key_password = _identity(properties, read)
     return Material(key, chain, _trusted(properties, read), key_password)
 
@@ -117,7 +117,7 @@ def _read(read: Callable[[str], bytes], name: str, location: str) -> bytes:
 
 
 def _lines(text: str) -> str:
-    """Returns PEM text with real line breaks; a properties file may have them as `\\n`."""
+    """Returns PEM text with real line breaks. A properties file may contain them as `\\n`."""
     return text.replace("\\n", "\n").strip() + "\n"
 
 
@@ -166,7 +166,7 @@ def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, s
 
 
 def server_context(properties: Mapping[str, str], material: Material) -> ssl.SSLContext:
-    """Returns the context of a listener. Raises TlsError."""
+    """Returns the TLS context of a listener. Raises TlsError."""
     if material.key is None:
         raise TlsError("A TLS listener needs a certificate: set ssl.keystore.location, or ssl.keystore.key and .chain.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -183,7 +183,10 @@ def server_context(properties: Mapping[str, str], material: Material) -> ssl.SSL
 
 
 def client_context(properties: Mapping[str, str], material: Material) -> ssl.SSLContext:
-    """Returns the context of a client, which trusts the system's authorities by default. Raises TlsError."""
+    """Returns the TLS context of a client. By default it trusts the system's certificate authorities.
+
+    Raises TlsError.
+    """
     context = ssl.create_default_context() if material.trusted is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _configure(context, properties, material)
     if not properties.get("ssl.endpoint.identification.algorithm", "https").strip():
@@ -211,9 +214,10 @@ def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material:
 
 
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
-    """Sets the cipher suites; Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) and OpenSSL's are accepted.
+    """Sets the cipher suites, from Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) or OpenSSL's names.
 
-    Python can't choose among the suites of TLS 1.3: a list has all of them, or none and then TLS 1.3 is off.
+    Python can't enable single suites of TLS 1.3. So the list must contain all of them, or none, which disables TLS 1.3.
+    Raises TlsError otherwise.
     """
     new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
     if new and not new.issuperset(_SUITES_OF_1_3):
@@ -238,9 +242,9 @@ def _openssl_name(name: str) -> str:
 
 
 def _load_chain(context: ssl.SSLContext, material: Material) -> None:
-    """Loads the key and certificates into the context. OpenSSL reads them only from a file.
+    """Loads the key and certificates into the context.
 
-    A temporary file, readable by this user only, exists during this call.
+    OpenSSL reads them only from a file, so a temporary file exists during this call. Only this user can read it.
     """
     descriptor, path = tempfile.mkstemp(prefix="penstock-tls-")
     try:
@@ -259,10 +263,10 @@ def _load_chain(context: ssl.SSLContext, material: Material) -> None:
 
 
 class TlsSource:
-    """The TLS context of a listener, made anew when one of its files has changed."""
+    """Holds the TLS context of a listener, and makes a new context when one of its files has changed."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises TlsError if the listener can't speak TLS as configured."""
+        """Makes the first context. Raises TlsError if TLS can't work with these properties."""
         self._properties = dict(properties)
         self._stamp = self._stamps()
         self.context = self._make()
@@ -273,7 +277,7 @@ class TlsSource:
     def refresh(self) -> bool:
         """Reads files that have changed. Returns True if there is a new context.
 
-        Raises TlsError; the old context then stays.
+        Raises TlsError if the new files can't be used; the old context then stays in use.
         """
         stamp = self._stamps()
         if stamp == self._stamp:

@@ -1,6 +1,6 @@
-"""The bytes that a connection sent and received, as the kernel counts them, so that counting costs nothing per request.
+"""Reads from the kernel how many bytes a connection sent and received, so that counting costs nothing per request.
 
-Linux has the counts (`TCP_INFO`, bytes_acked and bytes_received of `struct tcp_info`); other systems do not.
+Only Linux has these counts (bytes_acked and bytes_received of `struct tcp_info`, read with `TCP_INFO`).
 """
 
 import asyncio
@@ -23,9 +23,9 @@ NONE = Traffic(0, 0)
 
 
 def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
-    """Returns how many bytes a connection received, and how many it sent and the peer acknowledged; zeros if unknown.
+    """Returns how many bytes a connection received, and how many of the bytes that it sent the peer has acknowledged.
 
-    They are unknown on other systems than Linux and for simulated connections.
+    Returns zeros on systems other than Linux and for simulated connections.
     """
     if sys.platform != "linux":
         return NONE

@@ -1,10 +1,10 @@
-"""Bounds how many requests one pass of the event loop starts before it polls the sockets again.
+"""Limits how many requests one pass of the event loop starts before it polls the sockets again.
 
 A read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
-requests until their number or the time reaches a limit. From then on whole requests queue up at their connections, and
-the connections wait here. The next pass starts one request of each connection in turn, so that a connection with one
-request waits for at most one request of every other connection. Time is measured by an injected clock: the simulator's
-clock stands still within a pass, so there the number alone decides.
+requests until their number or the time reaches a limit. From then on complete requests queue at their connections, and
+the connections wait here. The next pass starts one request of each waiting connection in turn, so that a connection
+with one request waits for at most one request of every other connection. The clock is injected. The simulator's clock
+stands still within a pass, so in a simulation only the number of requests counts.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ TASK_COST = 8
 
 class Waiter(Protocol):
     def take_turn(self) -> None:
-        """Starts one queued request. If more are queued, waits for the next pass of the event loop."""
+        """Starts one queued request. If more requests are queued, waits for the next pass of the event loop."""
 
 
 class Turns:
@@ -40,21 +40,24 @@ class Turns:
         """True once this pass of the event loop may start no more requests."""
 
     def begin(self) -> None:
-        """Begins a pass of the event loop, at its first request: resets the count of requests and the clock."""
+        """Begins a pass of the event loop, at its first request: resets the request count and the start time."""
         self.open = True
         self._left = self._limits.pass_max_requests
         self._began = self._nanoseconds()
         self._call_soon(self._next_pass)
 
     def may_start(self) -> bool:
-        """Counts a request. True if this pass of the event loop may start one more; it always may start its first."""
+        """Counts a request.
+
+        Returns True if this pass of the event loop may start it; the first request may always start.
+        """
         self._left -= 1
         if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
             self.spent = True
         return not self.spent
 
     def charge(self, cost: int) -> None:
-        """Counts an expensive request as `cost` further requests of this pass of the event loop."""
+        """Counts an expensive request as `cost` additional requests in this pass of the event loop."""
         self._left -= cost
 
     def wait(self, waiter: Waiter) -> None:

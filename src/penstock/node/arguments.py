@@ -15,7 +15,7 @@ Value = str | int | float | list[str] | tuple[str, ...]
 
 
 def properties(config: Mapping[str, Value] | None) -> dict[str, str]:
-    """Returns server properties as text. Raises ValueError for an unknown name, because it would have no effect."""
+    """Returns server properties as text. Raises ValueError for an unknown property, which would have no effect."""
     texts = _texts("property", config or {})
     for name, text in texts.items():
         if broker_key(name) is None:

@@ -1,4 +1,4 @@
-"""The real clock of the machine, for nodes in production."""
+"""Defines the real clock of the machine, for nodes in production."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Divides the process's limit of open files between a node's logs, its connections and all other uses."""
+"""Divides the process's limit of open files among a node's logs, its connections and other uses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Descriptors:
 
 
 def shared(limit: int, nodes: int = 1) -> Descriptors:
-    """Returns how many log files and connections a node may open.
+    """Returns how many log files and connections one node may open.
 
-    It is one of `nodes` nodes in a process that may open `limit` files.
+    `nodes` nodes share a process that may open `limit` files.
     """
     mine = limit // nodes
     log_files = max(16, min(MAX_LOG_FILES, mine // 4))
@@ -35,18 +35,18 @@ def shared(limit: int, nodes: int = 1) -> Descriptors:
 
 
 def available(nodes: int = 1) -> Descriptors:
-    """Returns how many log files and connections a node may open.
+    """Returns how many log files and connections one node may open.
 
-    It is one of `nodes` nodes in this process, and they share the process's limit of open files.
+    `nodes` nodes in this process share the process's limit of open files.
     """
     limit = _soft_limit()
     return Descriptors() if limit is None else shared(limit, nodes)
 
 
 def raise_limit() -> None:
-    """Raises the process's soft limit of open files as far as the hard limit allows.
+    """Raises the process's soft limit of open files to the hard limit, or as near to it as possible.
 
-    For processes that only run a node.
+    Call this only in a process that does nothing but run a node.
     """
     if sys.platform == "win32":
         return

@@ -1,4 +1,4 @@
-"""The HTTP server of a node: it opens with the other listeners and serves requests once the broker does."""
+"""Runs the HTTP server of a node: opens it with the other listeners, and serves requests once the broker is ready."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Serves HTTP if the node's settings have an HTTP address. Raises ListenerError for an invalid address."""
+    """Serves HTTP if the settings contain an HTTP address. Raises ListenerError for an invalid address."""
 
     def __init__(
         self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
@@ -45,7 +45,7 @@ class HttpSide:
 
     @property
     def url(self) -> str | None:
-        """The URL of the console; None if HTTP is off."""
+        """Returns the URL of the console; None if HTTP is off."""
         return None if self._server is None else self._server.url
 
     async def open(self) -> None:
@@ -67,7 +67,7 @@ class HttpSide:
             self._server = server
 
     def _names(self, address: HttpAddress) -> list[str]:
-        """Returns further host names that a request's Host header may have: names of this machine for clients."""
+        """Returns the names of this machine that a Host header may contain, besides the listener's own host."""
         if _is_loopback(address.host):
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]

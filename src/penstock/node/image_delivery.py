@@ -1,8 +1,9 @@
-"""The order in which the parts of a node take over a new metadata image.
+"""Defines the order in which the parts of a node get a new metadata image.
 
-Every part is called for every image, one after the other, before the image's submitter gets its reply. Parts read each
-other (a coordinator looks for its partition, a partition for its settings), so the order is decided in one place, here.
-A listener that fails is logged and called again with the next image; the other listeners are called anyway.
+Every part is called for every image, one after the other, before the submitter of the change gets its reply. Parts read
+each other (a coordinator reads its partition, a partition reads its settings), so the order is defined in one place,
+here. If a part fails, the error is logged and the part is called again with the next image; the other parts are called
+anyway.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """The moment from which on a part of the node gets new metadata images."""
+    """Says from which moment a part of the node gets new metadata images."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"
@@ -95,7 +96,10 @@ class ImageDelivery:
                 self._broker.metadata.subscribe(listener.apply)
 
     def _apply(self, _: MetadataImage, new: MetadataImage) -> None:
-        """Applies all changes since the last image that was applied without a failure to the parts of the node."""
+        """Applies the new image to the parts of the node.
+
+        The parts get all changes since the last image that was applied without a failure.
+        """
         old, broker = self._applied, self._broker
         if broker.access is not None:
             broker.access.apply_image(None if old is EMPTY_IMAGE else old, new)
@@ -121,7 +125,10 @@ class ImageDelivery:
         self._broker.fetch_policy.settings_changed()
 
     def _cordon(self, wanted: frozenset[str]) -> None:
-        """Marks the directories in `cordoned.log.dirs`, which get no new replicas, and sends a heartbeat at once."""
+        """Marks the directories in `cordoned.log.dirs` as cordoned and sends a heartbeat at once.
+
+        Cordoned directories get no new replicas.
+        """
         logs = self._broker.logs
         if wanted == logs.dirs.cordoned:
             return
@@ -133,10 +140,7 @@ class ImageDelivery:
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """Returns the error for a node without an authorizer in a cluster with ACLs.
-
-    The node would not enforce the ACLs.
-    """
+    """Returns the error for a node without an authorizer in a cluster with ACLs: it would not enforce the ACLs."""
     return StorageError(
         f"The metadata log holds ACLs ({len(image.acls)}), and this node has no authorizer: set {AUTHORIZER}="
         f"{STANDARD_AUTHORIZER} on every node, or remove the ACLs with kafka-acls first."

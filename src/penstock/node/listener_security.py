@@ -1,8 +1,8 @@
-"""Reads how each listener protects its connections, and how this node is accepted by the listeners of other nodes.
+"""Reads how each listener protects its connections, and how this node authenticates at the listeners of other nodes.
 
-`ssl.*` and `sasl.*` properties apply to all listeners; `listener.name.<name>.` before them applies to one listener, and
-`listener.name.<name>.<mechanism>.` to one mechanism of it, as in Kafka. A listener that can't give the protection that
-its protocol stands for is refused with a sentence.
+As in Kafka, `ssl.*` and `sasl.*` properties apply to all listeners. With the prefix `listener.name.<name>.` they apply
+to one listener, and with `listener.name.<name>.<mechanism>.` to one mechanism of this listener. If the properties don't
+allow the protection that a listener's protocol requires, the node refuses to start and the error names the cause.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _TLS_PROPERTIES = (
 
 
 class ListenerSecurity:
-    """The protection of one listener: TLS, SASL, both or none."""
+    """Holds the protection of one listener: TLS, SASL, both or none."""
 
     def __init__(self, settings: Settings, plan: ListenerPlan, image: Callable[[], MetadataImage]) -> None:
-        """`image` returns the metadata image, which has the SCRAM credentials. Raises ListenerError."""
+        """Reads the SCRAM credentials from the metadata image that `image` returns. Raises ListenerError."""
         self.name = plan.name
         self.tls: TlsSource | None = None
         self.sasl: SaslRules | None = None
@@ -74,11 +74,11 @@ class ListenerSecurity:
 
     @property
     def open(self) -> bool:
-        """True if the listener accepts connections without TLS and without SASL."""
+        """Returns True if the listener accepts connections without TLS and without SASL."""
         return self.tls is None and self.sasl is None
 
     def accept(self, connection: Connection) -> None:
-        """Gives a new connection its principal from a client certificate, or begins its SASL session."""
+        """Sets the principal of a new connection from its client certificate, or begins its SASL session."""
         if self.sasl is not None:
             connection.state[SESSION] = SaslSession(connection, self.sasl)
         elif self.tls is not None:
@@ -88,7 +88,7 @@ class ListenerSecurity:
                 connection.close(f"its certificate names no user: {problem}", "certificate")
 
     def refresh(self) -> None:
-        """Uses renewed certificates for new connections; keeps the old ones if the new ones can't be used."""
+        """Uses renewed certificates for new connections. If the new certificates can't be used, keeps the old ones."""
         if self.tls is None:
             return
         try:
@@ -99,7 +99,7 @@ class ListenerSecurity:
 
 
 def _value(settings: Settings, listener: str, name: str) -> str | None:
-    """Returns a property as set for this listener, or else as set for all listeners; None if the file sets neither."""
+    """Returns the property's value for this listener, or else its value for all listeners; None if neither is set."""
     for key in (f"listener.name.{listener.lower()}.{name}", name):
         if key in settings.static:
             return settings.static[key].strip()
@@ -145,7 +145,7 @@ def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataI
 
 
 class _ScramUsers:
-    """Makes the SCRAM exchanges of one mechanism, from the credentials in the current image."""
+    """Creates the SCRAM exchanges of one mechanism, from the credentials in the current image."""
 
     def __init__(self, mechanism: ScramMechanism, image: Callable[[], MetadataImage], secret: bytes) -> None:
         self._mechanism = mechanism
@@ -190,7 +190,7 @@ def _jaas(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None
 
 
 def peer_credentials(settings: Settings, listener: str, mechanism_property: str) -> Credentials:
-    """Returns the TLS context and login with which this node connects to a listener of other nodes.
+    """Returns the TLS context and the login for connections from this node to a listener of other nodes.
 
     Raises ListenerError.
     """

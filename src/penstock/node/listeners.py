@@ -1,4 +1,4 @@
-"""Parses `listeners`, `advertised.listeners` and the protocol map into addresses; an error is one sentence."""
+"""Parses `listeners`, `advertised.listeners` and the protocol map into addresses. Raises errors of one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ListenerError(Exception):
 
 
 class HttpUnavailableError(Exception):
-    """Raised if HTTP is configured, but its address can't be bound. The message names the remedy."""
+    """Raised if the configured HTTP address can't be bound. The message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """One listener: the address to listen on, and the address to advertise to clients."""
+    """Describes one listener: the address to listen on, and the address to advertise to clients."""
 
     name: str
     host: str
@@ -121,7 +121,7 @@ def _protocol(name: str, protocols: dict[str, str], controllers: set[str]) -> st
 
 
 def protocol_of(settings: Settings, listener: str) -> str:
-    """Returns the security protocol of the listener with this name, which may be a listener of another node."""
+    """Returns the security protocol of the listener with this name. It may be a listener of another node."""
     controllers = {name.upper() for name in settings.list("controller.listener.names")}
     return _protocol(listener, _protocol_map(settings.str("listener.security.protocol.map")), controllers)
 

@@ -1,8 +1,8 @@
-"""A node without configuration, for `penstock up` and the embedded broker.
+"""Makes a node without a configuration file, for `penstock up` and the embedded broker.
 
-It is broker and controller, with one listener and one directory, which is formatted if it is new. Internal topics have
-a replication factor of 1, because there is no other node, and two-phase commit is allowed, which Spark's exactly-once
-sink needs; everything else is Kafka's default.
+The node is broker and controller, with one listener and one directory, which is formatted if it is new. Internal topics
+have a replication factor of 1, because there is no other node. Two-phase commit is allowed, because Spark's
+exactly-once sink needs it. All other settings are Kafka's defaults.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def make_node(
     http_optional: bool = False,
     pipelines: Pipelines | None = None,
 ) -> Node:
-    """Makes a node with the machine's clock, network and entropy, unless others are given."""
+    """Makes a node with the machine's clock, network and randomness, unless the caller passes others."""
     if seed is None:
         seed = int.from_bytes(os.urandom(16), "big")
     return Node(
@@ -78,9 +78,9 @@ def make_node(
 
 
 def format_if_new(node: Node) -> bool:
-    """Formats the directories as a new cluster if all are empty. Returns True if it did.
+    """Formats the directories as a new cluster if all of them are empty. Returns True if it formatted them.
 
-    Raises ConfigError if the properties name other controllers but not which of them are voters.
+    Raises ConfigError if the properties name other controllers but don't say which controllers are voters.
     """
     settings = node.settings
     directories = settings.log_dirs

@@ -1,8 +1,8 @@
-"""Several nodes on one machine without configuration, for `penstock up --nodes 3` and `testing.Cluster`.
+"""Makes several nodes on one machine without configuration files, for `penstock up --nodes 3` and `testing.Cluster`.
 
-Each node is broker and controller. Node K serves clients on port P+K-1. Controllers have ports of their own, which are
+Each node is broker and controller. Node K serves clients on port P+K-1. Controllers have separate ports, which are
 chosen at formatting and never change, because the metadata log holds the voters' addresses. Topics have three replicas
-and a min.insync.replicas of two; with fewer than three nodes, as many as the nodes allow.
+and a min.insync.replicas of two; with fewer than three nodes, both values are lower.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def format_new(
     random: Random,
     now_ms: int,
 ) -> bool:
-    """Formats the unformatted directories, all as one cluster. Returns False if all are formatted already."""
+    """Formats the unformatted directories as one cluster. Returns False if all are already formatted."""
     found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
     if all(found):
         return False

@@ -1,9 +1,9 @@
 """One running node: makes its parts, starts them in order and stops them in reverse order.
 
 Start: lock directories and open logs → open listeners and serve the controllers' listener → join the quorum → register
-the broker with the bound addresses → once the image contains all earlier records, let partitions, coordinators and
-quotas follow it → send heartbeats and admit requests. Stop: hand over leaderships → refuse requests and answer parked
-ones → close coordinators → flush and checkpoint logs and mark them clean.
+the broker with the bound addresses → wait until the image contains all earlier records → apply the image to partitions,
+coordinators and quotas → send heartbeats and admit requests. Stop: hand over leaderships → refuse new requests and
+answer parked requests → close coordinators → flush and checkpoint logs and mark them clean.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Node:
         http_optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """`on_fatal` is called when the node can't continue: its metadata log or all log directories have failed.
+        """Calls `on_fatal` when the node can't continue: its metadata log or all log directories have failed.
 
-        `faults` are fault rules of tests. `http_optional` and `pipelines`: see `HttpSide`.
+        `faults` are the fault rules of tests. `HttpSide` describes `http_optional` and `pipelines`.
         """
         self.settings = settings
         self.disk = disk
@@ -111,13 +111,13 @@ class Node:
 
     @property
     def broker(self) -> Broker:
-        """The `Broker` object that handlers get. Raises an error before `start`."""
+        """Returns the `Broker` object that handlers get. Raises an error before `start`."""
         assert self.broker_or_none is not None, "the node has not been started"
         return self.broker_or_none
 
     @property
     def bootstrap(self) -> str:
-        """The advertised `host:port` of the first client listener; of the controller listener if there is no other."""
+        """Returns the advertised `host:port` of the first client listener; without one, of the controller listener."""
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
 
     def bootstrap_of(self, listener: str) -> str:
@@ -126,7 +126,7 @@ class Node:
 
     @property
     def controller_bootstrap(self) -> str | None:
-        """`host:port` of the first controller listener, for other nodes and for tools."""
+        """Returns `host:port` of the first controller listener, for other nodes and for tools."""
         plan = next((plan for plan in self._plans if plan.controller), None)
         return None if plan is None else self._shown(plan)
 
@@ -279,9 +279,9 @@ class Node:
         logs.abandon()
 
     def _dispatch(self, broker: Broker) -> Dispatch:
-        """Returns the dispatcher.
+        """Returns the dispatcher for all listeners.
 
-        It serves controllers' requests at once, clients' requests once the broker is ready.
+        It serves requests of controllers at once, and requests of clients once the broker is ready.
         """
         clients = Dispatcher(broker)
         controllers = Dispatcher(broker, "CONTROLLER")
@@ -325,7 +325,7 @@ class Node:
             asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._refresh_certificates)
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Delays a request until a dispatcher is set: its listener was opened before the dispatcher was made."""
+        """Delays a request until a dispatcher is set, because listeners open before the dispatcher is made."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -420,9 +420,9 @@ def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Cre
 def _last_incarnation(logs: LogManager) -> Incarnation:
     """Returns the broker's previous incarnation if all directories record that its writes are complete.
 
-    Beyond Kafka: the page cache survives a killed process, so its logs are as complete as after a clean stop. Only
-    after a power loss or a disk change may records be missing; then the broker's replicas lose their place among
-    eligible leaders.
+    Unlike Kafka, this includes a killed process: the page cache survives, so the logs are as complete as after a clean
+    stop. Records may be missing only after a power loss or a disk change. Then the broker's replicas are no longer
+    eligible leaders (ELR).
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
     return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

@@ -1,4 +1,4 @@
-"""Makes a node's parts from its settings and connects them. Nothing is started here."""
+"""Makes a node's parts from its settings and connects them. Does not start them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The dependencies of a node (clock, disk, network, …) that differ between production, tests and the simulator."""
+    """Holds the dependencies of a node (clock, disk, network, …) that differ in production, tests and simulator."""
 
     settings: Settings
     disk: Disk

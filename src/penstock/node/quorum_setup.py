@@ -1,8 +1,8 @@
-"""Reads the quorum's properties: this node's role, the voters, the bootstrap servers and the timeouts.
+"""Reads the properties of the quorum: this node's role, the voters, the bootstrap servers and the timeouts.
 
-controller.quorum.voters              every node's properties list the voters (kraft.version 0)
-controller.quorum.bootstrap.servers   the log lists the voters (kraft.version 1); these nodes have the log
-neither                               a single node, or one whose directory lists the voters
+controller.quorum.voters every node's properties list the voters (kraft.version 0) controller.quorum.bootstrap.servers
+the log lists the voters (kraft.version 1); these nodes have the log neither a single node, or one whose directory lists
+the voters
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class FirstVoters(Enum):
-    """The voters that `storage format` writes to a new directory."""
+    """Holds the voters that `storage format` writes to a new directory."""
 
     NONE = "none: the node learns them from the quorum that it joins"
     STATIC = "none: the properties list them"
@@ -51,11 +51,14 @@ class QuorumPlan:
 
     @property
     def alone(self) -> bool:
-        """True if the properties name no other node. A formatted directory may still name others."""
+        """Returns True if the properties name no other node. A formatted directory may still name other voters."""
         return not self.static_voters and not self.bootstrap
 
     def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
-        """Returns the voters to write to a new directory, given the flags of `storage format`. Raises ConfigError."""
+        """Returns the voters to write to a new directory, according to the flags of `storage format`.
+
+        Raises ConfigError.
+        """
         if self.static_voters and (standalone or several):
             raise ConfigError(
                 f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "
@@ -75,7 +78,7 @@ class QuorumPlan:
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 
     def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
-        """Returns the `storage format` flags to suggest for a new directory; `own` are this node's listeners."""
+        """Returns the `storage format` flags to suggest for a new directory. `own` contains this node's listeners."""
         if self.alone:
             return "--standalone"
         if self.static_voters:
@@ -85,17 +88,17 @@ class QuorumPlan:
         return "--no-initial-controllers --cluster-id <the cluster's>"
 
     def _names_only(self, own: Iterable[tuple[str, int]]) -> bool:
-        """True if the only bootstrap server is this node, as in Kafka's sample properties."""
+        """Returns True if this node is the only bootstrap server, as in Kafka's sample properties."""
         mine = {(name, port) for host, port in own for name in (host, *(LOOPBACK if host in LOOPBACK else ()))}
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Returns the voters to start with if the metadata log records no voters."""
+        """Returns the voters with which to start if the metadata log does not record voters."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 
 def plan_quorum(settings: Settings, controller_listeners: Sequence[str]) -> QuorumPlan:
-    """Reads the quorum's properties. Raises ConfigError if no quorum is possible with them."""
+    """Reads the quorum's properties. Raises ConfigError if they can't form a quorum."""
     roles = settings.list("process.roles") or ("broker", "controller")
     is_broker, is_controller = "broker" in roles, "controller" in roles
     voters = _static_voters(settings, controller_listeners)

@@ -1,7 +1,7 @@
-"""Formats storage as `kafka-storage format` does, and reads it back for `info`.
+"""Formats storage as `kafka-storage format` does, and reads it again for `storage info`.
 
 Each log directory gets `bootstrap.checkpoint` and `meta.properties`; the metadata directory also gets the snapshot that
-records the first voters. `meta.properties` is written last: a directory that has it is completely formatted.
+records the first voters. `meta.properties` is written last: if it exists, the directory is completely formatted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True)
 class FormatPlan:
-    """The directories to format, and the values to write to them."""
+    """Holds the directories to format, and the values to write to them."""
 
     directories: Sequence[str]
     node_id: int
@@ -118,7 +118,7 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
 def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
     """Raises StorageError for an unformatted directory, such as an empty mount point whose disk is missing.
 
-    An unreadable directory raises nothing: the node takes it offline and runs with the other directories.
+    Ignores an unreadable directory: the node takes it offline and runs with the other directories.
     """
     for path in directories:
         try:
@@ -132,7 +132,7 @@ def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
 
 
 def features_of(plan: FormatPlan) -> dict[str, int]:
-    """Returns the finalized features of a new cluster: the release's defaults, overridden by the plan's levels."""
+    """Returns the finalized features of a new cluster: the release's defaults, and the levels that the plan sets."""
     level: int | None = MAX_METADATA_VERSION
     if plan.release_version is not None:
         level = metadata_version_level(plan.release_version)
@@ -157,7 +157,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
 
 
 def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int) -> Formatted:
-    """Formats those of the directories that are unformatted. Checks everything before it writes anything."""
+    """Formats the unformatted directories. Checks all directories before it writes to any of them."""
     if not plan.directories:
         raise StorageError("No log directory is given: set log.dirs.")
     if plan.node_id < 0:
@@ -194,9 +194,9 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 
 
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
-    """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log does.
+    """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log lists them.
 
-    The release version that is formatted does not matter.
+    This does not depend on the release version that is formatted.
     """
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:

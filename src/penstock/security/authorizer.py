@@ -7,8 +7,8 @@
    DENY implies nothing: it covers its own operation, or all.
 5. A resource without any ACL is closed, or open where `allow.everyone.if.no.acl.found` is set.
 
-The index is made once for the ACLs of an image. A question costs one look-up for the name, one for the wildcard and one
-for each length that a prefix of an ACL has; answers are kept until the next index, up to a limit.
+The index is made once for the ACLs of an image. A check costs one lookup for the name, one for the wildcard, and one
+for each length of a prefix ACL. Results are cached until the ACLs change, up to a limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IMPLYING: Mapping[Operation, frozenset[int]] = {
 
 
 class Acl(Protocol):
-    """One ACL as it is in the metadata image."""
+    """Holds one ACL of the metadata image."""
 
     @property
     def resource_type(self) -> int: ...
@@ -65,7 +65,7 @@ _Entries = dict[str, list[tuple[str, int, bool]]]
 
 
 class Authorizer:
-    """Decides what principals may do, with the ACLs that it was made with. It never changes."""
+    """Decides what principals may do. Its ACLs never change: new ACLs need a new authorizer."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Authorizer:
     def allows_any(self, principal: str, host: str, operation: Operation, resource: AclResource) -> bool:
         """Returns True if the principal may do the operation on at least one resource of this kind.
 
-        As in Kafka, only ACLs for exactly this operation or ALL count. A pattern that is allowed counts unless a DENY
+        As in Kafka, only ACLs for exactly this operation or ALL count. An allowed name or prefix counts unless a DENY
         covers all of it.
         """
         if self.allows(principal, host, operation, resource, "hardcode"):  # Kafka asks for this name
@@ -136,7 +136,7 @@ class Authorizer:
         )
 
     def operations(self, principal: str, host: str, resource: AclResource, name: str) -> int:
-        """Returns the principal's allowed operations on the resource as Kafka's bit field."""
+        """Returns the operations that the principal may do on the resource, as Kafka's bit field."""
         bits = 0
         for operation in SUPPORTED_OPERATIONS[resource]:
             if self.allows(principal, host, operation, resource, name):
@@ -181,7 +181,7 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the names or prefixes that ACLs allow for the operation, and those that they deny."""
+        """Returns the names or prefixes for which ACLs allow the operation, and those for which ACLs deny it."""
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

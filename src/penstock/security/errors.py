@@ -1,4 +1,4 @@
-"""The error that a failed authentication raises."""
+"""Defines the error that a failed authentication raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses a JAAS line, Kafka's form of a login: `module.Class required name="value" …;`."""
+"""Parses a JAAS line, the format in which Kafka configures a login: `module.Class required name="value" …;`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASSWORD_PREFIX = "user_"  # noqa: S105 - the prefix of an option's name
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """One login module with its options. Its `repr` hides the options, because they hold passwords."""
+    """One login module with its options. Its `repr` hides the options, because they contain passwords."""
 
     module: str
     options: dict[str, str] = field(repr=False)
@@ -24,7 +24,7 @@ class JaasEntry:
 
     @property
     def passwords(self) -> dict[str, str]:
-        """Returns the passwords of a PLAIN server's users, by user name: `user_ann="secret"` stands for user ann."""
+        """Returns the passwords of a PLAIN server's users by name: the option `user_ann="secret"` is for user ann."""
         return {
             name.removeprefix(PASSWORD_PREFIX): value
             for name, value in self.options.items()
@@ -33,7 +33,7 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Returns the only entry of a JAAS line. Raises ValueError, whose message shows no value."""
+    """Returns the only entry of a JAAS line. Raises ValueError; the message contains no secrets."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
         raise ValueError('it is not `module required name="value";`: check that it ends with a semicolon')

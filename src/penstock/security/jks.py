@@ -1,7 +1,8 @@
 """Reads a Java key store (JKS): private keys with their certificates, and trusted certificates.
 
 A JKS file is a list of entries, followed by a SHA-1 digest of the store's password and the entries. Keys are encrypted
-with a stream of chained SHA-1 digests, Sun's own scheme. Nothing is written here: new stores should be PEM or PKCS12.
+with Sun's own scheme, a stream of chained SHA-1 digests. This module does not write stores: new stores should be PEM or
+PKCS12.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def _decrypted(encrypted: bytes, password: str) -> bytes:
 
 
 def _protected_key(encrypted: bytes) -> bytes:
-    """Parses an EncryptedPrivateKeyInfo, SEQUENCE { SEQUENCE { protector, … }, OCTET STRING }. Returns its octets."""
+    """Returns the encrypted key bytes of an EncryptedPrivateKeyInfo.
+
+    Its structure is SEQUENCE { SEQUENCE { protector, … }, OCTET STRING }.
+    """
     outer, _ = _der(encrypted, 0, _SEQUENCE)
     algorithm, after = _der(outer, 0, _SEQUENCE)
     if not algorithm.startswith(_PROTECTOR):

@@ -1,4 +1,4 @@
-"""SASL PLAIN: the client sends user and password in clear text, so it belongs on encrypted listeners."""
+"""Implements SASL PLAIN: the client sends user and password in clear text, so use it on encrypted listeners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def plain_message(user: str, password: str) -> bytes:
 
 
 class PlainServer:
-    """The server's side of one PLAIN authentication. `user` is set if the password is right."""
+    """Runs the server's side of one PLAIN authentication. Sets `user` if the password is right."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords

@@ -1,4 +1,4 @@
-"""Turns the subject of a client certificate into a principal, with Kafka's `ssl.principal.mapping.rules`."""
+"""Maps the subject of a client certificate to a principal, with Kafka's `ssl.principal.mapping.rules`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|
 
 
 def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Returns a certificate's subject, as `ssl` gives it, in the form of RFC 2253: `CN=ann,OU=team,O=org`."""
+    """Returns a certificate's subject in the form of RFC 2253: `CN=ann,OU=team,O=org`.
+
+    `subject` has the form that Python's `ssl` returns.
+    """
     return ",".join(
         "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in attributes)
         for attributes in reversed(subject)
@@ -43,7 +46,7 @@ def _escaped(value: str) -> str:
 def parse_mapping_rules(text: str) -> Callable[[str], str]:
     """Parses the rules. Returns a function that maps a distinguished name to a user name. Raises ValueError.
 
-    The first rule whose pattern matches the whole name applies; `DEFAULT` keeps the name.
+    The first rule whose pattern matches the whole name applies. The rule `DEFAULT` keeps the name unchanged.
     """
     rules: list[tuple[re.Pattern[str], str, str] | None] = []
     rest = text.strip()
@@ -84,7 +87,7 @@ def parse_mapping_rules(text: str) -> Callable[[str], str]:
 def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable[[str], str]) -> str | None:
     """Returns the principal of a verified client certificate; None if the client sent no certificate.
 
-    Raises ValueError.
+    Raises ValueError if the subject is empty or no rule matches it.
     """
     if not certificate:
         return None

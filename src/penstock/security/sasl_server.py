@@ -1,4 +1,4 @@
-"""Authentication of one connection on a SASL listener, as a state machine.
+"""Authenticates one connection on a SASL listener, as a state machine.
 
     state        event           next state
     HANDSHAKE    handshake       EXCHANGE, or HANDSHAKE again if the mechanism is not offered (the node then closes)
@@ -6,7 +6,7 @@
     DONE         handshake       EXCHANGE, to authenticate again (KIP-368); another user or mechanism is refused
     FAILED       -               the connection closes
 
-It has no clock and no randomness: nonces, credentials and the session's lifetime come from its maker.
+It has no clock and no randomness: the caller passes nonces, credentials and the session's lifetime.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MAX_STEPS = 10
 
 
 class Exchange(Protocol):
-    """The server's side of one authentication with a SASL mechanism."""
+    """Runs the server's side of one authentication with a SASL mechanism."""
 
     @property
     def user(self) -> str | None:
-        """The name of the user; None until the client is authenticated."""
+        """Returns the name of the user; None until the client is authenticated."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -41,7 +41,7 @@ class SaslState(Enum):
 
 class SaslServer:
     def __init__(self, mechanisms: Mapping[str, Callable[[], Exchange]]) -> None:
-        """`mechanisms` has, for each mechanism that the listener offers, a function that makes an `Exchange`."""
+        """Offers the given mechanisms: each name maps to a function that makes an `Exchange`."""
         self._mechanisms = mechanisms
         self._exchange: Exchange | None = None
         self._mechanism = ""
@@ -75,9 +75,9 @@ class SaslServer:
         return True
 
     def token(self, message: bytes) -> bytes:
-        """Takes the client's next token and returns the server's token.
+        """Handles the client's next token and returns the server's token.
 
-        Raises SaslError; the connection then closes.
+        Raises SaslError if the token is refused; the connection then closes.
         """
         if self.state is not SaslState.EXCHANGE or self._exchange is None:
             self.state = SaslState.FAILED

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and both sides of the exchange.
+"""Implements SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): credentials, and both sides of the exchange.
 
     client                                   server
     first    n,,n=user,r=nonce          →
@@ -6,8 +6,8 @@
     final    c=biws,r=…,p=proof         →
              ← v=signature                          server final
 
-The server knows the stored key and the server key, never the password. For a user without credentials it goes through
-the same exchange with a salt made from the name, and fails at the end, so that an answer does not tell which users
+The server knows the stored key and the server key, never the password. For a user without credentials, the server runs
+the same exchange with a salt made from the user name, and fails at the end. So its answers do not show which users
 exist.
 """
 
@@ -32,7 +32,7 @@ _BINDING = "biws"  # "n,," in base64: no channel binding
 
 
 class ScramMechanism(IntEnum):
-    """The SCRAM mechanisms with their numbers in Kafka's protocol."""
+    """The SCRAM mechanisms, with their numbers in Kafka's protocol."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -50,7 +50,7 @@ MECHANISMS: dict[str, ScramMechanism] = {mechanism.label: mechanism for mechanis
 
 
 class ScramKeys(Protocol):
-    """A SCRAM credential as it is in the metadata image."""
+    """A user's SCRAM credential in the metadata image."""
 
     @property
     def salt(self) -> bytes: ...
@@ -75,7 +75,7 @@ def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, itera
 
 
 def credential_of(mechanism: ScramMechanism, salt: bytes, salted: bytes, iterations: int) -> ScramCredential:
-    """Returns the credential (stored key and server key) that a server keeps, made from a salted password."""
+    """Makes a credential (stored key and server key) from a salted password."""
     client_key = _mac(mechanism, salted, b"Client Key")
     stored = hashlib.new(mechanism.hash, client_key).digest()
     return ScramCredential(salt, stored, _mac(mechanism, salted, b"Server Key"), iterations)
@@ -93,7 +93,10 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def _attributes(text: str, kinds: str) -> list[str]:
-    """Splits `a=…,b=…`. Returns the values of the first attributes, whose names must be these, in this order."""
+    """Splits `a=…,b=…` and returns the values of the first attributes.
+
+    Raises SaslError unless the attributes are named as in `kinds`, in this order.
+    """
     parts = text.split(",")
     if len(parts) < len(kinds):
         raise SaslError("The SCRAM message has too few attributes.")
@@ -142,7 +145,10 @@ def _nonce_in(nonce: str) -> str:
 
 
 class ScramServer:
-    """The server's side of one authentication. `user` is set once the client has proved that it knows the password."""
+    """Runs the server's side of one authentication.
+
+    Sets `user` once the client has proved that it knows the password.
+    """
 
     def __init__(
         self,
@@ -152,9 +158,11 @@ class ScramServer:
         secret: bytes,
         shapes: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`find` returns a user's credential. `secret` makes salts for users that do not exist, so it must not change
-        while the node runs, and clients must not know it. `shapes` are (length of the salt, iterations) of existing
-        credentials, which the made ones imitate.
+        """Finds a user's credential with `find`.
+
+        For users that do not exist, salts are made with `secret`: it must not change while the node runs, and clients
+        must not know it. `shapes` has (length of the salt, iterations) of existing credentials, which the made
+        credentials imitate.
         """
         self._mechanism = mechanism
         self._find = find
@@ -168,7 +176,7 @@ class ScramServer:
         self.user: str | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Takes the client's message and returns the server's next message. Raises SaslError."""
+        """Handles the client's message and returns the server's next message. Raises SaslError."""
         return self._final(message) if self._keys is not None else self._first(message)
 
     def _first(self, message: bytes) -> bytes:
@@ -193,7 +201,10 @@ class ScramServer:
         return reply.encode()
 
     def _of_nobody(self) -> ScramCredential:
-        """Returns a credential that looks like that of an existing user, the same one each time."""
+        """Returns a made credential for a user that does not exist, always the same for the same name.
+
+        It looks like the credential of an existing user.
+        """
         drawn = hmac.new(self._secret, self._name.encode(), "sha512").digest()
         salt_bytes, iterations = SALT_BYTES, DEFAULT_ITERATIONS
         if self._shapes:
@@ -229,7 +240,7 @@ class ScramServer:
 
 class ScramClient:
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str, extensions: str = "") -> None:
-        """`extensions` are further attributes of the client's first message, such as `tokenauth=true`."""
+        """Adds `extensions`, such as `tokenauth=true`, to the attributes of the client's first message."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
@@ -242,7 +253,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def step(self, message: bytes) -> bytes | None:
-        """Takes the server's message and returns the client's next message. Raises SaslError.
+        """Handles the server's message and returns the client's next message. Raises SaslError.
 
         Returns None after the server has proved that it knows the credential.
         """

@@ -1,4 +1,4 @@
-"""The numbers that ACLs use in the protocol and in the metadata log, and the reserved names."""
+"""Defines the numbers that ACLs use in the protocol and in the metadata log, and the reserved names."""
 
 from __future__ import annotations
 

@@ -57,6 +57,17 @@ FOUND = [
         nodes=3,
         later_actors=True,
     ),
+    Found(
+        "a rebuild did not know that an aborted transaction began before the log",
+        *(1012, "moves", 16.3, (3,), (301, 302, 303, 306), 3),
+    ),
+    Found(
+        "a rebuild did not know that an open transaction began before the log",
+        *(1012, "expiry", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

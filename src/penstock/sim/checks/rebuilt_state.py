@@ -6,24 +6,29 @@
     offset and time index    each entry points to the right batch and has the largest timestamp so far
 
 The check compares a replica when its log is opened or truncated, when the partition's leader or leader epoch changes,
-and at the end of the run. The rebuild reads each batch once; after a truncation it starts again. If the node expires a
-producer, the check removes it from the rebuilt state too. The check compares the node's memory, and only those parts of
-its files that the node has already read.
+and at the end of the run. The rebuild reads each batch once, and before compaction can remove it; after a truncation it
+starts again. If the node expires a producer, the check removes it from the rebuilt state too. The check compares the
+node's memory, and only those parts of its files that the node has already read.
+
+A rebuild of a log whose first records were deleted does not know where a transaction began that was open then:
+`Transaction.may_begin_at` says which first offsets are right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 
 from penstock.broker.replicas.partition import Partition
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerEntry, ProducerStateManager
 from penstock.log.scan import CorruptBatchError
+from penstock.log.segment_list import SegmentList
 from penstock.protocol.vocabulary import TopicPartition
-from penstock.records.control import read_end_txn
-from penstock.records.header import parse_header
+from penstock.records.control import EndTxn, read_end_txn
+from penstock.records.header import BatchHeader, parse_header
 from penstock.sim.checks.replica_contents import hosted
 from penstock.sim.checks.replica_rules import misleading
 from penstock.sim.checks.stored_batches import Cursor, StoredBatch
@@ -31,6 +36,29 @@ from penstock.sim.checks.taps import Tap
 from penstock.sim.engine.machine import Machine, State
 
 Key = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The batches of one transaction of one producer that a rebuild has read."""
+
+    producer_id: int
+    #: The offset of the producer's previous marker; -1 if the log has none.
+    after: int
+    #: The base offset of each batch and the offset after it.
+    batches: list[tuple[int, int]] = field(default_factory=list)
+
+    def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
+        """True if a replica that serves the offsets from `start` on may state `first` as the first offset of this
+        transaction: no record of it from `start` on lies below `first`, and no record of another transaction of its
+        producer lies between `first` and its marker. `log_begin` is where the rebuild began to read.
+        """
+        visible = next((base for base, end in self.batches if end > start), None)
+        if first is None:
+            return visible is None
+        if self.after < 0 and first < log_begin:
+            return True  # the transaction's first batches were deleted
+        return first == visible or any(first == base and end <= start for base, end in self.batches)
 
 
 class Rebuilt:
@@ -46,7 +74,10 @@ class Rebuilt:
         self.start = -1
         self.producers = ProducerStateManager()
         self.epochs = LeaderEpochCache()
-        self.aborted: dict[int, tuple[int, int]] = {}
+        self.open: dict[int, Transaction] = {}
+        #: Aborted transactions by the offset of their marker.
+        self.aborted: dict[int, Transaction] = {}
+        self._markers: dict[int, int] = {}
         self._rewinds = self.cursor.rewinds
 
     def read_on(self, machine: Machine) -> None:
@@ -65,9 +96,23 @@ class Rebuilt:
         if header.partition_leader_epoch != self.epochs.latest_epoch:
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
         if header.producer_id >= 0:
-            ended = self.producers.update(header, read_end_txn(batch.data) if header.is_control else None)
-            if ended is not None and ended.aborted:
-                self.aborted[header.base_offset] = (ended.producer_id, ended.first_offset)
+            marker = read_end_txn(batch.data) if header.is_control else None
+            self.producers.update(header, marker)
+            if marker is not None:
+                self._end(header, marker)
+            elif header.is_transactional and not header.is_control:
+                self._transaction(header.producer_id).batches.append((header.base_offset, header.next_offset))
+
+    def _transaction(self, producer_id: int) -> Transaction:
+        after = self._markers.get(producer_id, -1)
+        return self.open.setdefault(producer_id, Transaction(producer_id, after))
+
+    def _end(self, header: BatchHeader, marker: EndTxn) -> None:
+        ended = self._transaction(header.producer_id)
+        del self.open[header.producer_id]
+        self._markers[header.producer_id] = header.base_offset
+        if not marker.committed:
+            self.aborted[header.base_offset] = ended
 
 
 class RebuiltStates:
@@ -89,7 +134,15 @@ class RebuiltStates:
             Tap(Partition, "follow_image", self.role_changed),
             Tap(Log, "truncate_to", self.truncated),
             Tap(ProducerStateManager, "remove_expired", self.expired, before=True),
+            Tap(SegmentList, "replace", self.compacted, before=True),
         ]
+
+    def compacted(self, segments: SegmentList, *_: object) -> None:
+        """Called just before compacted segments replace others: reads the batches that compaction may have removed."""
+        for (machine, _), rebuilt in self._replicas.items():
+            if rebuilt.cursor.log.segments is segments:
+                rebuilt.read_on(machine)
+                return
 
     def expired(self, producers: ProducerStateManager, now_ms: int, expiration_ms: int) -> None:
         """Called just before the node removes expired producers: removes them from the rebuilt state too."""
@@ -176,7 +229,7 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
         live = log.producers.get(entry.producer_id)
         if floor and entry.last_offset < floor:
             continue
-        if live is None or _essence(live, start) != _essence(entry, start):
+        if live is None or _essence(live) != _essence(entry) or not _opened_alike(live, rebuilt, start):
             yield "producer state", f"a rebuild from the log gives {entry}, the replica has {live}"
             break
     for entry in log.producers if not log.config.compact else ():
@@ -196,49 +249,36 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
     yield from _indexes(log)
 
 
-def _essence(entry: ProducerEntry, start: int) -> tuple[object, ...]:
-    """Returns those fields of a producer's state that can be computed from a log that begins at `start`.
+def _essence(entry: ProducerEntry) -> tuple[object, ...]:
+    return entry.producer_epoch, entry.last_sequence, entry.last_offset
 
-    An open transaction that began before `start` is shown as beginning at `start`.
-    """
-    opened = entry.txn_first_offset
-    return (
-        entry.producer_epoch,
-        entry.last_sequence,
-        entry.last_offset,
-        None if opened is None else max(opened, start),
-    )
+
+def _opened_alike(live: ProducerEntry, rebuilt: Rebuilt, start: int) -> bool:
+    """True if the replica knows the open transaction of its producer as a rebuild does."""
+    opened, first = rebuilt.open.get(live.producer_id), live.txn_first_offset
+    return first is None if opened is None else opened.may_begin_at(first, rebuilt.start, start)
 
 
 def _unlike_aborted(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
     unread = [segment.base_offset for segment in log.segments if segment._aborted is None]
-    indexed = {
-        entry.last_offset: (entry.producer_id, entry.first_offset)
-        for segment in log.segments
-        for entry in segment._aborted or ()
-    }
+    indexed = {entry.last_offset: entry for segment in log.segments for entry in segment._aborted or ()}
     start = max(rebuilt.start, log.log_start_offset, log.segments.bases[0])
     for offset in sorted({*rebuilt.aborted, *indexed}):
         if offset < start or (unread and offset >= unread[0]):
             continue
-        expected, found = (_clipped(each.get(offset), start) for each in (rebuilt.aborted, indexed))
-        began_before = offset in rebuilt.aborted and rebuilt.aborted[offset][1] < start
-        if began_before and (found is None or found[0] == rebuilt.aborted[offset][0]):
-            continue  # a log that has moved to another directory knows only the transaction's records from `start` on
-        if found != expected and not (found and expected is None and found[1] == start):
+        expected, found = rebuilt.aborted.get(offset), indexed.get(offset)
+        right = expected is not None and (
+            expected.may_begin_at(None, rebuilt.start, start)
+            if found is None
+            else found.producer_id == expected.producer_id
+            and expected.may_begin_at(found.first_offset, rebuilt.start, start)
+        )
+        if not right:
             yield (
                 "transaction index",
                 f"the index has {found} at offset {offset}; a rebuild from the log gives {expected}",
             )
             return
-
-
-def _clipped(aborted: tuple[int, int] | None, start: int) -> tuple[int, int] | None:
-    """Returns the producer id and the first offset of an aborted transaction.
-
-    The offset is at least `start`, because the rebuilt log begins there.
-    """
-    return None if aborted is None else (aborted[0], max(aborted[1], start))
 
 
 def _indexes(log: Log) -> Iterator[tuple[str, str]]:

@@ -53,7 +53,7 @@ def batches_of_directory(volume: Volume, path: str) -> Iterator[StoredBatch]:
 
 
 class Cursor:
-    """Reads an open log from its start to its end, each batch once; a truncation or compaction moves it back."""
+    """Reads an open log from its start to its end, each batch once; a truncation moves it back to the start."""
 
     __slots__ = ("_position", "_segment", "_truncations", "log", "offset", "rewinds")
 

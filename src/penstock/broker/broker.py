@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.auto_topics import TopicCreator
     from penstock.broker.controlplane.controller import Controller
     from penstock.broker.controlplane.controller_channel import ControllerChannel
+    from penstock.broker.controlplane.event_topic import EventTopic
     from penstock.broker.controlplane.lifecycle import Lifecycle
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.controlplane.producer_ids import ProducerIds
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.coordinators.share_persister import SharePersister
     from penstock.broker.coordinators.share_states import ShareStates
     from penstock.broker.coordinators.transactions import Transactions
+    from penstock.broker.events.history import EventHistory
     from penstock.broker.fetch.fetch_policy import FetchPolicy
     from penstock.broker.fetch.fetch_sessions import FetchSessions
     from penstock.broker.limits.quotas import Quotas
@@ -66,6 +68,8 @@ class Broker:
     share_partitions: SharePartitions
     quotas: Quotas
     telemetry: Telemetry
+    events: EventHistory
+    event_topic: EventTopic | None
     #: None on a node without an authorizer, where every client is allowed everything.
     access: AccessControl | None = None
     controller_listeners: frozenset[str] = frozenset()

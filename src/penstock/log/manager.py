@@ -73,6 +73,7 @@ class LogManager:
         *,
         random: Random | None = None,
         on_offline: Callable[[LogDir, OSError], None] | None = None,
+        on_corruption: Callable[[TopicPartition, str], None] | None = None,
         producer_expiration_ms: int = DAY_MS,
         max_producer_ids: int = UNLIMITED,
         metadata_dir: str | None = None,
@@ -83,6 +84,7 @@ class LogManager:
         self.dirs = LogDirectories(disk, dirs, metadata_dir, cordoned)
         self.removal = Removal(disk, clock)
         self.on_offline = on_offline
+        self._on_corruption = on_corruption
         self.environment = LogEnvironment(
             disk,
             clock,
@@ -461,9 +463,6 @@ class LogManager:
             )
             return
         directory.failure = error
-        logger.error(
-            "log directory %s is offline until the node restarts; repair or replace its disk: %s", directory.path, error
-        )
         for log in self._logs_in(directory):
             log.health.take_offline(error)
             self.flush_queue.pop(log, None)
@@ -471,13 +470,13 @@ class LogManager:
             self.on_offline(directory, error)
 
     def _corruption_found(self, log: Log, reason: str) -> None:
-        self.corruptions[log.topic, log.partition] = reason
-        logger.error(
-            "a stored batch of %s-%d is damaged and not served; restore it from a replica: %s",
-            log.topic,
-            log.partition,
-            reason,
-        )
+        """Notes damage in a log. The owner is notified once of each damage, not at each read that meets it."""
+        key = (log.topic, log.partition)
+        if self.corruptions.get(key) == reason:
+            return
+        self.corruptions[key] = reason
+        if self._on_corruption is not None:
+            self._on_corruption(key, reason)
 
     def _recovery_point_lowered(self, log: Log) -> None:
         directory = self.dirs.of(log)

@@ -70,6 +70,7 @@ class ImageDelivery:
             *((ImageListener(Since.REGISTERED, broker.transactions.apply),) if is_broker else ()),
             *((ImageListener(Since.REGISTERED, broker.share_states.apply),) if is_broker else ()),
             *((ImageListener(Since.REGISTERED, broker.share_partitions.apply),) if is_broker else ()),
+            *((ImageListener(Since.REGISTERED, broker.event_topic.apply),) if broker.event_topic is not None else ()),
         )
 
     def start(self) -> None:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.controlplane.lifecycle import Identity
 from penstock.broker.dispatch.dispatcher import Dispatcher
-from penstock.broker.events import log_event, notify_all
+from penstock.broker.events import log_event, log_event_as_json, notify_all
+from penstock.broker.events.history import EventHistory
+from penstock.broker.events.kinds import CorruptionFound, DirectoryFailed
 from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.http.pipelines import Pipelines
     from penstock.metadata.configs.settings import Settings
     from penstock.net.network import Network
+    from penstock.protocol.vocabulary import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +97,10 @@ class Node:
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self._security = securities(settings, self._plans, lambda: self.broker.metadata.image)
         to_brokers, to_controllers = _credentials(settings, self._plans)
-        observer = notify_all((*observers, log_event))
-        self._world = World(settings, disk, network, clock, random, observer, to_brokers, to_controllers)
+        history = EventHistory(settings.node_id, clock.wall_ms)
+        to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
+        self._observer = notify_all((*observers, to_log, history.observe))
+        self._world = World(settings, disk, network, clock, random, history, self._observer, to_brokers, to_controllers)
         self._on_fatal = on_fatal
         self._faults = faults or Faults()
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
@@ -218,6 +223,8 @@ class Node:
             broker.transactions.start()
             broker.share_states.start()
             await broker.lifecycle.unfence()
+        if broker.event_topic is not None:
+            broker.event_topic.start()
 
     def _identity(self, cluster_id: str, logs: LogManager) -> Identity:
         plan = self.quorum_plan
@@ -248,6 +255,7 @@ class Node:
             self.clock,
             random=self.random,
             on_offline=self._on_directory_offline,
+            on_corruption=self._on_corruption,
             producer_expiration_ms=settings.int("producer.id.expiration.ms"),
             max_producer_ids=settings.int("penstock.max.producer.ids"),
             metadata_dir=settings.optional_str("metadata.log.dir"),
@@ -336,7 +344,11 @@ class Node:
         await self._ready.wait()
         return await settled(dispatch(connection, frame))
 
+    def _on_corruption(self, partition: TopicPartition, reason: str) -> None:
+        self._observer(CorruptionFound(f"{partition[0]}-{partition[1]}", reason))
+
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
+        self._observer(DirectoryFailed(directory.path, str(error)))
         broker = self.broker_or_none
         if broker is not None:
             broker.logs.dirs.note_incarnation(broker.lifecycle.broker_epoch)
@@ -358,6 +370,8 @@ class Node:
         await self.http.close()
         broker.faults.clear()
         broker.faults.release()
+        if broker.event_topic is not None:
+            await broker.event_topic.close()
         await broker.lifecycle.hand_over(grace_seconds)
         await broker.metadata.hand_over()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
@@ -396,6 +410,8 @@ class Node:
         """Closes all connections and stops heartbeats, so that other nodes lose contact."""
         broker.channel.close()
         broker.peers.close()
+        if broker.event_topic is not None:
+            await broker.event_topic.close()
         await broker.moves.close()
         await broker.replicas.close()
         await broker.controller.close()

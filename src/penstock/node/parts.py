@@ -11,6 +11,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.controlplane.auto_topics import TopicCreator
 from penstock.broker.controlplane.controller import Controller
 from penstock.broker.controlplane.controller_channel import ControllerChannel
+from penstock.broker.controlplane.event_topic import EventTopic
 from penstock.broker.controlplane.lifecycle import Directories, Identity, Lifecycle
 from penstock.broker.controlplane.metadata_log import MetadataLog, SnapshotPolicy
 from penstock.broker.controlplane.metadata_storage import SnapshotStore, open_metadata_log
@@ -22,6 +23,7 @@ from penstock.broker.coordinators.share_persister import SharePersister
 from penstock.broker.coordinators.share_states import ShareStates
 from penstock.broker.coordinators.transactions import Transactions
 from penstock.broker.events import Observer, log_event
+from penstock.broker.events.history import EventHistory
 from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers.local_controller import LocalController
@@ -71,6 +73,8 @@ class World:
     network: Network
     clock: Clock
     random: Random
+    history: EventHistory
+    """The last events of the node. `observer` adds to it."""
     observer: Observer = log_event
     """A function that is called with every event of the node."""
     to_brokers: Credentials = NO_CREDENTIALS
@@ -135,7 +139,7 @@ def make_broker(
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
     access = access_of(settings, world.clock)
-    controller = Controller(metadata, settings, world.clock, world.network, world.random)
+    controller = Controller(metadata, settings, world.clock, world.network, world.random, world.observer)
     local = LocalController(
         node_id=node_id,
         cluster_id=identity.cluster_id,
@@ -169,7 +173,7 @@ def make_broker(
         if has_directories(metadata.image):
             assignments.report(partition, directory_id)
 
-    moves = DirectoryMoves(logs, settings, assign=assign, revert=revert)
+    moves = DirectoryMoves(logs, settings, assign=assign, revert=revert, observer=world.observer)
     partitions = Partitions(
         node_id,
         logs,
@@ -218,6 +222,7 @@ def make_broker(
             isr_changes=isr_changes,
             assignments=assignments,
             broker_epoch=broker_epoch,
+            observer=world.observer,
         ),
         moves=moves,
         fetch_policy=FetchPolicy(partitions.host, settings, inter_broker_listener, access),
@@ -250,6 +255,12 @@ def make_broker(
         controller_listeners=frozenset(controller_listeners),
         unsent=unsent,
         faults=faults,
+        events=world.history,
+        event_topic=(
+            EventTopic(world.history, metadata=metadata, peers=peers, topics=topic_creator)
+            if settings.bool("penstock.events.topic.enable")
+            else None
+        ),
     )
 
 

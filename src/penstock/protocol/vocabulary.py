@@ -13,6 +13,8 @@ METADATA_TOPIC = "__cluster_metadata"
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
+#: Holds the events of all nodes. Clients may read and write it, as far as ACLs allow.
+EVENT_TOPIC = "__penstock_events"
 #: Topics that clients may not write to. The metadata log is not one of them: clients don't see it as a topic at all.
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
 

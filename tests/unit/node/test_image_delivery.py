@@ -16,7 +16,7 @@ SECOND = replace(EMPTY_IMAGE, version=2)
 FROM_THE_START = ["suspects", "lifecycle", "controller"]
 IN_ONE_STEP = ["access", "partitions", "replicas", "quotas", "telemetry"]
 COORDINATORS = ["groups", "transactions", "share_states", "share_partitions"]
-ONCE_REGISTERED = [*IN_ONE_STEP, *COORDINATORS]
+ONCE_REGISTERED = [*IN_ONE_STEP, *COORDINATORS, "event_topic"]
 
 
 class Parts:
@@ -73,7 +73,7 @@ def test_before_registration_an_image_reaches_only_three_parts_of_the_node() -> 
     [
         (True, True, [*FROM_THE_START, *ONCE_REGISTERED]),
         (True, False, [*FROM_THE_START[:2], *ONCE_REGISTERED]),
-        (False, True, [*FROM_THE_START, "access", "quotas", "telemetry"]),
+        (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "event_topic"]),
     ],
 )
 def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
@@ -99,7 +99,7 @@ def test_a_partly_failed_image_is_applied_again_with_the_next_one() -> None:
     parts.delivery.follow()
     parts.broken.add("replicas")
     called = parts.show(SECOND)
-    assert called[-6:] == ["replicas", "replicas failed", *COORDINATORS]
+    assert called[-7:] == ["replicas", "replicas failed", *COORDINATORS, "event_topic"]
     parts.broken.clear()
     parts.show(replace(SECOND, version=3))
     assert parts.befores == [None, FIRST, FIRST]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import sim
-from penstock.broker import events
-from penstock.broker.events import NodeEvent
+from penstock.broker.events import NodeEvent, QuorumRoleChanged
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.producer import Producer
 from penstock.protocol.vocabulary import TopicPartition
@@ -108,14 +107,15 @@ def test_machines_pass_on_the_role_changes_of_their_nodes() -> None:
     for machine in cluster.machines:
         machine.on_node_event = observe
     cluster.run(app)
-    leaders = {event.node_id for _, event in seen if event.role == "leader"}
+    roles = [(name, event) for name, event in seen if isinstance(event, QuorumRoleChanged)]
+    leaders = {event.node_id for _, event in roles if event.role == "leader"}
     assert len(leaders) == 1
-    assert {name for name, event in seen if event.leader_id in leaders} == {"n1", "n2", "n3"}
+    assert {name for name, event in roles if event.leader_id in leaders} == {"n1", "n2", "n3"}
 
 
 @pytest.mark.parametrize("bug", ["vote-forgotten", "vote-not-synced"])
 def test_election_bugs_are_found_with_any_wording_of_log_lines(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "ROLE_LINE", "%s %d %d: another wording")
+    monkeypatch.setattr(QuorumRoleChanged, "__str__", lambda event: "another wording")
     plant, (seed, seconds) = PLANTS[bug], FOUND_BY[bug]
     with plant.planted():
         verdict = run_plan(draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds))

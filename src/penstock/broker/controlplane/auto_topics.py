@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_19_create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from penstock.protocol.vocabulary import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from penstock.protocol.vocabulary import CONSUMER_OFFSETS, EVENT_TOPIC, SHARE_GROUP_STATE, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_channel import ControllerChannel
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
+#: Small, because compaction leaves the newest segment as it is.
+EVENT_SEGMENT_BYTES = 1024 * 1024
 SEEN_WITHIN_S = 5.0  # maximum wait until this node's image has a topic that the controller created
 
 
@@ -65,6 +67,13 @@ def topic_to_create(settings: Settings, name: str) -> CreatableTopic:
                 "segment.bytes": str(settings.int("share.coordinator.state.topic.segment.bytes")),
                 "retention.ms": "-1",
             },
+        )
+    if name == EVENT_TOPIC:
+        return _topic(
+            name,
+            1,
+            settings.int("penstock.events.topic.replication.factor"),
+            {"cleanup.policy": "compact", "segment.bytes": str(EVENT_SEGMENT_BYTES)},
         )
     return _topic(name, -1, -1, {})
 

@@ -15,14 +15,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.broker.events import Observer, log_event
+from penstock.broker.events.from_images import events_between
+from penstock.broker.events.kinds import BrokerFenced, BrokerRegistered
 from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
 from penstock.metadata.controller.brokers import check_cluster, epoch_to_name, register_broker, registration_of
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
-from penstock.metadata.controller.heartbeats import Heartbeats
+from penstock.metadata.controller.heartbeats import Heartbeats, Session
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import FENCINGS_MAX
@@ -77,6 +80,14 @@ class Failover:
     detected_ms: int | None = None
 
 
+class _Detection(NamedTuple):
+    """How and when this controller found that a broker failed, and when it last received the broker's heartbeat."""
+
+    how: str
+    detected_ms: int
+    last_heard_ms: int | None
+
+
 def rules_of(settings: Settings) -> Rules:
     """Returns the controller's rules from this node's settings.
 
@@ -97,19 +108,26 @@ class Controller:
     """
 
     def __init__(
-        self, metadata: MetadataLog, settings: Settings, clock: Clock, network: Network, random: Random
+        self,
+        metadata: MetadataLog,
+        settings: Settings,
+        clock: Clock,
+        network: Network,
+        random: Random,
+        observer: Observer = log_event,
     ) -> None:
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
         self._network = network
         self._random = random
+        self._observer = observer
         self.active = False
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
         self.failovers: deque[Failover] = deque(maxlen=FENCINGS_MAX)
         self.failover_count = 0
         #: How and when a failure was detected, by broker id and epoch, until the fencing is committed.
-        self._detected: dict[tuple[int, int], tuple[str, int]] = {}
+        self._detected: dict[tuple[int, int], _Detection] = {}
         self.unclean_elections = 0
         self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -178,7 +196,7 @@ class Controller:
 
         answer = await self._metadata.submit(decide)
         if not answer.error_code:
-            logger.info("broker %d registered and got broker epoch %d", request.broker_id, answer.broker_epoch)
+            self._observer(BrokerRegistered(request.broker_id, answer.broker_epoch))
         return answer
 
     async def heartbeat(self, request: BrokerHeartbeatRequest, ctx: RequestContext) -> BrokerHeartbeatResponse:
@@ -314,8 +332,7 @@ class Controller:
             decision = fence_broker(image, broker_id, rules)
             if decision.records:
                 self.failover_count += 1
-                self._detected[broker_id, epoch] = (how, detected_ms)
-                logger.warning("broker %d is fenced: it %s", broker_id, how)
+                self._detected[broker_id, epoch] = _Detection(how, detected_ms, self._last_heard_ms(session))
             return decision
 
         await self._decide(decide)
@@ -323,11 +340,29 @@ class Controller:
 
     def _list_failovers(self, image: MetadataImage) -> None:
         for each in image.changes.fencings:
-            detected = self._detected.get((each.broker_id, each.broker_epoch))
-            if detected is None:
+            found = self._detected.get((each.broker_id, each.broker_epoch))
+            if found is None:
                 self.failovers.append(Failover(each.broker_id, each.timestamp_ms, each.partitions))
-            else:
-                self.failovers.append(Failover(each.broker_id, self._clock.wall_ms(), each.partitions, *detected))
+                continue
+            now_ms = self._clock.wall_ms()
+            self.failovers.append(Failover(each.broker_id, now_ms, each.partitions, found.how, found.detected_ms))
+            self._observer(
+                BrokerFenced(
+                    each.broker_id,
+                    each.broker_epoch,
+                    found.how,
+                    found.last_heard_ms,
+                    found.detected_ms,
+                    now_ms,
+                    each.partitions,
+                )
+            )
+
+    def _last_heard_ms(self, session: Session) -> int | None:
+        """Returns the wall-clock time of a broker's last heartbeat; None if this controller received none."""
+        if not session.heard:
+            return None
+        return self._clock.wall_ms() - (self._now_ms() - session.last_contact_ms)
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -372,12 +407,16 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds the fencings in the new image to the list of failovers.
+        """Adds the fencings in the new image to the list of failovers, and emits events of what the image changes.
 
         Holds unclean elections at once if a config now allows them.
         """
         self._list_failovers(new)
-        if not self.active or new.configs is old.configs:
+        if not self.active:
+            return
+        for event in events_between(old, new):
+            self._observer(event)
+        if new.configs is old.configs:
             return
         kinds = {kind for kind, _ in new.changes.configs}
         if kinds & {ResourceType.TOPIC, ResourceType.BROKER} and _any_leaderless(new):

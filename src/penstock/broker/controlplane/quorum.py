@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.controlplane.quorum_files import DamagedSnapshotError, QuorumFiles
 from penstock.broker.controlplane.quorum_peers import QuorumPeers
-from penstock.broker.events import Observer, QuorumRoleChanged, log_event
+from penstock.broker.events import Observer, log_event
+from penstock.broker.events.kinds import MetadataTruncated
+from penstock.broker.events.quorum_changes import QuorumChanges
 from penstock.broker.tasks import Tasks
 from penstock.check import InvariantError, check
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
@@ -113,6 +115,7 @@ class Quorum:
         self._random = random
         self._config = config
         self._observer = observer
+        self._changes = QuorumChanges(me.node_id, observer, self._now_ms)
         self._listener: QuorumListener
         self._bootstrap = dict(bootstrap or {})
         self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap, credentials)
@@ -299,7 +302,7 @@ class Quorum:
                 self._files.append(batches, self._raft.core.epoch)
                 self._flush()
             case Truncate(offset):
-                logger.info("the metadata log is truncated to offset %d, where it diverges from the leader's", offset)
+                self._observer(MetadataTruncated(offset))
                 self._files.truncate(offset)
             case Send():
                 self._tasks.start(self._ask(effect), "quorum")
@@ -311,7 +314,8 @@ class Quorum:
                 self._files.committed(high_watermark)
                 self._notifications.append(lambda: self._listener.committed(high_watermark))
             case RoleChanged(role, epoch, leader_id):
-                self._observer(QuorumRoleChanged(self.me.node_id, role, epoch, leader_id))
+                core = self._raft.core
+                self._changes.role_changed(role, epoch, leader_id, stopping=core.stopping, is_voter=core.is_voter)
                 self._notifications.append(lambda: self._listener.role_changed(role, epoch, leader_id))
             case WriteSnapshot(snapshot, position, data):
                 self._files.write_snapshot(snapshot, position, data)

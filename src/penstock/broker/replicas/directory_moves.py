@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, assert_never
 
+from penstock.broker.events import Observer, log_event
+from penstock.broker.events.kinds import MoveChanged
 from penstock.broker.replicas.replica_move import MoveParts, ReplicaMove
 from penstock.broker.replicas.throttle import ByteRate
 from penstock.log.future_logs import NAME_OVERHEAD
@@ -44,6 +46,7 @@ class DirectoryMoves:
         *,
         assign: Callable[[Partition, bytes], Awaitable[None]],
         revert: Callable[[Partition, bytes], None],
+        observer: Observer = log_event,
     ) -> None:
         """Reports directories to the controller through `assign` and `revert`: see `MoveParts`."""
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
@@ -54,6 +57,7 @@ class DirectoryMoves:
             sample_seconds="alter.log.dirs.replication.quota.window.size.seconds",
         )
         self._parts = MoveParts(logs, asyncio.Semaphore(copiers), throttle, assign, revert)
+        self._observer = observer
         self._logs = logs
         self._running: dict[TopicPartition, tuple[ReplicaMove, asyncio.Task[None]]] = {}
         #: Cancelled moves whose last write may still be under way.
@@ -154,7 +158,7 @@ class DirectoryMoves:
         task = asyncio.get_running_loop().create_task(move.run(), name=str(move))
         self._running[partition.topic, partition.index] = move, task
         task.add_done_callback(lambda ended: self._ended(move, ended))
-        logger.info("%s begins", move)
+        self._report(move, "begun")
 
     def resume(self, partition: Partition, log: Log) -> None:
         """Resumes the move if a future log of the replica was found at the start; otherwise does nothing.
@@ -217,6 +221,11 @@ class DirectoryMoves:
             self.counts[move.state] += 1
             self.copied_bytes += move.copied_bytes
             self.ended.append(move.figures())
+            self._report(move, move.state.value)
+
+    def _report(self, move: ReplicaMove, state: str) -> None:
+        name = f"{move.partition.topic}-{move.partition.index}"
+        self._observer(MoveChanged(name, move.source.path, move.target.path, state, move.copied_bytes, move.reason))
 
     async def settle(self) -> None:
         """Waits until all moves have ended, and the copies of cancelled moves are put aside."""

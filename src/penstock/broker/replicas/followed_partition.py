@@ -9,6 +9,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.broker.events import Observer, log_event
+from penstock.broker.events.kinds import ReplicaTruncated
 from penstock.log.appending import start_with_first_batch
 from penstock.protocol.messages.api_01_fetch import FetchPartition, PartitionData
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET
@@ -41,6 +43,7 @@ class FollowedPartition:
     partition: Partition
     leader_epoch: int
     counts: Counts
+    observer: Observer = log_event
     failures: int = 0
     """Number of consecutive errors; each one makes the next pause longer."""
     not_before: float = 0.0
@@ -149,16 +152,8 @@ class FollowedPartition:
     def _truncate_to(self, offset: int) -> None:
         log = self.partition.log
         end, mark = log.log_end_offset, log.high_watermark
-        if offset < mark:
-            logger.warning(
-                "%s: an unclean election lost records: the leader of epoch %d lacks the committed offsets %d to %d",
-                self.partition,
-                self.leader_epoch,
-                offset,
-                mark,
-            )
         if log.truncate_to(offset):
             self.counts.truncations += 1
             self.counts.truncated_records += end - log.log_end_offset
-            new_end = log.log_end_offset
-            logger.info("%s: truncated from %d to %d, where it diverged from the leader", self.partition, end, new_end)
+            name, new_end = f"{log.topic}-{log.partition}", log.log_end_offset
+            self.observer(ReplicaTruncated(name, self.leader_epoch, end, new_end, mark))

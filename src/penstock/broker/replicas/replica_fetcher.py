@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
+from penstock.broker.events import Observer, log_event
 from penstock.broker.replicas.followed_partition import Counts, FollowedPartition
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS
 from penstock.log.flush import make_countable
@@ -67,6 +68,7 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         throttle: Throttle,
         counts: Counts,
+        observer: Observer = log_event,
     ) -> None:
         self._node_id = node_id
         self.leader_id = leader_id
@@ -76,6 +78,7 @@ class ReplicaFetcher:
         self._broker_epoch = broker_epoch
         self._throttle = throttle
         self._counts = counts
+        self._observer = observer
         self._followed: dict[Key, FollowedPartition] = {}
         self._paused: dict[Key, None] = {}
         self._session = ReplicaSession()
@@ -95,7 +98,7 @@ class ReplicaFetcher:
         known = self._followed.get((partition.topic_id, partition.index))
         if known is not None and known.partition is partition and known.leader_epoch == partition.leader_epoch:
             return
-        entry = FollowedPartition(partition, partition.leader_epoch, self._counts)
+        entry = FollowedPartition(partition, partition.leader_epoch, self._counts, self._observer)
         if known is not None:
             self._paused.pop(entry.key, None)
         self._followed[entry.key] = entry

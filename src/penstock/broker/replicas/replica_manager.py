@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from penstock.broker.events import Observer, log_event
 from penstock.broker.replicas.followed_partition import Counts
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
@@ -45,6 +46,7 @@ class ReplicaManager:
         isr_changes: IsrChanges,
         assignments: DirectoryAssignments,
         broker_epoch: Callable[[], int],
+        observer: Observer = log_event,
     ) -> None:
         """Sends the reports of `partitions` to the controller through `isr_changes` and `assignments`.
 
@@ -55,6 +57,7 @@ class ReplicaManager:
         self._peers = peers
         self._settings = settings
         self._broker_epoch = broker_epoch
+        self._observer = observer
         self.isr_changes = isr_changes
         self._assignments = assignments
         self.counts = Counts()
@@ -175,6 +178,7 @@ class ReplicaManager:
                 broker_epoch=self._broker_epoch,
                 throttle=self.throttle,
                 counts=self.counts,
+                observer=self._observer,
             )
         return fetcher
 

@@ -8,7 +8,6 @@ and fetch.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from penstock.log.future_log import FutureLog
     from penstock.log.future_logs import Retired
     from penstock.log.manager import LogManager
-
-logger = logging.getLogger(__name__)
 
 #: Bytes that are read and written at once.
 CHUNK_BYTES = 1024 * 1024
@@ -115,7 +112,6 @@ class ReplicaMove:
             return
         await self._parts.logs.futures.retire(retired)
         self._take(MoveEvent.SWAPPED)
-        logger.info("%s is done: %d bytes were copied", self, self._rate.copied)
 
     def _take(self, event: MoveEvent) -> None:
         self.state = after(self.state, event)
@@ -209,8 +205,6 @@ class ReplicaMove:
         """
         self._take(event)
         self.reason = reason
-        level = logging.INFO if event is MoveEvent.CANCELLED else logging.ERROR
-        logger.log(level, "%s is %s: %s", self, self.state.value, reason)
         if self._reported:
             self._parts.revert(self.partition, self.source.directory_id)
 

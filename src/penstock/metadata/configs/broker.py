@@ -111,6 +111,12 @@ replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] c
 _OWN = """
 penstock.coordinator.max.bytes LONG =1073741824 [0..]
     Limit for the memory of all groups (members and offsets) and transactional ids that this node coordinates.
+penstock.events.log.format STRING =text {text|json}
+    Form of the log lines of events: a sentence, or one JSON object.
+penstock.events.topic.enable BOOLEAN =true
+    True keeps the last events of each node in the topic __penstock_events, on clusters with more than one broker.
+penstock.events.topic.replication.factor SHORT =-1 [1..32767|-1]
+    Replication factor of the topic __penstock_events; -1 is default.replication.factor.
 penstock.fetch.session.cache.max.partitions INT =500000 [0..]
     Limit of partitions over all fetch sessions; beyond it clients fetch without a session.
 penstock.http.listener STRING =

@@ -17,13 +17,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.broker.events import QuorumRoleChanged
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, topic_changes
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import NO_NODE, TopicPartition
 from penstock.sim.engine.machine import Machine, State
 
 if TYPE_CHECKING:
-    from penstock.broker.events import QuorumRoleChanged
+    from penstock.broker.events import NodeEvent
     from penstock.broker.replicas.partition import Partition
 
 #: At most this many changes of leaders are named in one line of the story.
@@ -112,6 +113,11 @@ class Watcher:
             self._violated(rule, what)
 
     # The quorum.
+
+    def node_event(self, node: str, event: NodeEvent) -> None:
+        """Takes in an event of a node. Only role changes of the quorum have a rule."""
+        if isinstance(event, QuorumRoleChanged):
+            self.role_changed(node, event)
 
     def role_changed(self, node: str, event: QuorumRoleChanged) -> None:
         """Checks a node's new role in the quorum against the roles that all nodes have had."""

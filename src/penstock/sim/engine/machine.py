@@ -132,6 +132,7 @@ class Machine:
             "node.id": str(self.node_id),
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "log.dirs": DATA,
+            "penstock.events.topic.enable": "false",
             "penstock.log.dirs.min.free.bytes": "0",  # disks fill up: a full disk is one of the faults
         }
         if not self.layout.single_node:

@@ -154,7 +154,7 @@ class Simulation:
     def _observe(self, machine: Machine) -> None:
         machine.on_event = self._machine_event
         machine.on_failure = self._start_failed
-        machine.on_node_event = lambda which, event: self.watcher.role_changed(which.name, event)
+        machine.on_node_event = lambda which, event: self.watcher.node_event(which.name, event)
         if not self.plan.layout.single_node:
             machine.on_serving = self.watcher.serves
 

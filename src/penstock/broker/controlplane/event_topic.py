@@ -1,0 +1,113 @@
+"""Keeps the events of all nodes in a topic, so that any node can tell the history after the controller has died.
+
+Each node appends its own events. The key of an event is its node and a slot number, and slots are used again in turn:
+compaction keeps the last SLOTS events of each node, so the topic stays small without a limit of time. A cluster of one
+broker has no such topic: its node's memory and log have the same events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.broker.tasks import RepeatedRequest
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from penstock.protocol.vocabulary import EVENT_TOPIC, NO_LEADER
+from penstock.records.build import build_batch
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.events.history import Entry, EventHistory
+    from penstock.metadata.image import TopicImage
+    from penstock.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
+
+SLOTS = 500
+#: Events that wait while the topic has no leader; the oldest are dropped beyond that, and counted.
+MAX_WAITING = 1000
+BATCH = 100
+TIMEOUT_MS = 5_000
+LANE = "events"
+ALL_IN_SYNC = -1
+
+
+class PeerCalls(Protocol):
+    async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any: ...
+
+
+class TopicEnsurer(Protocol):
+    async def ensure(self, name: str) -> TopicImage: ...
+
+
+class EventTopic:
+    """Writes the events of this node to the topic, in their order and without holding up the code that emits them."""
+
+    def __init__(self, history: EventHistory, *, metadata: MetadataLog, peers: PeerCalls, topics: TopicEnsurer) -> None:
+        self._history = history
+        self._metadata = metadata
+        self._peers = peers
+        self._topics = topics
+        self._waiting: deque[Entry] = deque()
+        self.dropped = 0
+        self._requests = RepeatedRequest("events", self._may_write, self._write)
+
+    def start(self) -> None:
+        """Begins to write: the events so far, and all later ones."""
+        self._history.listeners.append(self._add)
+        for entry in self._history.entries:
+            self._add(entry)
+
+    async def close(self) -> None:
+        await self._requests.close()
+
+    def apply(self, *_: object) -> None:
+        """Writes the events that waited for a second broker. Called with each new metadata image."""
+        if self._waiting and self._may_write():
+            self._requests.start()
+
+    def _add(self, entry: Entry) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(entry)
+        self.apply()
+
+    def _may_write(self) -> bool:
+        return bool(self._waiting) and not self._requests.closed and len(self._metadata.image.brokers) > 1
+
+    async def _write(self) -> bool:
+        """Appends the oldest waiting events as one batch. Returns False if they have to be written again."""
+        entries = [self._waiting[index] for index in range(min(BATCH, len(self._waiting)))]
+        try:
+            await self._append(entries)
+        except KafkaError as error:
+            logger.debug("%d events wait, because the topic of events can't be written: %s", len(self._waiting), error)
+            return False
+        for entry in entries:
+            if self._waiting and self._waiting[0] is entry:  # others were dropped meanwhile
+                self._waiting.popleft()
+        return True
+
+    async def _append(self, entries: list[Entry]) -> None:
+        topic = await self._topics.ensure(EVENT_TOPIC)
+        leader = topic.partitions[0].leader
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{EVENT_TOPIC}-0 has no leader.")
+        batch = build_batch([(entry.at_ms, _key(entry), entry.encoded(), ()) for entry in entries])
+        data = TopicProduceData(
+            name=EVENT_TOPIC,
+            topic_id=topic.topic_id,
+            partition_data=[PartitionProduceData(index=0, records=batch)],
+        )
+        request = ProduceRequest(acks=ALL_IN_SYNC, timeout_ms=TIMEOUT_MS, topic_data=[data])
+        answer = await self._peers.ask(leader, request, lane=LANE, timeout_ms=2 * TIMEOUT_MS)
+        part = answer.responses[0].partition_responses[0]
+        if part.error_code:
+            raise KafkaError(ErrorCode(part.error_code), part.error_message)
+
+
+def _key(entry: Entry) -> bytes:
+    return f"{entry.node_id}/{entry.number % SLOTS}".encode()

@@ -1,0 +1,326 @@
+"""The kinds of events. Each class says what happened in its fields, and prints itself as one sentence for the log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+PARTITIONS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """The base class of all events. `str` returns the sentence for the log."""
+
+    KIND: ClassVar[str] = ""
+    LEVEL: ClassVar[int] = logging.INFO
+
+    @property
+    def level(self) -> int:
+        """The level of the log line, as in the module `logging`."""
+        return self.LEVEL
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields by name, as JSON values."""
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+# The quorum of the metadata log.
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumRoleChanged(NodeEvent):
+    """This node has another role in the metadata quorum, or the same role in another epoch."""
+
+    KIND: ClassVar[str] = "quorum.role"
+
+    node_id: int
+    role: str
+    epoch: int
+    leader_id: int
+    """The leader of the epoch; -1 while this node knows no leader."""
+
+    def __str__(self) -> str:
+        return f"the quorum: {self.role} in epoch {self.epoch}, leader {self.leader_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class MajorityLost(NodeEvent):
+    """This node led the quorum and resigned, because a majority of the voters stopped fetching from it."""
+
+    KIND: ClassVar[str] = "quorum.majority_lost"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"the quorum's leader of epoch {self.epoch} resigns: a majority of the voters stopped fetching"
+
+
+@dataclass(frozen=True, slots=True)
+class MajorityRegained(NodeEvent):
+    """The quorum has a leader again after this node saw it without one."""
+
+    KIND: ClassVar[str] = "quorum.majority_regained"
+
+    epoch: int
+    leader_id: int
+    without_leader_ms: int
+
+    def __str__(self) -> str:
+        waited = f"after {self.without_leader_ms} ms without a leader"
+        return f"the quorum has a leader again {waited}: node {self.leader_id} in epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataTruncated(NodeEvent):
+    """This node removed records from its metadata log that the quorum's leader does not have."""
+
+    KIND: ClassVar[str] = "quorum.truncated"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    offset: int
+
+    def __str__(self) -> str:
+        return f"the metadata log is truncated to offset {self.offset}, where it diverges from the leader's"
+
+
+# Brokers.
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFenced(NodeEvent):
+    """The controller fenced a broker: the broker leads nothing and is in no in-sync set until it is unfenced."""
+
+    KIND: ClassVar[str] = "broker.fenced"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    broker_id: int
+    broker_epoch: int
+    reason: str
+    last_heard_ms: int | None
+    """The wall-clock time of the broker's last heartbeat; None if this controller never received one."""
+    detected_ms: int | None
+    elected_ms: int
+    partitions: int
+    """The number of partitions that the fencing changed."""
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} is fenced: it {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnfenced(NodeEvent):
+    KIND: ClassVar[str] = "broker.unfenced"
+
+    broker_id: int
+    broker_epoch: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} is unfenced in broker epoch {self.broker_epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered(NodeEvent):
+    KIND: ClassVar[str] = "broker.registered"
+
+    broker_id: int
+    broker_epoch: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} registered and got broker epoch {self.broker_epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnregistered(NodeEvent):
+    KIND: ClassVar[str] = "broker.unregistered"
+
+    broker_id: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} is removed from the cluster"
+
+
+# Partitions.
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElected(NodeEvent):
+    """The controller elected another leader for partitions that one cause affected."""
+
+    KIND: ClassVar[str] = "partition.leader"
+
+    partitions: tuple[str, ...]
+    """The first PARTITIONS_SHOWN of the partitions."""
+    count: int
+    old_leader: int
+    new_leader: int
+    unclean: bool
+
+    @property
+    def level(self) -> int:
+        return logging.WARNING if self.unclean or self.new_leader < 0 else logging.INFO
+
+    def __str__(self) -> str:
+        how = "by an unclean election, which may have lost records" if self.unclean else "by a clean election"
+        which = shown(self.partitions, self.count)
+        if self.new_leader < 0:
+            return f"{which}: no replica can lead after node {self.old_leader}"
+        return f"{which}: node {self.new_leader} leads after node {self.old_leader}, {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged(NodeEvent):
+    """The in-sync set of partitions changed in the same way for the same reason."""
+
+    KIND: ClassVar[str] = "partition.isr"
+
+    partitions: tuple[str, ...]
+    count: int
+    old_isr: tuple[int, ...]
+    new_isr: tuple[int, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        which = shown(self.partitions, self.count)
+        return f"{which}: in-sync set {list(self.old_isr)} changes to {list(self.new_isr)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTruncated(NodeEvent):
+    """A follower removed the records that its leader does not have."""
+
+    KIND: ClassVar[str] = "replica.truncated"
+
+    partition: str
+    leader_epoch: int
+    old_end: int
+    new_end: int
+    high_watermark: int
+    """The follower's high watermark before the truncation. Records below it were committed."""
+
+    @property
+    def lost_committed(self) -> bool:
+        return self.new_end < self.high_watermark
+
+    @property
+    def level(self) -> int:
+        return logging.WARNING if self.lost_committed else logging.INFO
+
+    def __str__(self) -> str:
+        text = f"{self.partition}: truncated from {self.old_end} to {self.new_end}, where it diverged from the leader"
+        if self.lost_committed:
+            text += (
+                f" of epoch {self.leader_epoch}: an unclean election lost the committed offsets {self.new_end} to"
+                f" {self.high_watermark}"
+            )
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged(NodeEvent):
+    """Topics were created or deleted."""
+
+    KIND: ClassVar[str] = "topic.changed"
+
+    topics: tuple[str, ...]
+    count: int
+    change: str
+
+    def __str__(self) -> str:
+        return f"topic {self.change}: {shown(self.topics, self.count)}"
+
+
+# Disks.
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFailed(NodeEvent):
+    """A log directory is offline after an I/O error."""
+
+    KIND: ClassVar[str] = "directory.failed"
+    LEVEL: ClassVar[int] = logging.ERROR
+
+    path: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"log directory {self.path} is offline until the node restarts; repair or replace its disk: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptionFound(NodeEvent):
+    """A stored batch or a file of a replica is damaged."""
+
+    KIND: ClassVar[str] = "replica.corrupt"
+    LEVEL: ClassVar[int] = logging.ERROR
+
+    partition: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"a stored batch of {self.partition} is damaged and not served; restore it from a replica: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveChanged(NodeEvent):
+    """A move of a replica to another log directory began or ended."""
+
+    KIND: ClassVar[str] = "replica.move"
+
+    partition: str
+    source: str
+    target: str
+    state: str
+    copied_bytes: int = 0
+    reason: str = ""
+
+    @property
+    def level(self) -> int:
+        return logging.ERROR if self.state == "failed" else logging.INFO
+
+    def __str__(self) -> str:
+        text = f"the move of {self.partition} from {self.source} to {self.target}: {self.state}"
+        text += f", {self.copied_bytes} bytes copied" if self.copied_bytes else ""
+        return text + (f" ({self.reason})" if self.reason else "")
+
+
+# Settings and rights.
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged(NodeEvent):
+    """Dynamic configs of a resource changed. Values are left out: they may be secret."""
+
+    KIND: ClassVar[str] = "config.changed"
+
+    resource: str
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"configs of {self.resource} changed: {', '.join(self.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AclsChanged(NodeEvent):
+    """ACLs were added or removed."""
+
+    KIND: ClassVar[str] = "acl.changed"
+
+    added: int
+    removed: int
+    principals: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"ACLs changed: {self.added} added, {self.removed} removed, for {', '.join(self.principals)}"
+
+
+def shown(names: tuple[str, ...], count: int) -> str:
+    """Returns the names as text, with the number of those that are left out."""
+    text = ", ".join(names)
+    return text if count <= len(names) else f"{text} and {count - len(names)} more"

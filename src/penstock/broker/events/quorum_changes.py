@@ -1,0 +1,40 @@
+"""Turns the roles of this node's replica of the quorum into events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.broker.events.kinds import MajorityLost, MajorityRegained, QuorumRoleChanged
+from penstock.protocol.vocabulary import NO_NODE
+
+if TYPE_CHECKING:
+    from penstock.broker.events import Observer
+
+
+class QuorumChanges:
+    def __init__(self, node_id: int, observer: Observer, now_ms: Callable[[], int]) -> None:
+        self._node_id = node_id
+        self._observer = observer
+        self._now_ms = now_ms
+        self._role = ""
+        self._had_leader = False
+        self._leaderless_since_ms: int | None = None
+
+    def role_changed(self, role: str, epoch: int, leader_id: int, *, stopping: bool, is_voter: bool) -> None:
+        """Emits the events of a new role.
+
+        A leader that resigns although the node neither stops nor was removed from the voters has lost its majority.
+        """
+        if role == "resigned" and self._role == "leader" and is_voter and not stopping:
+            self._observer(MajorityLost(epoch))
+        self._role = role
+        self._observer(QuorumRoleChanged(self._node_id, role, epoch, leader_id))
+        if leader_id == NO_NODE:
+            if self._had_leader and self._leaderless_since_ms is None:
+                self._leaderless_since_ms = self._now_ms()
+            return
+        self._had_leader = True
+        if self._leaderless_since_ms is not None:
+            waited_ms, self._leaderless_since_ms = self._now_ms() - self._leaderless_since_ms, None
+            self._observer(MajorityRegained(epoch, leader_id, waited_ms))

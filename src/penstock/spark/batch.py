@@ -1,4 +1,4 @@
-"""The batch reader: plans tasks on the driver, and reads records in them."""
+"""The batch reader: plans tasks on the driver; the tasks read the records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Returns a reader that takes filters only if the user set `push.filters` and Spark pushes filters.
+    """Returns a reader. The reader accepts filters only if the user set `push.filters` and Spark pushes filters.
 
-    Spark plans a read once per DataFrame and not once per query: if a DataFrame is used twice, the second query gets
-    only the rows that the first query's filters left. So `push.filters` is for DataFrames that are used once. Spark
-    also raises an error if a reader takes filters while filter push-down is off, which is Spark's default. Spark does
-    not pass this setting to the reader, but it pushes filters in a separate worker program. So this function checks
-    whether it runs in that program.
+    Spark plans a read once per DataFrame, not once per query. If a DataFrame is used twice, the second query gets only
+    the rows that the first query's filters left. So `push.filters` is for DataFrames that are used once.
+
+    Spark also raises an error if a reader accepts filters while filter push-down is off, which is the default. Spark
+    does not pass this setting to the reader, but it pushes filters in a separate worker program. So this function
+    checks whether it runs in that program.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)

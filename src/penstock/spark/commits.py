@@ -1,7 +1,7 @@
 """Commits a query's progress as the offsets of a consumer group, so that every Kafka tool can show it.
 
-A query restarts from its checkpoint; the committed offsets are only for monitoring. So a failed commit is a warning in
-the log and the query goes on; the next batch commits again.
+A query restarts from its checkpoint; the committed offsets are only for monitoring. So after a failed commit the query
+logs a warning and continues; the next batch commits again.
 """
 
 from __future__ import annotations

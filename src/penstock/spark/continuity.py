@@ -1,8 +1,9 @@
-"""Finds topics and partitions from which a stream can't continue: recreated, deleted, or shorter than before. Pure.
+"""Finds topics and partitions from which a stream can't continue: recreated, deleted, or shorter than before. Pure
+code.
 
 Topics are identified by id. A checkpoint stores each topic's id beside the offsets, as one more key of the JSON, with
 no partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source can continue such a
-checkpoint, because it takes that key for a topic without partitions. A checkpoint that Spark's own source wrote has no
+checkpoint, because it reads that key as a topic without partitions. A checkpoint that Spark's own source wrote has no
 ids; then only the offsets are compared.
 """
 
@@ -65,5 +66,5 @@ def changes(start: StreamOffset, newest: StreamOffset) -> Changes:
 
 
 def made_again(before: StreamOffset, after: StreamOffset) -> set[str]:
-    """Returns the topics that have an id in both `before` and `after`, but not the same id."""
+    """Returns the topics that were recreated: their ids in `before` and `after` differ."""
     return {topic for topic, topic_id in before.topic_ids.items() if after.topic_ids.get(topic, topic_id) != topic_id}

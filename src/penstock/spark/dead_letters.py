@@ -1,7 +1,7 @@
-"""Writes bad records to a topic of their own. Added headers hold the error and the record's origin.
+"""Writes bad records to a separate topic. Added headers hold the error and the record's origin.
 
-Key, value, timestamp and the record's own headers are unchanged. Delivery is at least once: a task that is tried again
-sends its bad records again.
+Key, value, timestamp and the record's own headers are unchanged. Delivery is at least once: a retried task sends its
+bad records again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Decodes record batches into Arrow columns, without a Python object per record. Pure.
+"""Decodes record batches into Arrow columns, without a Python object per record. Pure code.
 
 The start of each record is found by walking over the length fields, which is the only sequential part. A run of equal
 lengths takes one step. A batch with the same size and record count as the batch before it is assumed to have the same
-layout; its length fields are checked afterwards.
-Everything else is numpy over whole columns: the varints of all records, then keys and values with one copy each. If all
-values of a column have the same length, numpy copies them; otherwise one Arrow binary array is laid over the raw bytes,
-with the offsets (key start, key end, value start, value end, …), and `take` copies every fourth element of it.
-A batch that can't be decoded raises KafkaError with INVALID_RECORD.
+layout; its length fields are checked afterwards. The rest is computed by numpy over whole columns: the varints of all
+records, then keys and values with one copy each. If all values of a column have the same length, numpy copies them;
+otherwise one Arrow binary array is laid over the raw bytes, with the offsets (key start, key end, value start, value
+end, …), and `take` copies every fourth element of it. A batch that can't be decoded raises KafkaError with
+INVALID_RECORD.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def decode_batches(
 ) -> Iterator[Decoded]:
     """Yields columns of the records at offsets from `start` to before `end`, some megabytes at a time.
 
-    `batches` are data batches that are visible to the reader. With `min_timestamp_ms`, a batch is skipped
-    if all its records are older than this time; records of other batches are returned even if they are older.
+    `batches` are data batches that the reader may see. With `min_timestamp_ms`, a batch is skipped if all its records
+    are older than this time; other batches are returned whole, including older records.
     """
     chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
     size = 0
@@ -175,10 +175,10 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
 
 
 def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
-    """Returns the assumed positions at which the records of each batch begin.
+    """Returns assumed positions at which the records of each batch begin.
 
-    If a batch has the size and record count of the batch before it, both are assumed to have the same layout.
-    `_measured` checks this assumption.
+    A batch with the same size and record count as the previous batch is assumed to have the same layout. `_measured`
+    checks this assumption.
     """
     found: list[Array] = []
     shape: tuple[int, int] | None = None
@@ -256,10 +256,10 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
 
 
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
-    """Returns how many records from `pos` on have the same length as the record before `pos`, which takes `step` bytes.
+    """Returns how many records from `pos` on have the same length as the previous record, which takes `step` bytes.
 
     The number is exact: a record with the same length field takes `step` bytes, so the next record starts `step` bytes
-    further.
+    later.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:
@@ -334,7 +334,8 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns a binary array over the raw bytes: elements 0, 2, 4, … are the spans, the others are between them."""
+    """Returns a binary array over the raw bytes. Elements 0, 2, 4, … are the spans; the others are the bytes between
+    them."""
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(raw)]

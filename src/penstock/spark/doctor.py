@@ -1,4 +1,5 @@
-"""Checks that this machine has everything a pipeline needs. Does not import Spark, because that takes seconds."""
+"""Checks that this machine has everything that a pipeline needs. Does not import Spark, because the import takes
+seconds."""
 
 from __future__ import annotations
 

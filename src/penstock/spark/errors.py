@@ -29,7 +29,8 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the error for a missing or damaged package. Raises `error` itself if the missing module is Penstock's."""
+    """Returns the error for a missing or damaged package. If the missing module belongs to Penstock, raises `error`
+    itself."""
     name = error.name or ""
     package = name.partition(".")[0]
     if package in ("penstock", "pyspark_penstock"):

@@ -2,12 +2,12 @@
 
 This is safe because a task's range ends at or below a high watermark (or last stable offset) that the leader gave, and
 the log does not change below that offset: appends, rolls and truncations happen above it. Segments appear and disappear
-as a whole: retention renames and removes them, compaction swaps new ones in. So a reader lists the directory, opens the
-files that it needs, and lists again: if names and inodes are the same, the open files are one state of the log, and
-they stay readable however long the task runs. Transaction indexes are read before the data: indexes that are older
-than the data name every aborted transaction that the data still holds.
+as a whole: retention renames and removes them, compaction replaces them. So a reader lists the directory, opens the
+files that it needs, and lists the directory again. If names and inodes are the same, the open files are one consistent
+state of the log, and they stay readable for as long as the task runs. Transaction indexes are read before the data:
+indexes that are older than the data contain every aborted transaction with records in the data.
 
-Anything unexpected ends the iteration early: the caller fetches the rest from the broker.
+If a file is not as expected, the iteration ends early, and the caller fetches the rest from the broker.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Yields pairs: a list of data batches from `start` to before `end`, and the offset to read after this list."""
+    """Yields pairs (list of data batches, offset after the list), for the offsets from `start` to before `end`."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:

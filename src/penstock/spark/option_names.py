@@ -1,8 +1,9 @@
-"""Names of options that the source and the sink know, and the treatment of unknown names. Pure.
+"""Names of options that the source and the sink know, and the treatment of unknown names. Pure code.
 
-A job written for Spark's Kafka connector may carry unknown names: labels, or properties of a vendor's client. These are
-ignored and named in a warning. A name that is probably a misspelt known name is refused, because a misspelt limit that
-is ignored shows only in production; with `compatibility=kafka` such a name is ignored too.
+A job written for Spark's Kafka connector may have options with unknown names: labels, or properties of a vendor's
+client. These are ignored, and a warning lists them. A name that is probably a misspelt known name is refused: otherwise
+a misspelt limit would have no effect, and users would notice it only in production. With `compatibility=kafka` such a
+name is ignored too.
 """
 
 from __future__ import annotations

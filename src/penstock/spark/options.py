@@ -1,4 +1,4 @@
-"""The options of `format("penstock")`: Spark's names for its Kafka source, and a few of our own. Pure.
+"""The options of `format("penstock")`: Spark's names for its Kafka source, and a few of Penstock's own. Pure code.
 
 Names are case-insensitive, as everywhere in Spark; `option_names` lists them.
 """
@@ -110,7 +110,8 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Parses the source's options. Raises SourceError for the first wrong one. `streaming` is None if not known yet."""
+    """Parses the source's options. Raises SourceError for the first wrong option. `streaming` is None if not known
+    yet."""
     given = _Given(options)
     client = given.client
     topics, pattern, assigned = given.topics()
@@ -233,7 +234,7 @@ class _Given:
     def position(self, which: str) -> Position | None:
         """Returns the position that the options set; None if they set none.
 
-        As in Spark's own source, a time for all partitions wins over times by partition, and both win over offsets.
+        As in Spark's own source, a time for all partitions overrides times by partition, and both override offsets.
         """
         if self.text(f"{which}Timestamp") is not None:
             return Position(timestamp_ms=self.number(f"{which}Timestamp", EARLIEST))

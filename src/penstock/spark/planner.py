@@ -59,7 +59,7 @@ class ReadTask(InputPartition):
 def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
     """Returns the names of the topics that match a pattern, without internal topics, as in Spark's own source.
 
-    Internal topics are those of the brokers and of the sink; only option `subscribe` reads them, by their names.
+    Internal topics are those of the brokers and of the sink; they are read only if option `subscribe` names them.
     """
     wanted = java_pattern(pattern)
     own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
@@ -78,7 +78,8 @@ class Planner:
     # Partitions
 
     def partitions(self) -> list[TopicPartition]:
-        """Returns the partitions to read now. Raises SourceError if a topic or partition that was named is missing."""
+        """Returns the partitions to read now. Raises SourceError if a topic or partition that the options name is
+        missing."""
         options = self._options
         with in_one_sentence(f"The partitions of {options.wanted} could not be listed"):
             if options.pattern is not None:

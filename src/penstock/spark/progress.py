@@ -194,7 +194,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Returns the state in the form in which the file of a run holds it."""
+    """Returns the state in the form that the file of a run uses."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,

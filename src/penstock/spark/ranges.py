@@ -1,4 +1,4 @@
-"""Limits offset ranges to a number of records, and cuts them into tasks. Pure."""
+"""Limits offset ranges to a number of records, and splits them into tasks. Pure code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def from_json(offsets: Mapping[str, Mapping[str, int]] | None) -> Offsets:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Cuts long ranges into at least about `min_partitions` ranges, each of at most `max_records` offsets."""
+    """Splits long ranges, so that there are about `min_partitions` ranges or more, each of at most `max_records`
+    offsets."""
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
         wanted = [piece for each in wanted for piece in _cut(each, -(-each.size // max_records))]
@@ -72,10 +73,10 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns end offsets that are about `limit` records after `start`, over all partitions together.
+    """Returns end offsets for a batch of about `limit` records after `start`, over all partitions together.
 
-    Each partition gets a share in proportion to its number of offsets. As in Spark's own source, a partition with
-    records gets at least one, so that no partition starves.
+    Each partition gets a share in proportion to its number of offsets. As in Spark's own source, every partition with
+    records gets at least one record, so that no partition starves.
     """
     sizes = {each: max(0, end[each] - start.get(each, end[each])) for each in end}
     total = sum(sizes.values())

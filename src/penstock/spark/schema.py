@@ -1,4 +1,5 @@
-"""The source's columns. They are those of Spark's own Kafka source, but `value` is a struct if value.format is set."""
+"""The source's columns. They are those of Spark's own Kafka source, except that `value` is a struct if value.format is
+set."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def _columns(options: SourceOptions) -> dict[str, DataType]:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Checks a schema given by the user: it may omit columns, but may not add or retype them. Raises SourceError."""
+    """Raises SourceError for a wrong schema of the user. A schema may omit columns, but may not add columns or change
+    types."""
     columns = _columns(options)
     for field in schema.fields:
         known = columns.get(field.name)

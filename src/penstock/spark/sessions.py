@@ -40,7 +40,7 @@ def session(
 ) -> Any:
     """Returns a Spark session that has the data source. If a session is running, applies `config` to it and returns it.
 
-    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which win over the
+    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which override the
     properties that Penstock sets.
 
     `remote` is the address of a Spark Connect server (sc://host:port), or a master such as local[2], with which a
@@ -86,8 +86,8 @@ def session(
 
 
 def silence_errors() -> None:
-    """Turns off PySpark's log of the errors that it raises for queries: it would print them, with Java's whole stack
-    trace, to stderr."""
+    """Turns off PySpark's log of query errors. PySpark also raises these errors; the log would print them a second
+    time, with Java's whole stack trace."""
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:  # the call that makes a session reports the missing package

@@ -1,6 +1,6 @@
 """The writers that Spark calls, for batches and for streams.
 
-They take Arrow data, and write it in transactions if exactlyOnce is set.
+They take Arrow data. With exactlyOnce they write it in transactions.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
         """Commits the batch, even if it has no rows.
 
-        A batch without rows is committed too, because an earlier attempt of it may have left prepared transactions, or
-        may have decided the batch.
+        An earlier attempt of a batch without rows may have left prepared transactions, or may have decided the batch.
         """
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)

@@ -1,12 +1,12 @@
 """The driver's part of an exactly-once batch: complete the last decision, decide, complete, abort the rest.
 
-To decide a batch is to record that its transactions are to be committed (`sink_decisions`). To complete a decision is
-to commit them.
+To decide a batch means to record that its transactions are to be committed (`sink_decisions`). To complete a decision
+means to commit these transactions.
 
     tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete its transactions
-                                       │ it is about a later batch: refuse       (another run of the query went on)
-                                       │ about this batch: nothing to decide     (a replay, with rows or without)
-                                       ▼ about an earlier batch, or there is none
+                                       │ decision about a later batch: refuse     (another run of the query is ahead)
+                                       │ about this batch: nothing to decide      (a replay, with rows or without)
+                                       ▼ about an earlier batch, or no decision
                                      check that all are still prepared ─▶ decide ─▶ complete all ─▶ abort the rest
 
 Tasks never abort a transaction that may be prepared: an attempt that finds an open transaction under its transactional
@@ -101,10 +101,10 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
 def give_up_slot(client: Client, query: str, slot: int) -> None:
     """Aborts the open transactions of a task's earlier attempts. Raises KafkaError.
 
-    A transaction that the last decision commits is not aborted. A task calls this function when it finds no free
-    transactional id. The task takes over the driver's transactional id for a moment, so that meanwhile no driver can
-    decide to commit the transactions that the task aborts. If several tasks and a driver take over this id at the same
-    time, they fence each other and try again.
+    Does not abort a transaction that the last decision commits. A task calls this function when it finds no free
+    transactional id. The task takes over the driver's transactional id for a short time. Meanwhile no driver can decide
+    to commit the transactions that the task aborts. If several tasks and a driver take over this id at the same time,
+    they fence each other and try again.
     """
     log = DecisionLog(client, query)
     for failures in range(1, FENCINGS + 1):
@@ -136,10 +136,10 @@ def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) ->
 
 
 def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
-    """Checks that all transactions in `prepared` are still open. Raises SourceError.
+    """Raises SourceError unless all transactions in `prepared` are still open.
 
-    `found` lists the open transactions. A transaction that is not in it is described once more, because the list may
-    lack the transactions of a coordinator that just moved.
+    `found` lists the open transactions. A transaction that is missing there is described once more, because the list
+    may lack the transactions of a coordinator that just moved.
     """
     for name, state in sorted(set(prepared).difference(found)):
         if client.run(_describe(client.asynchronous, name)) != state:
@@ -163,8 +163,8 @@ async def _still_open(
 ) -> list[Prepared]:
     """Returns the transactions of decision `last` that are not completed.
 
-    A transactional id has one transaction at a time: if `prepared` has a newer transaction with the transactional id of
-    one in the decision, the one in the decision has ended.
+    A transactional id has one transaction at a time. If `prepared` has a newer transaction with the same transactional
+    id as a transaction of the decision, the decision's transaction has ended.
     """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)
@@ -251,9 +251,9 @@ async def end_transaction(
     """Ends exactly this transaction, even if its transactional id has a new owner. No-op if it has ended.
 
     Without `insist`, raises KafkaError if the transactional id has a new owner or the transaction has ended. `held` is
-    True if the task took the transaction over once to prepare it. Then the owner's epoch is the transaction's epoch
-    plus one, and no other transaction gets that epoch. So the first try uses the owner's epoch, which mostly saves a
-    request; if that epoch is wrong, the coordinator is asked for the owner.
+    True if the task has taken over the transaction once, to prepare it. Then the owner's epoch is the transaction's
+    epoch plus one, and no other transaction gets that epoch. So the first try uses the owner's epoch, which usually
+    saves a request. If that epoch is wrong, asks the coordinator for the owner.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

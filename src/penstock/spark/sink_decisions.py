@@ -1,8 +1,8 @@
-"""Keeps the decision about a query's newest batch, as the last record in a topic of that query.
+"""Keeps the decision about a query's newest batch, as the last record of a topic that belongs to this query.
 
-Decisions are in a topic because executors and every later driver can read it on any machine, it is as durable as the
-data, and it needs no file system that Python can write to. Each query has its own topic, so that the query's last
-decision is at the topic's end. Drivers write in transactions of one transactional id, which fences a driver that has
+Decisions are in a topic for three reasons: executors and every later driver can read it on any machine; it is as
+durable as the data; and it needs no file system that Python can write to. Each query has its own topic, so that the
+query's last decision is at the topic's end. All drivers write with one transactional id, which fences a driver that has
 been replaced.
 """
 
@@ -38,7 +38,7 @@ Prepared = tuple[str, PreparedTxnState]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision that a batch is written: all its transactions are to be committed."""
+    """The decision that a batch is written: all its transactions have to be committed."""
 
     batch: int
     transactions: tuple[Prepared, ...]
@@ -123,9 +123,9 @@ class DecisionLog:
         return found
 
     def own(self, timeout_ms: int = 60_000) -> SyncProducer:
-        """Fences all other drivers of the query, and returns the producer that records decisions from now on.
+        """Fences all other drivers of the query. Returns the producer that records decisions from now on.
 
-        Once this returns, a decision that another driver had begun is either committed or aborted.
+        When this method returns, a decision that another driver had begun is either committed or aborted.
         """
         if not self._exists():
             try:

@@ -1,4 +1,4 @@
-"""Encodes Arrow columns as record batches: each field of all records at once, no Python object per record. Pure.
+"""Encodes Arrow columns as record batches: each field of all records at once, no Python object per record. Pure code.
 
 A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. The fields before the
 key and those before the value are computed as columns of bytes; then one `take` over Arrow's binary arrays puts the

@@ -1,4 +1,5 @@
-"""The sink's options: Spark's names for its Kafka sink, producer properties as `kafka.*`, and `exactlyOnce`. Pure."""
+"""The sink's options: Spark's names for its Kafka sink, producer properties as `kafka.*`, and `exactlyOnce`. Pure
+code."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Parses the sink's options. Raises SourceError for the first wrong one."""
+    """Parses the sink's options. Raises SourceError for the first wrong option."""
     given = {name.lower(): str(value) for name, value in options.items()}
     takes = ", ".join(COMPATIBILITIES)
     chosen = _read(given, "compatibility", lambda text: _COMPATIBILITIES[text.lower()], takes, COMPATIBILITIES[0])

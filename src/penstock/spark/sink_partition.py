@@ -1,4 +1,4 @@
-"""Chooses the partitions of a whole column of keys at once, as Kafka's default partitioner does. Pure."""
+"""Chooses the partitions of a whole column of keys at once, as Kafka's default partitioner does. Pure code."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure.
+"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure code.
 
 Two rules make every decision final:
 
-- A decision is recorded only when all transactions of the decision before it are completed. So a decided batch is
+- A decision is recorded only when all transactions of the previous decision are completed. So a decided batch is
   written, even if its replay has no rows.
-- A transaction is aborted only when a recorded decision lists it as aborted. No decision after that one commits the
-  transaction. So if a driver is replaced while it aborts transactions, the new driver commits none of these.
+- A transaction is aborted only when a recorded decision lists it as aborted. No later decision commits this
+  transaction. So if a driver is replaced while it aborts transactions, the new driver commits none of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """Returns the last decision with the transactions in `given_up` added as aborted, except those that it commits."""
+    """Returns the last decision with the transactions in `given_up` added as aborted. Leaves out those that it
+    commits."""
     last = last or Decision(BEFORE_ALL, ())
     more = sorted(set(given_up).difference(last.transactions, last.aborted))
     return Decision(last.batch, last.transactions, (*last.aborted, *more)) if more else last

@@ -1,7 +1,7 @@
-"""Turns Arrow batches with the sink's columns into records by topic and partition. Pure.
+"""Turns Arrow batches with the sink's columns into records by topic and partition. Pure code.
 
 Column `value` is required. Columns `key`, `headers`, `topic`, `partition` and `timestamp` are optional; Spark's Kafka
-sink has all of these columns except `timestamp`. Option topic wins over column `topic`.
+sink has all of these columns except `timestamp`. Option topic overrides column `topic`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
 
 
 def places_of(options: SinkOptions) -> list[str]:
-    """Returns the names of the columns that become fields of a record."""
+    """Returns the names of the columns that become record fields."""
     return [name for name in COLUMNS if name != "timestamp" or options.keep_timestamps]
 
 
@@ -87,7 +87,7 @@ def _together(batches: list[Any]) -> Any:
 class Router:
     """Assigns rows to partitions.
 
-    All rows of a batch that have neither a key nor a partition go to one partition; those of the next batch go to
+    All rows of a batch that have neither a key nor a partition go to one partition. Such rows of the next batch go to
     another partition, as with Kafka's sticky partitioner.
     """
 

@@ -1,4 +1,4 @@
-"""Names the steps of an exactly-once write, at which tests end a process.
+"""Names the steps of an exactly-once write. Tests end a process at each of these steps.
 
 `on_step` is called at each step. In production it is None.
 """

@@ -1,4 +1,5 @@
-"""Writes the rows of a Spark task to topics: idempotently, or in a transaction, which is prepared and left open."""
+"""Writes the rows of a Spark task to topics: with an idempotent producer, or in a transaction that is prepared and left
+open."""
 
 from __future__ import annotations
 
@@ -65,9 +66,9 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction and leaves it open.
+    """Writes rows in a transaction and leaves the transaction open.
 
-    With `two_phase` it stays open until it is ended, otherwise until its timeout.
+    With `two_phase`, the transaction stays open until the driver ends it; otherwise until its timeout.
     """
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
@@ -179,7 +180,7 @@ def _send_rows(client: Client, producer: SyncProducer, options: SinkOptions, slo
 class partition_counts:
     """A callable that returns the number of partitions of a topic. It asks the brokers once per topic.
 
-    Raises SourceError. With `create`, a missing topic is requested as producers do, so that a broker with
+    Raises SourceError. With `create`, requests a missing topic as producers do, so that a broker with
     auto.create.topics.enable creates the topic.
     """
 

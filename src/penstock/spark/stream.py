@@ -1,8 +1,9 @@
 """The stream reader, which plans each micro-batch. It runs in one Python process on the driver until the query ends.
 
 Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, with each topic's id beside them
-(`continuity`). A batch starts at the end of the batch before it. A partition that is in a batch's end offsets, but not
-in its start offsets, is new and is read from its beginning; so is a topic that was deleted and created again.
+(`continuity`). A batch starts at the end of the previous batch. A partition that is in a batch's end offsets, but not
+in its start offsets, is new and is read from its beginning. A topic that was deleted and created again is read from its
+beginning too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from penstock.spark.workers import settle
 
 
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reports wrong options in its first call. In the constructor, Spark would drop the message of the error."""
+    """Reads a topic as a stream. Reports wrong options in its first call: Spark would drop an error message of the
+    constructor."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
@@ -99,7 +101,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class _Driver:
-    """State that stays on the driver: the connection, AvailableNow's end offsets, and the time of the last batch."""
+    """The reader's state on the driver: the connection, AvailableNow's end offsets, and the time of the last batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs (offset, batches). Of these batches, the task reads the records at or after the offset.
+    """Yields pairs (offset, batches). The task reads only the records of these batches at or after the offset.
 
     Batches come from segment files as far as possible, and then from the broker.
     """
@@ -154,7 +154,7 @@ def _from_wire(
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
     """Returns the offset to continue at after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
 
-    The error means that the record at `position` was deleted. Gaps inside of the log are harmless and do not cause it.
+    The error means that the record at `position` was deleted. Gaps inside the log do not cause this error.
     """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

@@ -1,7 +1,7 @@
 """Decodes the value column (`value.format`) in the reader, and separates values that can't be decoded.
 
 Arrow decodes JSON and CSV, a whole column at once; a column with a bad value is halved until the bad rows are found.
-Avro and Protobuf are decoded record by record. A null value stays null, and is not bad.
+Avro and Protobuf are decoded record by record. A null value stays null and does not count as bad.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DecodeAll = Callable[[Column], Column]
 
 
 class ValueDecoder:
-    """Decodes the value column of a task, and reports bad records in columns, in an error, or in another topic."""
+    """Decodes the value column of a task. Reports bad records in extra columns, as an error, or in another topic."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._value = options.value
@@ -152,8 +152,8 @@ def read_json(values: Column, wanted: Any) -> Any:
     """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
 
     The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
-    object: an object that is cut off would need its rest at the start of the next value, but that begins with a new
-    object; a value with two objects makes a row too many; and no value makes zero rows.
+    object. A cut-off object would need its rest at the start of the next value, but each value begins with a new
+    object. A value with two objects gives one row too many. No value gives zero rows.
     """
     from pyarrow import json as arrow_json
 

@@ -1,4 +1,4 @@
-"""Reads varints as columns: one numpy pass per byte position instead of one Python step per record. Pure."""
+"""Reads varints as columns: one numpy pass per byte position instead of one Python step per record. Pure code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MAX_BYTES = 10
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
     """Returns the value of the zigzag varint at each position, and the position after each varint.
 
-    A position past the end of the data reads the last byte instead of failing. The caller notices: the returned
-    position is always larger than the given one, so the field ends after its record.
+    A position past the end of the data does not fail: the last byte is read. The caller notices this, because the
+    returned position is then after the end of the record.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1

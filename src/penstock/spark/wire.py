@@ -1,4 +1,4 @@
-"""Fetches a range of a partition from its leader. One fetch is in flight while the fetch before it is decoded."""
+"""Fetches a range of a partition from its leader. While the caller decodes one fetch, the next fetch is in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:
-    """Fetches a range. Each call of `next` returns one fetch, in the order of offsets, and None after the last one.
+    """Fetches a range. Each call of `next` returns one fetch, in the order of offsets; None after the last fetch.
 
     While the caller uses a fetch, the next one is in flight, so a task holds the data of two fetches.
     """

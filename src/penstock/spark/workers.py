@@ -1,7 +1,7 @@
-"""Makes Python workers start in a third of the time, and end a task without a long garbage collection.
+"""Makes Python workers start in a third of the time, and lets a task end without a long garbage collection.
 
-Spark puts archives of its Python sources and a jar in front of Python's path, and every worker compiles the sources
-again. An installed PySpark has compiled modules: a small script, which Spark starts instead of Python, removes the
+Spark puts archives of its Python sources and a jar at the start of Python's path, and every worker compiles the sources
+again. An installed PySpark has compiled modules. So Spark starts a small script instead of Python, which removes the
 archives from the path.
 """
 

@@ -1,10 +1,10 @@
 """Archives keep records for longer than the topic does; a reader sees archive and topic as one.
 
 An archive can be at any address that Spark can write to. There are two kinds. An archive of records has a directory of
-Parquet files for each partition, which a stream writes and any tool reads. An archive of segments has the log's own
-bytes (`segment_archive`). Both hold committed records only. A reader reads the archive first, and then continues in the
-topic at the next offset. It reads each record once, and raises an error if retention deleted records before they were
-archived.
+Parquet files for each partition; a stream writes these files, and any tool can read them. An archive of segments has
+the log's own bytes (`segment_archive`). Both contain committed records only. A reader reads the archive first, and then
+continues in the topic at the next offset. It reads each record once, and raises an error if retention deleted records
+before they were archived.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def start_archive(
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
     """Returns a DataFrame of all archived records, and of the topic's records after the last archived record.
 
-    The archive may be one of records or one of segments.
+    Both kinds of archive are supported: records and segments.
     """
     found = _segments(spark, topic.name, path)
     if found is None:
@@ -55,8 +55,8 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
 def read_archive(spark: Any, name: str, path: str) -> Any:
     """Returns a DataFrame of the archived records, without the records that only the topic has.
 
-    The archive may be one of records or one of segments. The rows of a partition are in the order of their offsets,
-    because a single task reads the whole partition.
+    Both kinds of archive are supported: records and segments. The rows of a partition are in the order of their
+    offsets, because a single task reads the whole partition.
     """
     found = _segments(spark, name, path)
     if found is None:

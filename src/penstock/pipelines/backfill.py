@@ -1,4 +1,4 @@
-"""Writes a table back to a topic: all of it, an earlier version of it, or the records up to a time.
+"""Writes a table back to a topic: the whole table, an earlier version of it, or the records up to a time.
 
 Rows of tables that module `table` wrote become the same records again, with their key, value and timestamp, in the same
 order within a partition. For other tables, a column is the key, and the other columns become a JSON value.
@@ -71,7 +71,7 @@ class Backfill:
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """Returns the number of records to write. Reads no data, unless only some rows of the table are wanted."""
+        """Returns the number of records to write. Reads no data, unless the job selects only some rows of the table."""
         return int(self._records.count())
 
     def written(self) -> int:
@@ -186,7 +186,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """Returns the same type, with the names of the JSON fields instead of the names of their columns."""
+    """Returns the same type with the names of the JSON fields instead of the column names."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

@@ -1,6 +1,6 @@
 """Copies a topic to another topic: with other partitions or keys, or unchanged, as a mirror of another cluster's topic.
 
-One task reads a source partition in order, and the records of a key are in one partition; so a copy with the same keys
+One task reads a source partition in order, and all records of a key are in one partition. So a copy with the same keys
 keeps the order of each key. With new keys, the records of a batch are first grouped by key and sorted by time.
 """
 
@@ -107,7 +107,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """Sorts a task's part of a batch by time, because Spark does not sort streams."""
+    """Sorts a task's rows of a batch by time, because Spark does not sort streams."""
     import pyarrow as pa
 
     found = list(batches)

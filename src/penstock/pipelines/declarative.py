@@ -64,7 +64,7 @@ def events_by_key() -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The tables that a run updates; all if none is named."""
+    """The tables that a run updates; all tables if none is named."""
 
     tables: Sequence[str] = ()
     full: Sequence[str] = ()
@@ -88,7 +88,7 @@ def create_project(place: Path, *, bootstrap: str, topic: str) -> list[Path]:
 def find_spec(given: str | None) -> Path:
     """Returns the path of the project's file. `given` is this file or its directory.
 
-    If `given` is None, the file is looked for in the current directory, and then in each parent directory.
+    If `given` is None, searches the current directory, then each parent directory.
     """
     place = Path(given or ".").absolute()
     if place.is_file():

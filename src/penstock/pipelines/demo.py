@@ -33,7 +33,7 @@ def events(seed: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 class Generator:
-    """Produces `rate` events a second in a thread of its own, and counts the acknowledged ones."""
+    """Produces `rate` events per second in its own thread, and counts the acknowledged events."""
 
     def __init__(self, bootstrap: str, rate: int, seed: int = 7) -> None:
         self.produced: Counter[str] = Counter()
@@ -86,7 +86,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
     """Returns the rows of the dashboard; an empty list before the first batch.
 
     This query runs every few seconds, also on slow machines. So it counts users with exact sets. For a few hundred
-    users, exact sets cost less than Spark's approximate count, whose buffers take seconds to compile.
+    users, exact sets are cheaper than Spark's approximate count, whose code takes seconds to compile.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""Converts JSON values to rows of a table's columns. Pure.
+"""Converts JSON values to rows of a table's columns. Pure code.
 
 If the columns can hold all fields of a value, the row has all of them. Otherwise the row has the fields that fit, and
 the whole value as text in `_bad`. A null field and a missing field are the same.

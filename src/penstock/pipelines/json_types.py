@@ -1,11 +1,11 @@
-"""Finds the types of columns for JSON values: counts the types in the values, and grows the columns to fit. Pure.
+"""Finds the types of columns for JSON values: counts the types in the values, and grows the columns to fit. Pure code.
 
 The rules, which docs/pipelines.md states for users:
 
 - A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
   the most frequent type wins.
 - Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
-- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE holds each exactly, else DECIMAL(38,18).
+- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE is exact for each, else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
   DECIMAL(38,18), if a number needs it and the table supports it.
 - A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`
@@ -181,7 +181,7 @@ class Seen:
             self.whole, self.fraction = max(self.whole, whole), max(self.fraction, fraction)
 
     def _add_small(self, value: int) -> None:
-        """Counts an integer that is so small that every numeric type holds it."""
+        """Counts an integer that is small enough for every numeric type."""
         self.integers += 1
         self.longs += 1
         self.doubles += 1
@@ -196,7 +196,8 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Keeps the first `MOST_FIELDS` names in sorted order, which do not depend on the order of merges."""
+        """Keeps the first `MOST_FIELDS` names in sorted order, so that the result does not depend on the order of
+        merges."""
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
 

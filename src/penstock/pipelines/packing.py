@@ -1,8 +1,8 @@
 """Packs an archive that brings Penstock to Spark executors on which it is not installed.
 
-There are two kinds of archive. A zip holds Penstock alone, for executors that have the packages it needs. A tar.gz is
-an environment for `--archives`: Penstock, the packages it needs, and `bin/python3`, a script that starts the machine's
-own Python with these packages on its path. PySpark and Java are left out, because a cluster has its own.
+There are two kinds of archive. A zip contains Penstock alone, for executors that have the packages it needs. A tar.gz
+is an environment for `--archives`: Penstock, the packages it needs, and `bin/python3`, a script that starts the
+machine's own Python with these packages on its path. PySpark and Java are left out, because a cluster has them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ exit 127
 
 
 class PackError(Exception):
-    """A package or module is missing, or the archive's name is wrong; the message names the cause and the remedy."""
+    """Raised if a package or module is missing, or the archive's name is wrong. The message has the cause and the
+    remedy."""
 
 
 def pack(target: Path, more: Sequence[str] = ()) -> int:

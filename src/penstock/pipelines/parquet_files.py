@@ -2,7 +2,7 @@
 
 The log of Spark's file sink (`_spark_metadata`) lists the files of a table, and Spark reads only the files in it. Every
 tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). A merge takes the data files
-that the newest `.compact` file lists, writes larger ones, and then replaces that `.compact` file atomically. No query
+that the newest `.compact` file lists, writes larger files, and then replaces that `.compact` file atomically. No query
 may write to the table during a merge, because a running query would continue from the log as it was before the merge.
 
 During a merge, a plan is kept beside the data, so that after a crash either the old or the new files are removed.

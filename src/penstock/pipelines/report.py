@@ -1,8 +1,7 @@
-"""Examines topics: Spark finds sizes, keys, skew, fields, duplicates and gaps in three passes over their records.
+"""Examines topics: Spark finds sizes, keys, skew, fields, duplicates and gaps in three passes over the records.
 
 Distinct keys are estimated within a few percent, because an exact number would need a shuffle of all keys. Gaps are
-offsets without a record between the first and the last record. They are no error: compaction and transactions leave
-gaps.
+offsets without a record between the first and the last record. They are normal: compaction and transactions leave gaps.
 """
 
 from __future__ import annotations

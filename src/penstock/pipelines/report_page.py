@@ -1,4 +1,4 @@
-"""Renders a report as one HTML page that contains its plots and loads nothing else. Pure."""
+"""Renders a report as one HTML page that contains its plots and loads no other files. Pure code."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class Pace:
 
 
 def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
-    """Starts a query and waits for its end; starts it again only if a Python worker started too slowly for Spark."""
+    """Starts a query and waits for its end. Restarts it in one case only: a Python worker started too slowly for
+    Spark."""
     for attempt in range(ATTEMPTS):
         try:
             wait(start(), until=until)

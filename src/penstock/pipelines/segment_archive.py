@@ -1,9 +1,9 @@
 """Archives the sealed segments of a topic, with one task for each partition.
 
 The archive consists of pieces: a piece is a file of consecutive batches of one partition, and is written once. If a
-task can read the partition's directory, a piece is a copy of a segment file; otherwise its bytes are fetched from the
-broker, and a piece ends when it has the size of a segment. Only committed records are archived. Records wait until
-their segment is sealed, unless they are so old that retention might delete them before that. A reader of archive and
+task can read the partition's directory, a piece is a copy of a segment file. Otherwise the task fetches the batches
+from the broker, and a piece ends when it has the size of a segment. Only committed records are archived. Records wait
+until their segment is sealed, unless they are so old that retention might delete them before. A reader of archive and
 topic (`archive.read_with_archive`) reads the archive first, and then continues in the topic.
 """
 
@@ -45,8 +45,8 @@ class Limits:
     def takes(self, oldest_ms: int | None) -> bool:
         """Decides whether to archive a piece (a file of consecutive batches) although its segment is not sealed.
 
-        `oldest_ms` is the timestamp of the piece's first batch, None if the piece has no batch. Returns True if the
-        first batch is older than `due_before_ms`, or if everything is archived.
+        `oldest_ms` is the timestamp of the piece's first batch; None if the piece has no batch. Returns True if the
+        first batch is older than `due_before_ms`, or if the job archives all records.
         """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 

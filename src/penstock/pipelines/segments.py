@@ -45,8 +45,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece (a pair of `.log` and `.json` files) to read from offset `start` on, because earlier pieces have its
-    offsets before `start`."""
+    """A piece (a pair of `.log` and `.json` files) to read from offset `start` on. Earlier pieces contain the offsets
+    before `start`."""
 
     piece: Piece
     start: int
@@ -76,7 +76,7 @@ def pieces_named(names: Iterable[str]) -> list[Piece]:
 
 
 def parts_of(pieces: Iterable[Piece]) -> list[Part]:
-    """Returns the parts of pieces to read, so that every offset is read once and in order."""
+    """Returns the parts of the pieces to read, so that every offset is read once and in order."""
     found: list[Part] = []
     at = -1
     for piece in sorted(pieces, key=lambda each: (each.first, -each.end)):
@@ -147,8 +147,8 @@ def _json(store: Store, name: str) -> dict[str, Any]:
 
 
 class Spool:
-    """A piece (a `.log` file of the archive) that is being collected. Its end offset, and so its name, is known only
-    when it is complete."""
+    """A piece (a `.log` file of the archive) that is being written. Its name contains its end offset, so the name is
+    known only when the piece is complete."""
 
     def __init__(self, topic: str, partition: int, first: int) -> None:
         self._topic = topic

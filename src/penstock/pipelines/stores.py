@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*):(?://)?(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address and the settings to access it; it is sent to tasks."""
+    """An address and the settings to access it. It is sent to tasks."""
 
     uri: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Store:
     def writing(self, name: str) -> Iterator[Any]:
         """Opens a new file for writing.
 
-        On a local disk, the file gets its name when the block ends; if the block fails, no file with this name exists.
+        On a local disk, the file gets its final name when the block ends. If the block fails, no file gets this name.
         """
         path = f"{self._root}/{name}"
         if not self._is_local:

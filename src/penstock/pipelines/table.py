@@ -123,7 +123,7 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
 def check_place(spark: Any, job: TableJob) -> None:
     """Raises SourceError if there is a table of the other format at the path.
 
-    This run would continue the checkpoint of that table, and so would not write the records that the table has.
+    This run would continue the checkpoint of that table, so records that the other table has would be missing here.
     """
     from pyspark.errors import AnalysisException
 
@@ -184,7 +184,7 @@ class _Count:
 def _understood(schema: str, value_format: str) -> str:
     """Returns the schema unchanged. Raises SourceError if it is invalid.
 
-    It is checked here because Spark would put the schema into a longer one, and its message would quote that one.
+    The check is made here because Spark's error message would quote a longer schema, which contains this one.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType

@@ -48,7 +48,7 @@ class Topic:
 
 
 def read_stream(spark: Any, topic: Topic, **more: str) -> Any:
-    """Returns a streaming DataFrame; it starts at the earliest record unless an option says otherwise."""
+    """Returns a streaming DataFrame. It starts at the earliest record unless an option sets another start."""
     options = {"startingOffsets": "earliest", **topic.reader_options(**more)}
     if any(name.startswith(("startingTimestamp", "startingOffsetsByTimestamp")) for name in options):
         options.pop("startingOffsets")

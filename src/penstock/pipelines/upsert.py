@@ -1,9 +1,9 @@
 """Turns records into rows of a table, and into changes of a table that has one row per key.
 
 A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
-null value deletes the row of its key; if fields are the key, it deletes every row of earlier records with the same
-record key. A record without a key, or whose value has none of the fields, is a row of its own that no record replaces.
-The same holds for a record with a value in `_bad`, if the columns may not hold all of the value's key fields.
+null value deletes the row of its key. If fields are the key, it deletes every row of earlier records with the same
+record key. A record without a key, or whose value has none of the key fields, becomes a separate row that no record
+replaces. A record with a value in `_bad` becomes a separate row too, if the columns may lack some of its key fields.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Changes:
 
 
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
-    """Returns the changes that a batch of rows makes. Column `_gone` is True for a null value. Raises SourceError."""
+    """Returns the changes that a batch of rows makes. Column `_gone` is True if the value is null. Raises
+    SourceError."""
     from pyspark.sql import functions as f
 
     keys = _Keys(table.schema, _key_columns(table, fields) if fields else [KEY], BAD in table.columns and bool(fields))
@@ -94,7 +95,7 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns an SQL condition that is true for a row that has a key: at least one key column is set.
+        """Returns an SQL condition that is true for a row with a key: at least one key column is not null.
 
         A row with a value in `_bad` has its key only if all key columns are set and none of them is nested.
         """

@@ -19,7 +19,8 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """A batch as rows, and the table's columns before and after it. The columns may have grown to hold the batch."""
+    """A batch as rows, and the table's columns before and after this batch. The columns may have grown to hold its
+    values."""
 
     records: Any
     """Rows with a struct `value`, null for a null value. Spark caches them until `unpersist`."""
@@ -28,11 +29,10 @@ class Evolved:
 
 
 def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
-    """Converts a batch of JSON values, given as bytes, to rows.
+    """Converts a batch of JSON values, given as bytes, to rows. Adds columns if the table's columns can't hold all
+    values.
 
-    Adds columns if the table's columns do not hold all values.
-
-    `known` is the StructType of the table, None if there is no table.
+    `known` is the StructType of the table; None if there is no table.
     """
     from pyspark.sql import functions as f
 

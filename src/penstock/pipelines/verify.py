@@ -83,8 +83,8 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """Runs in a Spark task: returns the outline of each partition (see `client.comparison`), or the reason why it can't
-    be compared."""
+    """Returns the outline of each partition (see `client.comparison`), or the reason why the partition can't be
+    compared. Runs in a Spark task."""
 
     async def each(client: Client, target: Target, room: asyncio.Semaphore) -> Comparison | str:
         async with room:
@@ -102,8 +102,8 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """Runs in a Spark task: compares the ranges in `share`. Returns the result, or the reason why the comparison
-    failed."""
+    """Compares the ranges in `share`. Returns the result, or the reason why the comparison failed. Runs in a Spark
+    task."""
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))
@@ -114,7 +114,8 @@ def compare(reach: Reach, share: Share) -> Found | str:
 def shared_out(
     targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
 ) -> list[Share]:
-    """Splits all ranges into about `tasks` shares; into more if a share would be above MOST_RANGES."""
+    """Splits all ranges into about `tasks` shares; into more shares if a share would have more than MOST_RANGES
+    ranges."""
     known = [(target, seen) for target, seen in zip(targets, outlines) if isinstance(seen, Comparison)]
     ranges = sum((seen.end - seen.first) // range_offsets + 1 for _, seen in known)
     most = min(MOST_RANGES, max(1, -(-ranges // tasks)))

@@ -105,11 +105,8 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """Returns a line of text about the progress of a job that began `seconds` ago, with its rate and the remaining time
-    at that rate.
-
-    Returns an empty text while `total` is not known.
-    """
+    """Returns a line of text about the progress of a job that began `seconds` ago: its rate, and the remaining time at
+    that rate. Returns an empty text while `total` is not known."""
     if not total:
         return ""
     rate = done / max(seconds, 1e-9)

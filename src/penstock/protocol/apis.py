@@ -164,6 +164,6 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """Returns the version of the response header. It is 0 for ApiVersions, so that clients can read the response
-    whatever version they sent."""
+    """Returns the version of the response header. It is 0 for ApiVersions, so that every client can read the
+    response."""
     return 1 if key != API_VERSIONS and is_flexible(key, version) else 0

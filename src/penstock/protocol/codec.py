@@ -1,7 +1,7 @@
 """Decodes bytes to messages and encodes messages to bytes.
 
-`decode` needs a buffer with exactly one message; `decode_prefix` stops after the first message. Record sets are decoded
-as views of the buffer and encoded as they are given: `encode_parts` never copies a record set.
+`decode` needs a buffer with exactly one message; `decode_prefix` stops after the first message. A decoded record set is
+a view of the buffer. `encode_parts` never copies a record set.
 """
 
 from typing import Any, TypeVar
@@ -65,7 +65,7 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
 
 
 def encode_parts(message: Message, version: int) -> list[Any]:
-    """Encodes a message to a list of chunks. Record sets are chunks of their own and are not copied."""
+    """Encodes a message to a list of chunks. Each record set is a separate chunk and is not copied."""
     write: Writer = message.CODECS[1].get(version) or writer(type(message), version)
     return write(message)
 

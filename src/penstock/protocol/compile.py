@@ -23,8 +23,8 @@ def _define(name: str, text: str, namespace: dict[str, Any], origin: str) -> Any
 
 
 def compile_init(cls: "type[Struct]") -> Callable[..., None]:
-    """Compiles the constructor of a message class. It takes every field as an optional keyword and creates new empty
-    arrays."""
+    """Compiles the constructor of a message class. The constructor takes every field as an optional keyword, and
+    creates new empty arrays."""
     source = Source({"missing": ...})
     fresh = [field for field in cls.FIELDS if field.scalar_default() is ...]
     parameters = [

@@ -1,10 +1,9 @@
-"""Writes the decoder of one message version as straight-line Python.
+"""Writes the source of the decoder of one message version: one Python function.
 
-Nested structs are written in line, as loops. Neighbouring fields of fixed size are taken with one `unpack_from`,
-together with the length that follows them. Bounds are checked once, at the end: slices past the end come out short,
-reads of numbers raise, and every loop is bounded by `left`, so every loop ends before the final check of the
-position. A frame without record sets is made `bytes` first, because `bytes` slices and decodes fastest; record sets
-stay views of the frame.
+Nested structs become loops in the same function. Neighbouring fields of fixed size, and the length after them, are read
+with one `unpack_from`. Bounds are checked once, at the end: slices past the end are short, reads of numbers raise, and
+`left` limits every loop, so every loop ends before the final check of the position. A frame without record sets is
+first converted to `bytes`, which are fastest to slice and decode; record sets stay views of the frame.
 """
 
 from itertools import repeat
@@ -123,8 +122,8 @@ class _Reader:
             self.flush()
 
     def default(self, field: "Field", target: str) -> None:
-        """Emits code that sets a field to its default. Sets the fields of structs in line, because constructors take
-        three times as long."""
+        """Emits code that sets a field to its default. For a struct, emits code for each of its fields, because a
+        constructor call takes three times as long."""
         if field.scalar_default() is not ... or not isinstance(field.item, type) or field.kind == "array":
             self.source.line(f"{target} = {default_expression(self.source, field)}")
             return
@@ -169,7 +168,7 @@ class _Reader:
             self.source.line(f"{target} = {inner}")
 
     def length(self, kind: str, compact: bool, nullable: bool, name: str) -> None:
-        """Emits code that reads a length into the variable `n`: -1 for null, where null is allowed."""
+        """Emits code that reads a length into the variable `n`; -1 means null, if null is allowed."""
         source = self.source
         if compact:
             self.group("n", "B")

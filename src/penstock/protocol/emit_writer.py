@@ -1,8 +1,8 @@
-"""Writes the encoder of one message version as straight-line Python.
+"""Writes the source of the encoder of one message version: one Python function.
 
-Chunks are appended to a list and joined once. Neighbouring fields of fixed size are packed with one call, together
-with the length that follows them. Where a record set stands, the chunks so far are joined and the record set goes
-into the result as it was given.
+The encoder appends chunks to a list and joins them once. Neighbouring fields of fixed size, and the length after them,
+are packed with one call. At a record set, the previous chunks are joined, and the record set itself becomes the next
+element of the result, without a copy.
 """
 
 from struct import Struct as Layout

@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the exception that carries one to the response."""
+"""Kafka's error codes, and the exception that carries a code to the response."""
 
 from enum import IntEnum
 from typing import TypeVar
@@ -145,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """True if a client may retry the same request and can expect another result."""
+        """True if a client may repeat the same request and can expect another result."""
         return self in _RETRIABLE
 
 
@@ -188,7 +188,7 @@ _RETRIABLE = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal that becomes an error code in a response; `message` tells the client what to do about it."""
+    """A refusal that becomes an error code in a response; `message` tells the client how to solve the problem."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
@@ -197,8 +197,8 @@ class KafkaError(Exception):
 
 
 def without_frames(error: E) -> E:
-    """Returns the error without its tracebacks, because their frames keep the bytes of the request in memory. If one
-    of the frames refers to the error, the bytes would even stay until the next garbage collection."""
+    """Returns the error without its tracebacks. Their frames keep the bytes of the request in memory; a frame that
+    refers to the error keeps them until the next garbage collection."""
     link: BaseException | None = error
     while link is not None:
         behind = link.__context__

@@ -1,6 +1,6 @@
 """Variable-length numbers and tagged sections: the slow paths of compiled codecs.
 
-Compiled code handles one-byte numbers and empty tagged sections in line, and calls these functions for all others.
+Compiled code itself handles one-byte numbers and empty tagged sections; for all others it calls these functions.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class TooManyElementsError(DecodeError):
 
 
 class EncodeError(Exception):
-    """Raised if a field has a value that the requested version of the message can't carry."""
+    """Raised if the requested version of the message can't contain the value of a field."""
 
 
 class UnfitValueError(EncodeError):
@@ -90,7 +90,8 @@ def write_varint(value: int) -> bytes:
 
 
 def read_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads a compact length of several bytes. Returns it as encoded (length plus one), and the position after it."""
+    """Reads a compact length of several bytes. Returns the encoded number (length plus one), and the position after
+    it."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value > _INT32_MAX:
         raise DecodeError(f"a length of {value} is larger than any frame")
@@ -107,7 +108,8 @@ def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_numbers(buf: Buffer, p: int, count: int, letter: str) -> list[Any]:
-    """Reads an array of numbers that is too long for a prepared layout. Raises StructError if it is incomplete."""
+    """Reads an array of numbers that is too long for a precompiled struct format. Raises StructError if it is
+    incomplete."""
     return list(Layout(f">{count}{letter}").unpack_from(buf, p))
 
 
@@ -126,7 +128,7 @@ def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:
 
 
 def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes], int]:
-    """Reads the body of a tagged section of a struct that has no known tags in this version."""
+    """Reads the body of a tagged section, for a struct without known tags in this version."""
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, p = read_uvarint(buf, p)
@@ -145,7 +147,7 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """Removes the middle of a long error message, because subject and remedy are at its start and end."""
+    """Removes the middle of a long error message. Its start and end stay, because they have subject and remedy."""
     half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
     start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
     return f"{start} [...] {end}".encode()

@@ -4,8 +4,8 @@
         name: str = string("0-12")
         topic_id: bytes = uuid("13+", ignorable=True)
 
-A field names the versions in which it exists (default: all), those in which it may be null, its default, whether it is
-tagged, and whether its value may be dropped in a version that lacks the field. Every field is an optional keyword
+A field declares the versions in which it exists (default: all) and in which it may be null, its default, whether it is
+tagged, and whether its value may be dropped in a version without this field. Every field is an optional keyword
 argument with Kafka's default. Creating a class costs microseconds: constructors and codecs are compiled on first use
 (`compile`).
 """
@@ -93,7 +93,8 @@ class Field:
         return version in version_range(self.flexible)
 
     def scalar_default(self) -> Any:
-        """Returns the default of a field; `...` for an array or a struct, whose default has to be a new object."""
+        """Returns the default of a field. Returns `...` for an array or a struct: its default must be a new object each
+        time."""
         if self.default is not ...:
             return self.default
         if self.kind in ("array", "struct"):
@@ -231,8 +232,8 @@ def _set_versions(cls: Any, versions: str, flexible: str = "none", api_key: int 
 
 
 class Struct(metaclass=StructMeta):
-    """A part of a message. `unknown_tagged_fields` keeps fields of a newer peer by tag, to write
-    them back unchanged."""
+    """A part of a message. `unknown_tagged_fields` keeps the tagged fields of a newer peer, so that they can be written
+    back unchanged."""
 
     __slots__ = ("unknown_tagged_fields",)
 
@@ -264,7 +265,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """A struct that is encoded on its own: a request, a response, a header or a persisted record."""
+    """A struct that is encoded as a whole: a request, a response, a header or a persisted record."""
 
     API_KEY: ClassVar[int]
     MIN_VERSION: ClassVar[int]

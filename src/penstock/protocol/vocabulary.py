@@ -1,6 +1,6 @@
 """Names and reserved values of Kafka's protocol that several packages use, each defined once.
 
-A value that only one module needs stays in that module. API keys stand in `protocol.apis`, ids in `protocol.uuid`.
+A value that only one module needs stays in that module. API keys are in `protocol.apis`, ids in `protocol.uuid`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SHARE_COORDINATOR = 2
 
 
 class ResourceType(IntEnum):
-    """Config resource types as the protocol and ConfigRecord number them."""
+    """Config resource types, with the numbers of the protocol and of ConfigRecord."""
 
     TOPIC = 2
     BROKER = 4

@@ -1,1 +1,2 @@
-"""One module per request and response pair, named after its key; headers; the data of clients inside group requests."""
+"""One module per pair of request and response, named after its API key; headers; and client data inside group
+requests."""

@@ -1,4 +1,4 @@
-"""Subscriptions that consumers of a classic group send to its leader, and assignments that the leader sends back."""
+"""Subscriptions that consumers of a classic group send to the group leader, and assignments that it sends back."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, string
 

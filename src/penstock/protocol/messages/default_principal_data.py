@@ -1,4 +1,4 @@
-"""A principal as a forwarded request (Envelope) and a delegation token carry it."""
+"""The encoding of a principal in a forwarded request (Envelope) and in a delegation token."""
 
 from penstock.protocol.schema import Message, boolean, string
 

@@ -1,1 +1,1 @@
-"""Record types that are stored in logs and files, not sent on the wire. `index` finds one by its type number."""
+"""Record types that are stored in logs and files, not sent to clients. `index` finds a record type by its number."""

@@ -25,8 +25,10 @@ def encode_value(value: Message, version: int) -> bytes:
 
 
 def decode_record(lookup: Lookup, key: Buffer, value: Buffer | None) -> tuple[Message, Message | None]:
-    """Decodes the key and the value of a record, and returns both; the value of a tombstone is None. Raises DecodeError
-    for an unknown type or version."""
+    """Decodes the key and the value of a record, and returns both; the value is None for a tombstone.
+
+    Raises DecodeError for an unknown type or version.
+    """
     number = _prefix(key)
     try:
         key_class, value_class = lookup(number)

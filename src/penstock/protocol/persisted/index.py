@@ -1,4 +1,4 @@
-"""Finds a persisted record type by the number that stands before it in its topic.
+"""Finds the class of a persisted record by its type number.
 
 A metadata record has one class per number. A coordinator's record has two, `<Name>Key` and `<Name>Value`. All functions
 here raise KeyError for a number that Kafka 4.3 doesn't have.

@@ -1,1 +1,1 @@
-"""Formats of files that stand beside the segments of a log."""
+"""Formats of files in a log's directory, besides the segments."""

@@ -1,4 +1,4 @@
-"""The fields of the `quorum-state` file, which holds them as JSON."""
+"""The fields of the `quorum-state` file. The file stores them as JSON."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, int64, string, uuid
 

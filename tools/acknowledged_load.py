@@ -1,4 +1,4 @@
-"""Writers that record every acknowledgement, and a check of the topic against their records.
+"""Runs writers that note every acknowledgement, and checks the topic against these notes.
 
 The writers are three stock clients, each an idempotent producer with acks=all that numbers its records and never stops:
 librdkafka's, kafka-python's and aiokafka's. `judge` reads the topic and finds lost, duplicate and reordered records.
@@ -59,7 +59,7 @@ Writing = Callable[[str, Book, threading.Event], None]
 
 
 def forget_leftovers() -> None:
-    """Closes the sockets of refused connections, which kafka-python leaves open, before another test finds them."""
+    """Closes the sockets of refused connections. kafka-python leaves them open, and a later test would report them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
@@ -69,7 +69,7 @@ def forget_leftovers() -> None:
 
 
 def _was_refused(each: socket.socket) -> bool:
-    """Returns the open TCP sockets that are neither connected nor listening."""
+    """Returns True for an open TCP socket that is neither connected nor listening."""
     if each.fileno() < 0 or each.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:
@@ -80,7 +80,7 @@ def _was_refused(each: socket.socket) -> bool:
 
 
 class Load:
-    """A writer on a thread of its own."""
+    """A writer in its own thread."""
 
     def __init__(self, bootstrap: str, book: Book, writing: Writing) -> None:
         self.book = book
@@ -243,7 +243,8 @@ def read_all(bootstrap: str, book: Book) -> dict[int, list[tuple[int, int]]]:
 
 
 def judge(bootstrap: str, book: Book) -> None:
-    """Asserts that no acknowledged record is lost, duplicate or out of order, no offset missing, and no send failed."""
+    """Asserts that no acknowledged record is lost, duplicate or out of order, that no offset is missing, and that no
+    send failed."""
     assert book.failed == []
     assert len(book.acknowledged) == book.sent, f"{book.sent - len(book.acknowledged)} records were not acknowledged"
     found = read_all(bootstrap, book)

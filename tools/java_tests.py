@@ -1,4 +1,4 @@
-"""One rule for tests that need Kafka's jars: fetch them where Java and Maven are, skip elsewhere.
+"""Decides about tests that need Kafka's jars: fetches the jars if Java and Maven are installed, else skips the tests.
 
 `JAVA_TESTS=required`, as CI sets it, turns such a skip into a failure.
 """
@@ -15,7 +15,7 @@ from tools import kafka
 
 
 def require_jars(install: Callable[[], Path] = kafka.install) -> None:
-    """Skips the test where Java or the jars are missing, or fails it if required; the reason names the remedy."""
+    """Skips the test if Java or the jars are missing; fails it if they are required. The reason has the remedy."""
     try:
         kafka.java()
         install()

@@ -65,14 +65,14 @@ STOP_LIMIT_S = 60.0
 
 
 class KafkaUnavailable(Exception):
-    """Java, Maven or the jars are missing; the message says what to install."""
+    """Raised if Java, Maven or the jars are missing. The message says what to install."""
 
 
 # --- the jars -----------------------------------------------------------------------------------------------------
 
 
 def java() -> str:
-    """Returns the java to run, of version 17 or newer. Raises KafkaUnavailable."""
+    """Returns the path of a java of version 17 or newer. Raises KafkaUnavailable."""
     command = os.environ.get("JAVA") or shutil.which("java")
     if command is None:
         raise KafkaUnavailable("no java on PATH: install a Java runtime, version 17 or newer")
@@ -119,7 +119,8 @@ def _holds(libs: Path, artifacts: Artifacts) -> bool:
 
 
 def fetch(artifacts: Artifacts, libs: Path, *, whole: bool = True) -> Path:
-    """Fetches jars into a directory unless it has them; `whole` adds their dependencies. Raises KafkaUnavailable."""
+    """Fetches jars into a directory, unless it already has them. `whole` adds their dependencies. Raises
+    KafkaUnavailable."""
     if _holds(libs, artifacts):
         return libs
     java()

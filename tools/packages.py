@@ -16,7 +16,7 @@ SHARED = ("runs", "allowance", "check", "clock", "processes", "spelling")
 
 
 def layers() -> list[list[str]]:
-    """Returns the packages of each layer that exist, the highest layer first."""
+    """Returns the existing packages of each layer, the highest layer first."""
     contracts = ConfigParser()
     contracts.read(ROOT / ".importlinter")
     lines = contracts["importlinter:contract:layers"]["layers"].strip().splitlines()
@@ -25,7 +25,7 @@ def layers() -> list[list[str]]:
 
 
 def pure() -> set[str]:
-    """Returns the packages that have no clock, socket, file, thread or randomness, not even through other packages."""
+    """Returns the packages that use no clock, socket, file, thread or randomness, not even through other packages."""
     contracts = ConfigParser()
     contracts.read(ROOT / ".importlinter")
     names = contracts["importlinter:contract:pure"]["source_modules"].split()
@@ -33,7 +33,7 @@ def pure() -> set[str]:
 
 
 def size(package: str) -> tuple[int, int]:
-    """Returns the number of modules and of lines, without the declared messages of the protocol."""
+    """Returns the number of modules and of lines; leaves out the message declarations of the protocol."""
     files = [each for each in (SOURCE / package).rglob("*.py") if "messages" not in each.parts]
     return len(files), sum(len(each.read_text().splitlines()) for each in files)
 

@@ -21,7 +21,7 @@ WORKS = "import ensurepip, sys, venv; print(*sys.version_info[:2], sep='.')"
 
 
 def candidates(minor: int) -> Iterator[str]:
-    """Yields commands that may start Python 3.<minor>: those on PATH first, then pyenv's."""
+    """Yields commands that may start Python 3.<minor>: first those on PATH, then pyenv's."""
     on_path = shutil.which(f"python3.{minor}")
     if on_path is not None:
         yield on_path

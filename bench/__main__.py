@@ -123,7 +123,7 @@ def run_clusters(
 
 
 def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which: str, report: Report) -> None:
-    """Measures Spark's cells with one broker and one Spark session, whose start is not part of a cell."""
+    """Measures Spark's cells with one broker and one Spark session. The session's start is not part of a cell."""
     if not chosen:
         return
     version = bench.start()
@@ -142,7 +142,8 @@ def run_spark(bench: SparkBench, chosen: Sequence[SparkCell], repeat: int, which
 
 
 def run(peers: Sequence[Peer], chosen: Sequence[Cell], repeat: int, warm_records: int, report: Report) -> None:
-    """Measures shared cells with both brokers up; a cell that restarts a broker gets an empty one that runs alone."""
+    """Measures shared cells while both brokers run. A cell that restarts a broker gets a new, empty broker that runs
+    alone."""
     shared = [cell for cell in chosen if not cell.fresh]
     if shared:
         for peer in peers:

@@ -106,7 +106,8 @@ def _log_dirs(data: Path, count: int) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Compiles the package, which an installed one is: a checkout that Python can't write to would start slower."""
+    """Returns the environment without PYTHONDONTWRITEBYTECODE, so that Python compiles a checkout once, like an
+    installed package; otherwise every start would be slower."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,7 +1,7 @@
 """The cells of the benchmark: each is a name and a function that measures a running broker and returns numbers.
 
 Names go from general to particular, so that `--only 'produce/java/*'` selects a family. A cell creates the topics that
-it needs, and leaves the broker running even if it restarted it.
+it needs. At its end the broker runs, even if the cell restarted it.
 """
 
 from __future__ import annotations
@@ -253,7 +253,8 @@ def groups_cell(count: int, seconds: float) -> Cell:
 
 
 def coordinator_load_cell(offsets: int) -> Cell:
-    """Measures a restart with many committed keys in one partition of `__consumer_offsets`, until one is served."""
+    """Measures a restart with many committed offsets in one partition of `__consumer_offsets`, until a client can fetch
+    one."""
 
     def measure(peer: Peer) -> Numbers:
         topic = fresh_topic(peer, "load", OFFSETS_PER_GROUP)
@@ -282,7 +283,8 @@ def partition_count(peer: Peer, topic: str) -> int:
 
 
 def warm_up(peer: Peer, records: int) -> None:
-    """Warms a broker up, because a JVM compiles hot code; only cells of start-up measure a cold broker."""
+    """Warms a broker up, because a JVM compiles hot code while it runs. Only the start-up cells measure a cold
+    broker."""
     topic = fresh_topic(peer, "warm-up", 1)
     librdkafka("produce", peer.bootstrap, topic, records=records)
     librdkafka("consume", peer.bootstrap, topic, records=records)

@@ -56,7 +56,7 @@ def topic_partitions(peer: ClusterPeer, topic: str) -> dict[int, Any]:
 
 
 def wait_until(peer: ClusterPeer, topic: str, good: Callable[[Any], bool], limit_s: float = HEALTHY_LIMIT_S) -> float:
-    """Waits until every partition of a topic is in the wanted state; returns the seconds."""
+    """Waits until every partition of a topic is in the wanted state. Returns the seconds that this took."""
     began = time.monotonic()
     while True:
         partitions = topic_partitions(peer, topic)
@@ -133,7 +133,8 @@ def paced_cell(client: str, rate: int, seconds: int) -> ClusterCell:
 
 
 def failover_cell(trials: int) -> ClusterCell:
-    """Kills a partition's leader (-9) under steady writes; measures the longest pause between two acknowledgements."""
+    """Kills a partition's leader (-9) while a client writes steadily; measures the longest pause between two
+    acknowledgements."""
 
     def measure(peer: ClusterPeer) -> Numbers:
         gaps = []
@@ -196,7 +197,8 @@ TOPIC_WIDTH = 2500
 
 
 def partitions_cell(partitions: int) -> ClusterCell:
-    """Measures many replicated partitions: time until all have a leader and replicas, memory, and a start with them."""
+    """Measures many replicated partitions: the time until all have a leader and replicas, the memory, and the start of
+    a cluster with them."""
 
     def measure(peer: ClusterPeer) -> Numbers:
         before = sum(memory(pid).pss_mb for pid in peer.pids)

@@ -34,12 +34,12 @@ class ClusterPeer(Protocol):
 
     @property
     def ports(self) -> dict[int, int]:
-        """Client ports by node id."""
+        """Returns the client port of each node id."""
         ...
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the running nodes."""
+        """Returns the process ids of the running nodes."""
         ...
 
     def start(self) -> float:

@@ -1,7 +1,7 @@
 """Load for coordinators over plain sockets: thousands of members that send heartbeats, and many committed offsets.
 
-Members share connections, unlike stock clients, because only the coordinator is measured. There are enough connections
-that one seldom has two heartbeats at once, so that each heartbeat wakes the broker up, as in production.
+Members share connections, unlike stock clients, because only the coordinator is measured. There are so many connections
+that two heartbeats seldom arrive together on one. So each heartbeat wakes the broker up, as in production.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Beats:
 
 @dataclass(slots=True)
 class Lane:
-    """A connection with one request at a time while groups form, and pipelined requests afterwards."""
+    """A connection. While groups form, it has one request at a time; afterwards requests are pipelined."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -87,7 +87,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Forming:
-    """A group that rebalances until a generation has all members."""
+    """A group that rebalances until all members are in one generation."""
 
     name: str
     size: int
@@ -184,7 +184,7 @@ async def _beat(beats: list[tuple[Lane, bytes]], lanes: list[Lane], cpu: Callabl
 
 
 async def _send(turns: list[tuple[Lane, bytes]], seconds: float) -> None:
-    """Sends the heartbeat of every member once in BEAT_S, evenly spread."""
+    """Sends the heartbeat of every member once in BEAT_S seconds, evenly distributed."""
     began, sent = time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < seconds:
         due = int(passed / BEAT_S * len(turns))
@@ -200,7 +200,7 @@ async def _send(turns: list[tuple[Lane, bytes]], seconds: float) -> None:
 
 
 def wait_for_coordinator(port: int, group: str, limit_s: float = 60.0) -> None:
-    """Looks up a coordinator, which creates `__consumer_offsets`."""
+    """Waits until the group's coordinator has loaded. The first request creates `__consumer_offsets`."""
     request = FindCoordinatorRequest(key=group)
     _ask_until(port, request, 3, lambda found: ErrorCode(found.error_code), limit_s)
     fetch = OffsetFetchRequest(group_id=group, topics=None)
@@ -208,7 +208,7 @@ def wait_for_coordinator(port: int, group: str, limit_s: float = 60.0) -> None:
 
 
 def _ask_until(port: int, request: Any, version: int, code_of: Callable[[Any], ErrorCode], limit_s: float) -> Any:
-    """Retries until the coordinator has loaded; returns its first other response."""
+    """Repeats the request while the coordinator loads. Returns the first other response."""
     question, deadline = frame(request, version), time.monotonic() + limit_s
     while True:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -255,7 +255,8 @@ def _commit_request(group: str, topic: str, partitions: int) -> OffsetCommitRequ
 
 
 def wait_for_offset(port: int, topic: str, partition: int, group: str, limit_s: float) -> None:
-    """Waits until the coordinator returns a committed offset. Raises RuntimeError if it is not the one of `commit`."""
+    """Waits until the coordinator returns a committed offset. Raises RuntimeError if it differs from the one that
+    `commit` wrote."""
     wanted = [OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
     request = OffsetFetchRequest(group_id=group, topics=wanted, require_stable=True)
     told = _ask_until(port, request, 7, lambda found: ErrorCode(found.error_code), limit_s)

@@ -1,4 +1,4 @@
-"""Cells of a replica that moves between two log directories of a broker: the time, the CPU, and the latency of produce.
+"""Measures a replica that moves between two log directories of a broker: the time, the CPU, and the latency of produce.
 
 Rounds alternate: a phase without a move, then a move of the same partition to the other directory. Both phases have the
 same load and ask the broker equally often for its log directories, so they differ in the move alone. Numbers are
@@ -47,7 +47,8 @@ THROTTLED_S = 10
 
 @dataclass(slots=True)
 class Load:
-    """An open loop of produce requests with acks=all: each is sent when it is due, also if earlier ones are late."""
+    """An open loop of produce requests with acks=all: each request is sent at its time, even if earlier answers are
+    late."""
 
     port: int
     partition: TopicPartition
@@ -74,7 +75,7 @@ class Load:
             writer.close()
 
     async def stop(self, running: asyncio.Task[None]) -> None:
-        """Ends the task of `run`. Raises the error that has ended it earlier."""
+        """Ends the task of `run`. If an error had already ended the task, raises that error."""
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
@@ -117,7 +118,7 @@ class Mover:
                     return
 
     async def look(self, seconds: float) -> None:
-        """Asks for the log directories as often as `move` does, without a move."""
+        """Requests the log directories as often as `move` does, but moves no replica."""
         ends = time.perf_counter() + seconds
         while time.perf_counter() < ends:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -126,7 +127,7 @@ class Mover:
 
 @dataclass(slots=True)
 class Phase:
-    """What a broker used, and how long produce took, in a phase with a move or without one."""
+    """The CPU of a broker and the latency of produce in one phase, with a move or without."""
 
     seconds: float
     cpu_s: float
@@ -161,7 +162,8 @@ async def _rounds(peer: Peer, partition: TopicPartition, rounds: int, *, loaded:
 
 def _numbers(quiet: list[Phase], moving: list[Phase], *, loaded: bool) -> Numbers:
     def extra(without: Phase, during: Phase) -> float:
-        """Returns the CPU of the move itself: the rest of the broker's work goes on at the rate of the quiet phase."""
+        """Returns the CPU seconds of the move itself: subtracts the broker's other work, at its rate in the quiet
+        phase."""
         return during.cpu_s - without.cpu_s / (without.seconds + SETTLE_S) * (during.seconds + SETTLE_S)
 
     middle = statistics.median

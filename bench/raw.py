@@ -1,7 +1,9 @@
-"""Sends produce requests over plain sockets; each is built once and sent repeatedly, the same bytes to both brokers.
+"""Sends produce requests over plain sockets. Each request is built once and sent repeatedly, the same bytes to both
+brokers.
 
-They serve cells that no stock client can: a closed loop over many connections, filling a log fast, and the moment at
-which a broker accepts writes again. Version 9 names topics by name, so that a request fits a topic on any broker.
+These requests are for cells that stock clients can't measure: a closed loop over many connections, filling a log fast,
+and the moment at which a broker accepts writes again. Version 9 identifies topics by name, so that a request is valid
+on any broker.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def produce_frame(topic: str, partition: int, records: int, size: int, acks: int
 
 
 def error_code(answer: bytes, topic: str) -> int:
-    """Returns the error code of the only partition in a Produce v9 response; fields before it have a known length."""
+    """Returns the error code of the only partition in a Produce v9 response. All fields before it have a known
+    length."""
     at = 4 + 1 + 1 + 1 + len(topic) + 1 + 4  # correlation, tags, topics, name length, name, partitions, index
     return int(struct.unpack_from(">h", answer, at)[0])
 
@@ -111,7 +114,7 @@ class ClosedLoop:
 
 
 def closed_loop(port: int, topic: str, partitions: int, connections: int, seconds: float, acks: int = 1) -> ClosedLoop:
-    """Sends requests of one record on every connection, each after the response to the last."""
+    """Sends requests of one record on every connection. Each request follows the response to the previous one."""
     return run(_closed_loop(port, topic, partitions, connections, seconds, acks))
 
 

@@ -1,8 +1,8 @@
-"""Spark's cells: Penstock's source and sink and Spark's own Kafka connector, on the same topic and machine.
+"""Spark's cells: compare Penstock's source and sink with Spark's own Kafka connector, on the same topic and machine.
 
-All cells use one Penstock broker and one Spark session; each cell runs Penstock's job and the connector's in turn. CPU
-is that of Spark's driver, its workers and the broker together. In the report "kafka" is the connector. The cells of the
-decoder alone, and of growth, have no number of the connector.
+All cells use one Penstock broker and one Spark session; each cell runs Penstock's job and the connector's job in turn.
+CPU is that of Spark's driver, its workers and the broker together. In the report "kafka" is the connector. The cells of
+the decoder alone, and of growth, have no result for the connector.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QUICK = SparkScale(5_000_000, 1_000_000, 400_000, 200_000)
 
 @dataclass(slots=True)
 class SparkBench:
-    """A broker and a Spark session, which the first cell that needs them starts."""
+    """A broker and a Spark session. The first cell that needs them starts them."""
 
     home: Path
     broker: Penstock = field(init=False)
@@ -77,7 +77,7 @@ class SparkBench:
         return str(self._answer()["ready"])
 
     def warm_up(self, peers: Sequence[str]) -> None:
-        """Warms Spark up: compilation and imports happen once and are not part of a row's cost."""
+        """Warms Spark up, because compilation and imports happen once and are not part of a row's cost."""
         for peer in (*peers, *peers):
             for job in ("read", "read_stream", "write", "write_stream"):
                 self.warm(job, peer)
@@ -121,7 +121,7 @@ class SparkBench:
         return {"records_per_s": records / seconds, "cpu_s_per_million": used / records * 1e6}
 
     def filled(self, records: int, size: int, partitions: int = PARTITIONS) -> str:
-        """Returns a topic with the given number of records, which cells share."""
+        """Returns a topic with the given number of records. Cells share these topics."""
         key = (records, size, partitions)
         if key not in self.topics:
             topic = f"spark-{records}-{size}-{partitions}"
@@ -184,7 +184,8 @@ def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
 
 
 def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
-    """Measures the sink and the connector's, which writes at least once; `exactly-once` is compared with that, too."""
+    """Measures the sink and the connector's sink, which writes at least once. With `exactly_once`, too, the comparison
+    is with that sink."""
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)

@@ -19,7 +19,7 @@ SCHEMA = "key string, value string"
 
 
 class Jobs:
-    """The jobs. Each method runs a whole job and returns nothing; the caller measures."""
+    """The jobs. Each method runs a whole job and returns nothing; the caller measures the time."""
 
     def __init__(self, spark: Any, home: Path) -> None:
         self._spark, self._home = spark, home
@@ -32,7 +32,7 @@ class Jobs:
         self._run(frame.writeStream.format("noop"))
 
     def rows(self, name: str, count: int, value_bytes: int, partitions: int) -> None:
-        """Writes rows for the sinks as files, which are cheap to read and the same for both sinks."""
+        """Writes rows for the sinks as files. Both sinks read the same files, which are cheap to read."""
         value = f"rpad(string(id), {value_bytes}, 'x') AS value"
         frame = self._spark.range(0, count, 1, partitions).selectExpr("string(id) AS key", value)
         frame.write.mode("overwrite").parquet(str(self._home / name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
@@ -13,6 +14,7 @@ from penstock.cli.options import pairs, verb
 
 if TYPE_CHECKING:
     from penstock.raft.voters import Voter
+    from penstock.security.scram_arguments import ScramUser
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +41,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     form.add_argument("-r", "--release-version", metavar="VERSION", help="the metadata.version to start with, e.g. 4.3")
     form.add_argument("-f", "--feature", action="append", default=[], metavar="NAME=LEVEL", help="a feature's level")
+    form.add_argument(
+        "-S",
+        "--add-scram",
+        action="append",
+        default=[],
+        metavar="MECHANISM=[name=…,password=…]",
+        help="a SCRAM user of the new cluster, in Kafka's syntax; other users of the machine see arguments",
+    )
+    form.add_argument(
+        "--add-scram-file", metavar="FILE", help="a file with one user per line, each as --add-scram takes it"
+    )
     form.add_argument(
         "-g", "--ignore-formatted", action="store_true", help="keep directories that are formatted already"
     )
@@ -95,6 +108,7 @@ def run_format(args: argparse.Namespace) -> int:
             initial_controllers=() if first is FirstVoters.NONE else initial,
             joins=first is FirstVoters.NONE,
             ignore_formatted=args.ignore_formatted,
+            users=_users(args.add_scram, args.add_scram_file),
         )
         done = format_storage(RealDisk(), plan, random=random.SystemRandom(), now_ms=SystemClock().wall_ms())
     except (ConfigError, ListenerError) as problem:
@@ -172,6 +186,30 @@ def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
         endpoint = (listener, found[2].strip("[]"), int(found[3]))
         voters.append(Voter(int(found[1]), uuid_from_str(found[4]), (endpoint,)))
     return tuple(voters)
+
+
+def _users(arguments: list[str], file: str | None) -> tuple[ScramUser, ...]:
+    import secrets
+
+    from penstock.security.scram_arguments import parse_scram_user
+
+    named = [("--add-scram", text) for text in arguments]
+    if file is not None:
+        try:
+            lines = Path(file).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise Failure(f"--add-scram-file {file} can't be read: {problem}", Exit.USAGE) from problem
+        named += [(f"{file}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    users: dict[tuple[str, int], ScramUser] = {}
+    for where, text in named:
+        try:
+            user = parse_scram_user(text, secrets.token_bytes)
+        except ValueError as problem:
+            raise Failure(f"{where} can't be used: {problem}", Exit.USAGE) from None
+        if (user.name, user.mechanism) in users:
+            raise Failure(f"{where} names user {user.name} twice with {user.mechanism.label}", Exit.USAGE)
+        users[user.name, user.mechanism] = user
+    return tuple(users.values())
 
 
 def _levels(texts: list[str]) -> dict[str, int]:

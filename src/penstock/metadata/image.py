@@ -116,6 +116,10 @@ class ScramImage:
     iterations: int
 
 
+#: SCRAM credentials by user and number of the mechanism.
+ScramCredentials = Mapping[tuple[str, int], ScramImage]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenImage:
     owner: str
@@ -179,7 +183,7 @@ class MetadataImage:
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     next_producer_id: int = 0
     acls: Mapping[bytes, AclImage] = field(default_factory=dict)
-    scram_credentials: Mapping[tuple[str, int], ScramImage] = field(default_factory=dict)
+    scram_credentials: ScramCredentials = field(default_factory=dict)
     delegation_tokens: Mapping[str, TokenImage] = field(default_factory=dict)
     # Records of an unfinished metadata transaction, not visible yet; None outside a transaction.
     open_transaction: tuple[Any, ...] | None = None

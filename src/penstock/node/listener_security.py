@@ -25,8 +25,9 @@ from penstock.security.sasl_server import Exchange
 from penstock.security.scram import MECHANISMS, ScramMechanism, ScramServer
 
 if TYPE_CHECKING:
+    from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.metadata.configs.settings import Settings
-    from penstock.metadata.image import MetadataImage, ScramImage
+    from penstock.metadata.image import ScramCredentials
     from penstock.net.connection import Connection
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ _TLS_PROPERTIES = (
 class ListenerSecurity:
     """Holds the protection of one listener: TLS, SASL, both or none."""
 
-    def __init__(self, settings: Settings, plan: ListenerPlan, image: Callable[[], MetadataImage]) -> None:
-        """Reads the SCRAM credentials from the metadata image that `image` returns. Raises ListenerError."""
+    def __init__(self, settings: Settings, plan: ListenerPlan, credentials: Callable[[], ScramCredentials]) -> None:
+        """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError."""
         self.name = plan.name
         self.tls: TlsSource | None = None
         self.sasl: SaslRules | None = None
@@ -70,7 +71,12 @@ class ListenerSecurity:
             except (TlsError, ValueError) as problem:
                 raise ListenerError(f"listener {plan.name}: {problem}") from None
         if is_sasl(plan.security_protocol):
-            self.sasl = _sasl_rules(settings, plan.name, image)
+            self.sasl = _sasl_rules(settings, plan.name, credentials)
+
+    @property
+    def scram(self) -> bool:
+        """True if clients may log in with SCRAM."""
+        return self.sasl is not None and not MECHANISMS.keys().isdisjoint(self.sasl.mechanisms)
 
     @property
     def open(self) -> bool:
@@ -114,7 +120,7 @@ def _tls_properties(settings: Settings, listener: str) -> dict[str, str]:
 # --- servers ----------------------------------------------------------------------------------------
 
 
-def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataImage]) -> SaslRules:
+def _sasl_rules(settings: Settings, listener: str, credentials: Callable[[], ScramCredentials]) -> SaslRules:
     names = [each.strip() for each in (_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")]
     secret = secrets.token_bytes(32)
     mechanisms: dict[str, Callable[[], Exchange]] = {}
@@ -122,7 +128,7 @@ def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataI
         if name == PLAIN:
             mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
         elif name in MECHANISMS:
-            mechanisms[name] = _ScramUsers(MECHANISMS[name], image, secret).exchange
+            mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, secret).exchange
         else:
             raise ListenerError(
                 f"listener {listener}: the mechanism {name} of sasl.enabled.mechanisms is not supported; use "
@@ -145,17 +151,17 @@ def _sasl_rules(settings: Settings, listener: str, image: Callable[[], MetadataI
 
 
 class _ScramUsers:
-    """Creates the SCRAM exchanges of one mechanism, from the credentials in the current image."""
+    """Creates the SCRAM exchanges of one mechanism, from the current credentials."""
 
-    def __init__(self, mechanism: ScramMechanism, image: Callable[[], MetadataImage], secret: bytes) -> None:
+    def __init__(self, mechanism: ScramMechanism, credentials: Callable[[], ScramCredentials], secret: bytes) -> None:
         self._mechanism = mechanism
-        self._image = image
+        self._credentials = credentials
         self._secret = secret
-        self._known: Mapping[tuple[str, int], ScramImage] | None = None
+        self._known: ScramCredentials | None = None
         self._shapes: list[tuple[int, int]] = []
 
     def exchange(self) -> ScramServer:
-        known, mechanism = self._image().scram_credentials, self._mechanism
+        known, mechanism = self._credentials(), self._mechanism
         if known is not self._known:  # once for each change of a user: there may be many users
             self._known = known
             self._shapes = sorted(
@@ -223,6 +229,14 @@ def _login(settings: Settings, listener: str, mechanism_property: str) -> Login:
 
 
 def securities(
-    settings: Settings, plans: Sequence[ListenerPlan], image: Callable[[], MetadataImage]
+    settings: Settings, plans: Sequence[ListenerPlan], metadata: Callable[[], MetadataLog]
 ) -> dict[str, ListenerSecurity]:
-    return {plan.name: ListenerSecurity(settings, plan, image) for plan in plans}
+    def of_clients() -> ScramCredentials:
+        return metadata().image.scram_credentials
+
+    def of_controllers() -> ScramCredentials:
+        return metadata().credentials_for_controllers()
+
+    return {
+        plan.name: ListenerSecurity(settings, plan, of_controllers if plan.controller else of_clients) for plan in plans
+    }

@@ -95,7 +95,7 @@ class Node:
         check_protection(settings.static)
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
-        self._security = securities(settings, self._plans, lambda: self.broker.metadata.image)
+        self._security = securities(settings, self._plans, lambda: self.broker.metadata)
         to_brokers, to_controllers = _credentials(settings, self._plans)
         history = EventHistory(settings.node_id, clock.wall_ms)
         to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
@@ -212,6 +212,7 @@ class Node:
         await metadata.start(
             bootstrap_path=f"{directory.path}/{BOOTSTRAP_FILE}",
             min_insync_replicas=settings.int("min.insync.replicas"),
+            keep_credentials=any(self._security[name].scram for name in self._controller_listeners),
         )
         self._server.use(self._dispatch(broker))
         self._open.set()

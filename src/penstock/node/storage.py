@@ -15,6 +15,7 @@ from penstock.broker.controlplane.metadata_storage import DIRECTORY, StorageErro
 from penstock.disk.api import make_lasting
 from penstock.log.checkpoints import META_PROPERTIES_FILE, parse_properties, render_properties
 from penstock.metadata.checkpoint import BOOTSTRAP_FILE, checkpoint_name, write_checkpoint
+from penstock.metadata.controller.scram import credential_record
 from penstock.metadata.features import (
     DEPENDENCIES,
     MAX_METADATA_VERSION,
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from penstock.disk.api import Disk
+    from penstock.security.scram_arguments import ScramUser
+
+#: Kafka's first metadata.version with SCRAM credentials, 3.5-IV2.
+SCRAM_SINCE = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class FormatPlan:
     initial_controllers: tuple[Voter, ...] = ()  # default: this node alone
     joins: bool = False  # a node that joins an existing quorum records no voters
     ignore_formatted: bool = False
+    users: tuple[ScramUser, ...] = ()  # SCRAM users that the new cluster has from its start
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,11 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
     if plan.node_id < 0:
         raise StorageError(f"node.id is {plan.node_id}: set it to 0 or more.")
     features = features_of(plan)
+    if plan.users and features[METADATA_VERSION] < SCRAM_SINCE:
+        raise StorageError(
+            f"SCRAM users need metadata.version {metadata_version_name(SCRAM_SINCE)} or later: leave --add-scram out, "
+            "or give a later --release-version."
+        )
     _set_kraft_version(plan, features)
     metadata_directory = plan.metadata_directory or plan.directories[0]
     known = {path: read_meta_properties(disk, path) for path in (*plan.directories, metadata_directory)}
@@ -183,7 +194,11 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
             raise StorageError(
                 f"{path} can't be formatted ({error.strerror or error}): repair its disk, or take it out of log.dirs."
             ) from None
-        bootstrap = b"".join(write_checkpoint(bootstrap_records(features), epoch=0, timestamp_ms=now_ms))
+        records = [
+            *bootstrap_records(features),
+            *(credential_record(user.name, user.mechanism, user.credential) for user in plan.users),
+        ]
+        bootstrap = b"".join(write_checkpoint(records, epoch=0, timestamp_ms=now_ms))
         disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)
         if path == metadata_directory and features.get(KRAFT_VERSION, 0) >= 1 and not plan.joins:
             alone = Voter(plan.node_id, directory_id, plan.controller_endpoints)

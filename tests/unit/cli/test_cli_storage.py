@@ -10,6 +10,8 @@ import pytest
 
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.metadata.checkpoint import read_checkpoint
+from penstock.protocol.persisted.metadata.user_scram_credential_record import UserScramCredentialRecord
 from penstock.testing import Broker
 
 VOTERS = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
@@ -93,3 +95,27 @@ def test_files_of_a_node_are_accessible_to_their_owner_only(tmp_path: Path) -> N
     written = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert len(written) > 10
     assert [path for path in written if path.stat().st_mode & 0o077] == []
+
+
+def test_scram_users_of_arguments_and_of_a_file_are_in_the_bootstrap_file(tmp_path: Path) -> None:
+    path = properties(tmp_path, "broker,controller")
+    users = tmp_path / "users"
+    users.write_text("SCRAM-SHA-512=[name=bob,password=bob-secret]\n\nSCRAM-SHA-256=[name=bob,password=bob-secret]\n")
+    ann = "SCRAM-SHA-256=[name=ann,password=ann-secret]"
+    flags = ["--add-scram", ann, "--add-scram-file", str(users)]
+    assert main(["storage", "format", "-c", str(path), *flags]) == Exit.OK
+    stored = (tmp_path / "data" / "bootstrap.checkpoint").read_bytes()
+    made = [record for record in read_checkpoint(stored).records if isinstance(record, UserScramCredentialRecord)]
+    assert [(record.name, record.mechanism) for record in made] == [("ann", 1), ("bob", 2), ("bob", 1)]
+    assert b"secret" not in stored
+
+
+def test_scram_users_that_can_not_be_made_are_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = properties(tmp_path, "broker,controller")
+    ann = "SCRAM-SHA-256=[name=ann,password=ann-secret]"
+    for wrong in (["-S", ann, "-S", ann], ["-S", "PLAIN=[name=ann,password=ann-secret]"], ["--add-scram-file", "/no"]):
+        assert main(["storage", "format", "-c", str(path), *wrong]) == Exit.USAGE
+        assert "secret" not in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()

@@ -32,6 +32,7 @@ from penstock.metadata.image import (
     METADATA_VERSION,
     ImageChanges,
     MetadataImage,
+    ScramCredentials,
 )
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.raft.log_view import OffsetAndEpoch
@@ -121,20 +122,47 @@ class MetadataLog:
         self._leadership: list[Callable[[bool], None]] = []
         self._controller: list[Callable[[int], None]] = []
         self._failure: KafkaError | None = None
+        self._stored_credentials: tuple[int, ScramCredentials] = (-1, {})
 
     # --- start and stop -------------------------------------------------------------------------------
 
-    async def start(self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1) -> None:
+    async def start(
+        self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1, keep_credentials: bool = False
+    ) -> None:
         """Loads the newest snapshot and starts the quorum, which delivers later records as they are committed.
 
-        An empty log gets its first records from the quorum's first leader. Raises StorageError for unusable files.
+        An empty log gets its first records from the quorum's first leader. `keep_credentials`: controllers log in with
+        SCRAM, see `credentials_for_controllers`. Raises StorageError for unusable files.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:
             read()  # an unusable file is refused here, not when this node is elected
         self._first_records = lambda: first_records(read(), min_insync_replicas)
         self.image = self._pending = self._snapshots.latest()
+        if keep_credentials:
+            self._stored_credentials = self._credentials_on_disk(read)
         self._quorum.start(self)
+
+    def _credentials_on_disk(self, read_first: Callable[[], list[Any]]) -> tuple[int, ScramCredentials]:
+        """Returns the end of this node's own log and the SCRAM credentials in it, committed or not.
+
+        An empty log has those of the bootstrap file.
+        """
+        if self._log.log_end_offset == 0:
+            first = apply(self.image, read_first(), offset=0, epoch=0, timestamp_ms=self._clock.wall_ms())
+            return 0, first.scram_credentials
+        stored = replay(self._log, self.image, self._log.log_end_offset).image
+        return stored.offset, stored.scram_credentials
+
+    def credentials_for_controllers(self) -> ScramCredentials:
+        """Returns the SCRAM credentials with which controllers log in to this node.
+
+        Until the quorum has a leader no record counts as committed, and the controllers have to log in to elect one: up
+        to then the credentials in this node's own log count.
+        """
+        offset, credentials = self._stored_credentials
+        caught_up = self.image.offset >= offset and METADATA_VERSION in self.image.features
+        return self.image.scram_credentials if caught_up else credentials
 
     def _append_as_new_leader(self) -> None:
         """Aborts a transaction that the previous leader left open, and fills an empty log with its first records."""

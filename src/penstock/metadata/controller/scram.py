@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_51_alter_user_scram_credentials import (
 )
 from penstock.protocol.persisted.metadata.remove_user_scram_credential_record import RemoveUserScramCredentialRecord
 from penstock.protocol.persisted.metadata.user_scram_credential_record import UserScramCredentialRecord
-from penstock.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, credential_of
+from penstock.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism, credential_of
 
 _TWICE = (ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request")
 _MAX_BYTES = 1_024
@@ -78,9 +78,13 @@ def _record(change: Change) -> Any:
         return RemoveUserScramCredentialRecord(name=change.name, mechanism=change.mechanism)
     mechanism = ScramMechanism(change.mechanism)
     made = credential_of(mechanism, bytes(change.salt), bytes(change.salted_password), change.iterations)
+    return credential_record(change.name, mechanism, made)
+
+
+def credential_record(name: str, mechanism: ScramMechanism, made: ScramCredential) -> UserScramCredentialRecord:
     return UserScramCredentialRecord(
-        name=change.name,
-        mechanism=change.mechanism,
+        name=name,
+        mechanism=mechanism,
         salt=made.salt,
         stored_key=made.stored_key,
         server_key=made.server_key,

@@ -1,4 +1,4 @@
-"""The address that HTTP listens on, and the host names that requests may use. Pure."""
+"""Parses the address that HTTP listens on, and checks the host names in requests. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HttpAddress:
 
     @property
     def is_any(self) -> bool:
-        """True if the host is a wildcard, which stands for every address of the machine."""
+        """Returns True if the host is a wildcard, which stands for every address of the machine."""
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def url(self, port: int) -> str:
@@ -32,7 +32,10 @@ class HttpAddress:
 
 
 def parse_address(text: str) -> HttpAddress | None:
-    """Parses `host:port`, or a port alone, which means loopback. Returns None for empty text. Raises ValueError."""
+    """Parses `host:port`, or a port alone, which means the loopback address. Returns None for empty text.
+
+    Raises ValueError.
+    """
     if not text.strip():
         return None
     match = _PATTERN.fullmatch(text.strip())
@@ -42,11 +45,11 @@ def parse_address(text: str) -> HttpAddress | None:
 
 
 class Names:
-    """The host names that a request's Host header may have.
+    """Holds the host names that a request's Host header may contain.
 
-    A web page can make its own host name resolve to this machine (DNS rebinding) and would then read every response;
-    its requests carry that name and are refused. IP addresses can't be rebound: a wildcard listener accepts any of
-    them.
+    A web page can make its own host name resolve to this machine (DNS rebinding) and could then read every response.
+    Such a request has the page's host name and is refused. IP addresses can't be rebound, so a wildcard listener
+    accepts all of them.
     """
 
     __slots__ = ("_any_address", "_names")

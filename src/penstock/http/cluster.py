@@ -1,8 +1,8 @@
-"""Facts about the whole cluster, collected by one node: from its own image and logs, and from the other nodes.
+"""Collects facts about the whole cluster on one node: from its own image and logs, and from the other nodes.
 
 Leaders, in-sync replicas and fenced brokers are in the metadata that every node has. Only log sizes and end offsets are
-requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS: in a
-larger cluster, requests for every partition cost too much for a page that refreshes itself.
+requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS
+partitions. In a larger cluster these requests would cost too much, because the page refreshes itself.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class ClusterFacts:
 
 
 def metadata_lags(quorum: QuorumView) -> dict[int, int]:
-    """Returns each replica's lag in the metadata log; empty unless this node leads the quorum."""
+    """Returns each replica's lag in the metadata log; an empty dict if this node does not lead the quorum."""
     return behind({each.key.node_id: each.log_end_offset for each in (*quorum.replicas, *quorum.observers)})
 
 

@@ -1,10 +1,10 @@
-"""One HTTP connection, which answers requests one after the other. h11 parses the protocol; limits are set here.
+"""Serves one HTTP connection: answers requests one after the other. h11 parses the protocol; limits are set here.
 
     idle ──bytes──► receiving ──request whole──► answering ──all sent──► idle
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
-One request is answered at a time; pipelined requests wait in h11, at most one read's worth.
+One request is answered at a time. Pipelined requests wait in h11, at most the bytes of one read.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
             self._answered()
 
     def _answered(self) -> None:
-        """Processes the next request. Called when all bytes of a response are sent."""
+        """Processes the next request. Called when all bytes of the last response are sent."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
@@ -227,7 +227,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def http_date(seconds: float) -> str:
-    """Formats a date for HTTP headers, in English whatever the locale."""
+    """Formats a date for HTTP headers, always in English."""
     at = time.gmtime(seconds)
     day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"

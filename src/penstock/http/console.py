@@ -1,7 +1,7 @@
-"""The console: one page, rendered from the same data as the JSON API. Pure.
+"""Renders the console: one page, from the same data as the JSON API. Pure.
 
 Its script fetches the page again every two seconds and replaces the changed parts. So there is one renderer, and the
-page also works without the script. All text from outside passes `escape`.
+page also works without the script. All text from outside is escaped with `escape`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Facts about the node that renders the page: its id, its version, failovers it noticed, problems of its disks."""
+    """Holds facts about the node that renders the page: id, version, failovers it noticed, problems of its disks."""
 
     node_id: int
     version: str
@@ -291,7 +291,7 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
 
 
 def _moves(context: PageContext) -> str:
-    """Renders the moves of replicas between this node's log directories; nothing if there are none."""
+    """Renders the moves of replicas between this node's log directories; an empty string if there are none."""
     if not context.moves:
         return ""
     rows = [

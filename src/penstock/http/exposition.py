@@ -19,7 +19,7 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Family:
-    """All series of one metric name. A counter's name ends in `_total`."""
+    """Holds all series of one metric name. A counter's name ends in `_total`."""
 
     name: str
     kind: Kind
@@ -46,7 +46,7 @@ def _family(name: str, kind: Kind, text: str, value: float | None) -> Family:
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """Returns the metric families as text, in the given order, without families that have no series."""
+    """Returns the metric families as text, in the given order. Leaves out families without series."""
     return "".join(line for family in families if family.samples for line in _lines(family)).encode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Requests and responses as pages handle them, and the checks that refuse a request before any page runs. Pure."""
+"""Defines the requests and responses of pages, and the checks that refuse a request before any page runs. Pure."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ FAILED = text(500, "This page failed; the broker's log has the cause.")
 def parse_request(
     method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names
 ) -> Request | Response:
-    """Checks a request. Returns it, or the response that refuses it.
+    """Checks a request. Returns the request, or a response that refuses it.
 
-    Header names are in lower case, as h11 gives them.
+    Header names are in lower case, as h11 returns them.
     """
     found = dict(headers)
     if not names.allow(found.get(b"host", b"").decode("latin-1")):

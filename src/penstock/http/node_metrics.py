@@ -1,4 +1,4 @@
-"""Metrics of the node itself: process, connections, quorum, replication, failovers."""
+"""Collects metrics of the node itself: process, connections, quorum, replication, failovers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def version() -> str:
 
 
 def resident_bytes() -> int | None:
-    """Returns the process's resident memory in bytes; None where the system has no /proc."""
+    """Returns the process's resident memory in bytes; None if the system has no /proc."""
     if sys.platform != "linux":
         return None
     with open("/proc/self/statm", "rb") as file:
@@ -77,7 +77,7 @@ def _connections(server: Server) -> Iterator[Family]:
 async def traffic_families(server: Server) -> list[Family]:
     """Returns metrics of bytes sent and received.
 
-    Yields to the event loop in between, because each connection costs a system call.
+    Yields to the event loop from time to time, because each connection costs a system call.
     """
     if not KNOWN:
         return []
@@ -139,7 +139,7 @@ def _replication(broker: Broker) -> Iterator[Family]:
 def _failovers(controller: Controller) -> Iterator[Family]:
     """Yields failover metrics.
 
-    The last failover is known to every node. Counts include only failovers that this node decided as the controller.
+    Every node knows the last failover. The counts include only failovers that this node decided as the controller.
     """
     yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
     yield counter(
@@ -190,7 +190,7 @@ def directory_families(broker: Broker) -> Iterator[Family]:
 
 
 def _moves(broker: Broker) -> Iterator[Family]:
-    """Yields metrics of moves between log directories: progress of a limited number of moves, counts of ended moves."""
+    """Yields metrics of moves between log directories: the progress of some moves, and the counts of ended moves."""
     moves = broker.moves
     figures = moves.figures()
     left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories has still to copy.")
@@ -214,7 +214,7 @@ def _moves(broker: Broker) -> Iterator[Family]:
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
     """Yields metrics of pipelines.
 
-    A pipeline that doesn't run has no figures, because its last figures are outdated.
+    A stopped pipeline has no figures, because its last figures are outdated.
     """
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
     lag = gauge("penstock_pipeline_lag_records", "Offsets that the query has not read yet.")

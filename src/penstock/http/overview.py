@@ -1,4 +1,7 @@
-"""Rows that JSON and the console show, sorted and bounded, from a cluster's facts. Pure, so it can run in a thread."""
+"""Makes the rows that JSON and the console show from a cluster's facts, sorted and limited in number.
+
+Pure, so it can run in a thread.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class Overview:
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
-    """Returns for each topic the sums over its partitions, without partitions whose leader did not respond."""
+    """Returns the sums over each topic's partitions. Leaves out partitions whose leader did not respond."""
     found: dict[str, tuple[int, int, int]] = {}
     for (topic, index), part in facts.partitions.items():
         count, end, size = found.get(topic, (0, 0, 0))
@@ -66,7 +69,7 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """Returns a row for each topic with problems. Partitions get no rows: a failed node affects too many of them."""
+    """Returns a row for each topic with problems. Partitions get no rows, because a failed node affects too many."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["problem"]), []).append(row)

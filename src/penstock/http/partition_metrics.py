@@ -1,7 +1,7 @@
-"""Metrics of the partitions that a node holds and leads, with a bound on the number of series.
+"""Collects metrics of the partitions that a node holds and leads, and limits the number of series.
 
-Sums per node are always present. Each partition that this node leads has its own series if there are at most
-PARTITIONS_MAX of them; else each topic has, if there are at most TOPICS_MAX. `penstock_series_left_out` counts the
+Sums per node are always present. If this node leads at most PARTITIONS_MAX partitions, each of them has its own series.
+Otherwise each topic has its own series, if there are at most TOPICS_MAX topics. `penstock_series_left_out` counts the
 missing series.
 """
 
@@ -36,7 +36,7 @@ class Led:
 
 @dataclass(slots=True)
 class Held:
-    """The figures of all partitions that this node holds, for their metrics."""
+    """Holds the figures of all partitions on this node, for their metrics."""
 
     led: list[Led]
     followed: int = 0
@@ -56,7 +56,10 @@ async def partition_families(broker: Broker) -> list[Family]:
 
 
 async def _held(broker: Broker) -> Held:
-    """Collects the figures of all partitions. Iterates over a copy, because partitions may change in between."""
+    """Collects the figures of all partitions.
+
+    Iterates over a copy, because partitions may change during the iteration.
+    """
     held = Held([])
     for number, partition in enumerate(list(broker.partitions)):
         await yield_between_slices(number)
@@ -92,7 +95,7 @@ def _node(held: Held) -> Iterator[Family]:
 async def _cluster(broker: Broker) -> list[Family]:
     """Returns metrics that count entries of this node's metadata image.
 
-    They are the same on every node that has caught up.
+    They are equal on all nodes that have caught up.
     """
     image = broker.metadata.image
     states = {"up": 0, "fenced": 0, "stopping": 0}
@@ -172,7 +175,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Returns metrics of the lag of groups that this node coordinates, for partitions that it holds."""
+    """Returns the lag of the groups that this node coordinates, for the partitions that it holds."""
     found: dict[tuple[str, str], int] = {}
     groups = looked_at = 0
     for coordinator in broker.groups.coordinators():

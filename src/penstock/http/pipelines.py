@@ -1,4 +1,4 @@
-"""Pipelines as the console and the metrics show them. The caller provides the function that finds them."""
+"""Describes pipelines for the console and the metrics. The caller passes the function that finds the pipelines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pipeline:
     clusters: tuple[str, ...] = ()
 
     def is_of(self, cluster_id: str, has_topic: Callable[[str], bool]) -> bool:
-        """True if the pipeline reads from or writes to this cluster, or if its clusters are not known yet."""
+        """Returns True if the pipeline reads from or writes to this cluster, or if its clusters are not known yet."""
         if self.clusters:
             return cluster_id in self.clusters
         ids = [each for query in self.queries for each in query.topic_ids]
@@ -39,7 +39,10 @@ def no_pipelines() -> list[Pipeline]:
 
 
 def pipelines_here() -> list[Pipeline]:
-    """Returns this user's pipelines on this machine, one per name: running ones first, then by last report."""
+    """Returns this user's pipelines on this machine, one per name.
+
+    Running pipelines come first; then the order is by last report.
+    """
     found: dict[str, Pipeline] = {}
     for run in recent(MAX_PIPELINES):
         found.setdefault(run.name, _pipeline(run))

@@ -1,6 +1,7 @@
-"""Growth rates of topics, from one sample to a later one. Pure: time is an argument, in seconds.
+"""Computes growth rates of topics from two samples. Pure: time is an argument, in seconds.
 
-Rates need no counters: the difference of two samples of end offsets is the number of records in between.
+Rates need no counters: the difference between two samples of an end offset is the number of records appended in
+between.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ POINTS = 60
 
 
 class Sums(NamedTuple):
-    """Sums over a topic's partitions, without partitions whose leader did not respond."""
+    """Holds sums over a topic's partitions, without partitions whose leader did not respond."""
 
     partitions: int
     end: int

@@ -1,5 +1,6 @@
-"""The HTTP listener of a node. Parser and pages are imported at the first connection, because most brokers
-start, and many run, without any HTTP client.
+"""Runs the HTTP listener of a node.
+
+Parser and pages are imported at the first connection, because many brokers never have an HTTP client.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class HttpServer:
     def serve(self, make: Callable[[], Site]) -> None:
         """Sets the function that makes the site.
 
-        The first request calls it in a thread, because its imports take a while.
+        The first request calls this function in a thread, because its imports take some time.
         """
         self._make = make
 
@@ -86,7 +87,7 @@ class HttpServer:
     def admit(self, connection: HttpConnection) -> Response | None:
         """Registers a connection and returns None.
 
-        Returns a response that refuses it if too many connections are open.
+        If too many connections are open, returns the response that refuses the connection.
         """
         from penstock.http.messages import TOO_MANY
 

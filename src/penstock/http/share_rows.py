@@ -1,4 +1,4 @@
-"""Rows about share groups on this node: which records are acquired, by which member, and for how long."""
+"""Makes rows about share groups on this node: which records are acquired, by which member, and for how long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS_MAX = 100
 
 
 def share_rows(shares: SharePartitions, image: MetadataImage) -> list[dict[str, Any]]:
-    """Returns a row for each share partition that this node leads and that is in use."""
+    """Returns a row for each share partition that is in use and that this node leads."""
     ordered = sorted(shares, key=lambda led: led.key)
     return [_row(led, image) for led in ordered[:PARTITIONS_MAX]]
 

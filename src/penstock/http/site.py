@@ -163,7 +163,7 @@ class Site:
         return b"".join(rendered)
 
     async def _read_pipelines(self) -> list[Pipeline]:
-        """Returns the pipelines of this cluster, without those of other clusters that run on the same machine."""
+        """Returns the pipelines of this cluster. Leaves out pipelines of other clusters on the same machine."""
         broker = self._view.broker
         topics = broker.metadata.image.topics_by_id
 
@@ -186,6 +186,6 @@ class Site:
 
 
 def static(path: str) -> Response:
-    """Returns a static file of the package. Reads it at each request: files are small and seldom requested."""
+    """Returns a static file of the package. Reads the file at each request: it is small and seldom requested."""
     content = get_data("penstock.http", f"static{path}")
     return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")

@@ -1,4 +1,4 @@
-"""The parts of a running node that pages read, and a cache that concurrent requests share for a short time."""
+"""Holds the parts of a running node that pages read, and a cache that concurrent requests share for a short time."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class View:
 
 
 async def yield_between_slices(number: int) -> None:
-    """Yields to the event loop after every SLICE items. Call it for each item, with the item's number."""
+    """Yields to the event loop after every SLICE items. Call this for each item, with the item's index."""
     if number % SLICE == SLICE - 1:
         await asyncio.sleep(0)
 
 
 def cached_s(partitions: int) -> float:
-    """Returns for how many seconds a result is cached that was computed over this many partitions."""
+    """Returns how many seconds to cache a result that was computed over this many partitions."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 
 class Cached(Generic[T]):
-    """Computes a value once for concurrent requests, and keeps it for a short time."""
+    """Computes a value once for concurrent requests, and keeps the value for a short time."""
 
     __slots__ = ("_compute", "_keep_s", "_task", "_until", "_value")
 

@@ -1,11 +1,10 @@
-"""A broker inside your tests: `with penstock.testing.Broker() as broker:`, or a `Cluster`, and a pytest plugin with
-the fixtures `penstock` and `penstock_cluster`.
+"""Runs a broker inside your tests: `with penstock.testing.Broker() as broker:`, or a `Cluster`.
 
-A `Broker` is a whole node, as in production, on its own event loop in a background thread, in memory unless given a
-directory; a `Cluster` has several of them; a `SimCluster` runs your own asyncio code with simulated nodes, in virtual
-time; a `SimBridge` lets any client talk to simulated nodes, in real time. Fault rules (`broker.faults.add(…)`) make
-chosen requests fail, wait, or lose their reply or connection. pytest imports the plugin in every run, so this package
-imports the broker only on use.
+A pytest plugin has the fixtures `penstock` and `penstock_cluster`. A `Broker` is a whole node, as in production, with
+its own event loop in a background thread. Its data is in memory unless you pass a directory. A `Cluster` has several
+such nodes. A `SimCluster` runs your own asyncio code with simulated nodes, in virtual time. A `SimBridge` connects any
+client to simulated nodes, in real time. Fault rules (`broker.faults.add(…)`) make chosen requests fail, wait, or lose
+their reply or connection. pytest imports the plugin in every run, so this package imports the broker only on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Helpers that tests of a broker or a cluster call: creating topics and reading records."""
+"""Creates topics and reads records, for tests of a broker or a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def create_topics(
 
 
 async def read_records(bootstrap: str, topic: str, partition: int | None) -> list[Record]:
-    """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
+    """Returns all records of a topic, or of one partition, up to the current end offset, ordered by partition."""
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer
     from penstock.client.offsets import list_offsets

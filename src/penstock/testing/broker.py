@@ -1,10 +1,10 @@
-"""A whole broker in a background thread, for tests of code that talks to Kafka.
+"""Runs a whole broker in a background thread, for tests of code that uses Kafka.
 
     with Broker(topics={"orders": 3}) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-It is the production node, in memory unless given a directory, on a free port. `kill()` ends it as `kill -9` would and
-`start()` starts it again on the same data; `restart()` stops it cleanly first. The broker keeps its port and data.
+The broker is a production node on a free port. Its data is in memory unless you pass a directory. `kill()` ends it as
+`kill -9` would, and `start()` starts it again with the same port and data; `restart()` stops it cleanly first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Broker:
         port: int = 0,
         seed: int | None = None,
     ) -> None:
-        """`data` is a directory in which the data is kept. `topics` are topic names with their numbers of partitions.
+        """Keeps the data in the directory `data`; by default in memory.
 
-        `config` are server properties.
+        `topics` maps topic names to partition counts. `config` contains server properties.
         """
         self._where = "/data" if data is None else os.path.abspath(data)
         self._disk: Disk = (
@@ -75,7 +75,7 @@ class Broker:
     # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts the broker and returns when it serves. No-op if it is running."""
+        """Starts the broker and returns when it serves requests. No-op if it is running."""
         if self._node is not None:
             return
         self._thread = LoopThread()
@@ -105,7 +105,7 @@ class Broker:
         self._end_thread()
 
     def kill(self) -> None:
-        """Ends the broker as `kill -9` would: nothing is flushed; written data stays in the page cache."""
+        """Ends the broker as `kill -9` would: nothing is flushed, but written data stays in the page cache."""
         node, self._node = self._node, None
         if node is not None and self._thread is not None:
             self._thread.run(self._abandon(node), START_LIMIT_S)
@@ -132,7 +132,7 @@ class Broker:
         return self.node.bootstrap
 
     def bootstrap_of(self, listener: str) -> str:
-        """Returns `host:port` of one of several listeners, such as SASL_SSL."""
+        """Returns `host:port` of the listener with this name, such as SASL_SSL."""
         return self.node.bootstrap_of(listener)
 
     @property
@@ -160,13 +160,13 @@ class Broker:
         return self._thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """Returns a connected `penstock.client` client; close it, or use it in `with`."""
+        """Returns a connected `penstock.client` client. Close it, or use it in a `with` statement."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: Value) -> None:
-        """Creates a topic. `configs` are keywords with underscores instead of dots: `retention_ms=1000`."""
+        """Creates a topic. Configs are passed as keywords, with underscores instead of dots: `retention_ms=1000`."""
         self.create_topics({name: partitions}, configs=keyword_configs(configs))
 
     def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, Value] | None = None) -> None:

@@ -1,12 +1,12 @@
-"""A whole cluster in background threads, for tests of node failures.
+"""Runs a whole cluster in background threads, for tests of node failures.
 
     with Cluster(nodes=3, topics={"orders": 3}) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster.kill(cluster.leader("orders", 0))
 
-Nodes are production nodes, each broker and controller in one, on an event loop and thread of its own, in memory unless
-given a directory. Topics have three replicas, or one per node if there are fewer nodes. A killed or restarted node
-keeps its ports and data.
+Each node is a production node, both broker and controller, with its own event loop and thread. The data is in memory
+unless you pass a directory. Topics have three replicas, or one per node if there are fewer than three nodes. A killed
+or restarted node keeps its ports and data.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Cluster:
         host: str = "127.0.0.1",
         seed: int | None = None,
     ) -> None:
-        """`data` is a directory in which the data is kept. `topics` are topic names with their numbers of partitions.
+        """Keeps the data in the directory `data`; by default in memory.
 
-        `config` are server properties.
+        `topics` maps topic names to partition counts. `config` contains server properties.
         """
         node_count(nodes)
         home = "/data" if data is None else os.path.abspath(data)
@@ -100,7 +100,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the nodes if their data is in memory, else stops them cleanly."""
+        """Kills the nodes if their data is in memory; otherwise stops them cleanly."""
         if self._kept:
             self.stop()
         else:
@@ -109,7 +109,7 @@ class Cluster:
     # --- start and stop -----------------------------------------------------------------------------------------
 
     def start(self, *nodes: int) -> None:
-        """Starts the given nodes, or all stopped nodes, together; returns when they serve."""
+        """Starts the given nodes, by default all stopped nodes, together. Returns when they serve requests."""
         self._format()
         wanted = [each for each in nodes or self._plans if each not in self._members]
         starting = {each: _Member(self._make(each)) for each in wanted}
@@ -143,7 +143,10 @@ class Cluster:
         return make_node(settings, self._disks[node_id], network=network, seed=seed, faults=self.faults[node_id])
 
     def stop(self, *nodes: int) -> None:
-        """Stops the given nodes, or all, cleanly. Fault rules are removed first, so that they can't delay the stop."""
+        """Stops the given nodes cleanly, by default all nodes.
+
+        Fault rules are removed first, so that they can't delay the stop.
+        """
         leaving = {each: self._leave(each) for each in nodes or list(self._members)}
         for each, member in leaving.items():
             member.thread.resume()
@@ -159,7 +162,7 @@ class Cluster:
             self.kill(each)
 
     def kill(self, node: int) -> None:
-        """Ends a node as `kill -9` would: nothing is flushed or handed over; its connections close."""
+        """Ends a node as `kill -9` would: nothing is flushed or handed over, and its connections close."""
         member = self._leave(node)
         member.thread.resume()
         self.faults[node].release()
@@ -169,7 +172,7 @@ class Cluster:
             member.thread.end()
 
     def restart(self, node: int) -> None:
-        """Stops the node cleanly if it runs, and starts it on the same data."""
+        """Stops the node cleanly if it is running, and starts it with the same data."""
         if node in self._members:
             self.stop(node)
         self.start(node)
@@ -185,7 +188,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Returns `host:port,host:port,…` of all nodes, running or not, for any client's bootstrap.servers."""
+        """Returns `host:port,host:port,…` of all nodes, even of stopped nodes, for any client's bootstrap.servers."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return ",".join(f"{host}:{plan.port}" for plan in self._plans.values())
 
@@ -211,13 +214,13 @@ class Cluster:
         return self._member(node).thread.run(work, START_LIMIT_S)
 
     def client(self) -> Client:
-        """Returns a connected `penstock.client` client; close it, or use it in `with`."""
+        """Returns a connected `penstock.client` client. Close it, or use it in a `with` statement."""
         from penstock.client.sync import Client
 
         return Client(self.bootstrap)
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = -1, **configs: Value) -> None:
-        """Creates a topic. `configs` are keywords with underscores instead of dots: `retention_ms=1000`."""
+        """Creates a topic. Configs are passed as keywords, with underscores instead of dots: `retention_ms=1000`."""
         named = keyword_configs(configs)
         self.create_topics({name: partitions}, replication_factor=replication_factor, configs=named)
 
@@ -232,7 +235,7 @@ class Cluster:
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Returns the node id of the partition's leader. Waits for a leader if there is none."""
+        """Returns the node id of the partition's leader. If there is no leader, waits for one."""
         with self.client() as client:
             return client.leader(topic, partition)
 
@@ -243,7 +246,7 @@ class Cluster:
 
     @property
     def controller(self) -> int:
-        """Returns the node id of the active controller. Waits for one if there is none."""
+        """Returns the node id of the active controller. If there is none, waits for one."""
         from penstock.client.cluster_admin import ClusterAdmin
 
         with self.client() as client:
@@ -251,7 +254,7 @@ class Cluster:
         return int(quorum.topics[0].partitions[0].leader_id)
 
     def wait_in_sync(self, *topics: str, timeout_s: float = 30.0) -> None:
-        """Waits until all replicas of the given topics, or of all topics, are in sync. Raises TimeoutError."""
+        """Waits until all replicas of the given topics, by default of all topics, are in sync. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while True:
@@ -297,7 +300,7 @@ class _Member:
 
 
 def _kept_ports(home: str, host: str, count: int) -> list[int]:
-    """Returns the nodes' ports from the file beside the data; chooses and stores them first if there is none.
+    """Returns the nodes' ports from the file beside the data. If there is no file, chooses ports and stores them.
 
     Ports must not change, because the metadata log holds the voters' addresses.
     """
@@ -316,7 +319,7 @@ def _kept_ports(home: str, host: str, count: int) -> list[int]:
 
 
 def _all(futures: Sequence[Future[Any]]) -> None:
-    """Waits for all futures, then raises the error of the first that failed."""
+    """Waits for all futures, then raises the error of the first future that failed."""
     failure: BaseException | None = None
     deadline = time.monotonic() + START_LIMIT_S
     for future in futures:

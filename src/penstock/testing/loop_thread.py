@@ -1,4 +1,4 @@
-"""An event loop in a background thread, on which an embedded node runs."""
+"""Runs an event loop in a background thread, for an embedded node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END_LIMIT_S = 1.0
 
 
 class LoopThread:
-    """An event loop in a daemon thread, so that a failed test's process can end."""
+    """Runs an event loop in a daemon thread, which does not keep the process of a failed test alive."""
 
     def __init__(self, name: str = "penstock-broker") -> None:
         self._loop = new_event_loop()
@@ -32,7 +32,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def pause(self) -> None:
-        """Blocks the event loop until `resume`: sockets stay open and silent, like those of a stopped process."""
+        """Blocks the event loop until `resume`: sockets stay open and silent, like the sockets of a stopped process."""
         stands = threading.Event()
 
         def stand_still() -> None:
@@ -55,7 +55,7 @@ class LoopThread:
 
 
 async def _cancel_the_rest() -> None:
-    """Cancels the tasks that a killed broker leaves behind, which would cause warnings when the loop is closed."""
+    """Cancels the tasks that a killed broker leaves behind: they would cause warnings when the loop is closed."""
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
         task.cancel()

@@ -32,8 +32,9 @@ PACKAGES = ("penstock", "pyspark_penstock")
 class OrdinaryImports:
     """Imports this distribution's modules before pytest's own import hook can rewrite them.
 
-    pytest rewrites the asserts in all modules of a distribution that has a plugin. Here that is the whole broker: its
-    compiled files would not be used, and a run that can't cache the rewritten modules would compile all of them again.
+    pytest rewrites the asserts in all modules of a distribution that has a plugin. Here this would be the whole broker:
+    its compiled files would not be used, and a run that can't cache the rewritten modules would compile all of them
+    again.
     """
 
     @staticmethod
@@ -58,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A fixture: a broker for this test alone, in memory. `@pytest.mark.penstock(…)` passes options."""
+    """Provides a broker for this test only, in memory. `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.broker import Broker
 
     marker = request.node.get_closest_marker("penstock")
@@ -68,7 +69,7 @@ def penstock(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A fixture: a cluster of three nodes for this test alone, in memory. `@pytest.mark.penstock(…)` passes options."""
+    """Provides a cluster of three nodes for this test only, in memory. `@pytest.mark.penstock(…)` passes options."""
     from penstock.testing.cluster import Cluster
 
     marker = request.node.get_closest_marker("penstock")
@@ -78,7 +79,7 @@ def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def penstock_session() -> Iterator[Broker]:
-    """A fixture: one broker for the whole run. Faster, if every test uses its own topics."""
+    """Provides one broker for the whole run: faster, if every test uses its own topics."""
     from penstock.testing.broker import Broker
 
     with Broker() as broker:

@@ -1,4 +1,4 @@
-"""A simulated cluster for real clients: `with penstock.testing.SimBridge(seed=7, profile="crash") as cluster:`."""
+"""Connects real clients to a simulated cluster: `with penstock.testing.SimBridge(seed=7, profile="crash") as c:`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START_LIMIT_S = 120.0
 
 
 class SimBridge:
-    """Runs the simulated nodes and faults of a seed in a background thread, in real time, behind loopback sockets."""
+    """Runs the simulated nodes and faults of a seed in a background thread, in real time, on loopback sockets."""
 
     def __init__(self, seed: int = 0, profile: str = "calm", *, nodes: int = 3, seconds: float = 20.0) -> None:
         self._cluster = BridgedCluster(draw_plan(seed, profile, nodes=nodes, duration_s=seconds))
@@ -24,9 +24,9 @@ class SimBridge:
 
     @property
     def violations(self) -> list[str]:
-        """The simulator's rules that the nodes have broken so far.
+        """Returns the rules of the simulator that the nodes have broken so far.
 
-        Rules that need to see inside clients are not checked.
+        Does not check rules that need the internal state of clients.
         """
         return [str(violation) for violation in self._cluster.violations]
 
@@ -37,7 +37,7 @@ class SimBridge:
     def wait_until_healed(self, limit_s: float) -> bool:
         """Waits until the simulator injects no more faults and all nodes run again.
 
-        Returns False after `limit_s` seconds.
+        Returns False if this takes longer than `limit_s` seconds.
         """
         return self._cluster.healed.wait(limit_s)
 

@@ -1,4 +1,4 @@
-"""Gathers records by partition into batches before they are sent. No I/O."""
+"""Collects records by partition into batches before they are sent. No I/O."""
 
 import asyncio
 from collections import deque
@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A record batch that other code has encoded, still without the fields that the producer sets."""
+    """A record batch that other code has encoded, without the fields that the producer sets later."""
 
     count: int
     size: int
@@ -74,7 +74,10 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The future result of sending one record: await it for the offset, or let `flush` wait for all records."""
+    """The future result of sending one record.
+
+    Await it for the record's offset, or call `flush` to wait for all records.
+    """
 
     batch: PendingBatch
     index: int
@@ -96,7 +99,10 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class Accumulator:
-    """Queues batches by partition, oldest first. A partition's last batch is open until it is full or sent."""
+    """Queues batches by partition, oldest first.
+
+    The last batch of a partition takes records until it is full or sent.
+    """
 
     def __init__(self, batch_bytes: int) -> None:
         self._batch_bytes = batch_bytes
@@ -116,7 +122,7 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """Yields the oldest batch of each partition, with True if it can be sent without waiting for more records."""
+        """Yields the oldest batch of each partition, and True if the batch need not wait for more records."""
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes

@@ -54,7 +54,7 @@ _NODE_RESOURCES = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 partitions or replicas means the cluster's default."""
+    """A topic to create. -1 partitions or replicas means the cluster's default."""
 
     name: str
     partitions: int = -1
@@ -86,9 +86,9 @@ class Admin:
         return int(self._client.settings.request_timeout_s * 1000)
 
     async def _change(self, request: Message, *, node: int | None = None) -> Any:
-        """Sends a request that the controller handles to any node, which forwards it.
+        """Sends a request to any node, which forwards it to the controller.
 
-        Repeats it while there is no controller.
+        Repeats the request while there is no controller.
         """
 
         async def ask() -> Any:
@@ -125,7 +125,7 @@ class Admin:
     async def create_topic(
         self, name: str, partitions: int = -1, replication_factor: int = -1, **configs: str | None
     ) -> None:
-        """Creates a topic; configs are keywords with underscores for dots: `retention_ms="1000"`."""
+        """Creates a topic. Configs are passed as keywords, with underscores instead of dots: `retention_ms="1000"`."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         await self.create_topics([NewTopic(name, partitions, replication_factor, configs=named)])
 
@@ -147,7 +147,7 @@ class Admin:
         return sorted((topic for topic in topics if internal or not topic.is_internal), key=lambda topic: topic.name)
 
     async def describe_topics(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Returns the topics' partitions and leaders, from a broker and not from the cache.
+        """Returns the topics' partitions and leaders, as a broker reports them now (not from the cache).
 
         Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) if a topic does not exist.
         """
@@ -175,7 +175,7 @@ class Admin:
         return await list_offsets(self._client, wanted, isolation_level=isolation_level)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Deletes records before these offsets (-1: all records so far); returns the new log start offsets."""
+        """Deletes the records before the given offsets (-1: all records). Returns the new log start offsets."""
         low_watermarks: dict[tuple[str, int], int] = {}
 
         async def ask_the_rest() -> None:
@@ -221,7 +221,7 @@ class Admin:
     async def alter_configs(
         self, kind: int, name: str, changes: Iterable[tuple[str, int, str | None]], *, validate_only: bool = False
     ) -> None:
-        """Changes configs of the resource: each change is (key, ConfigOperation, value)."""
+        """Changes configs of a resource. Each change is (key, ConfigOperation, value)."""
         configs = [AlterableConfig(name=key, config_operation=how, value=value) for key, how, value in changes]
         resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)

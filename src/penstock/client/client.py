@@ -1,4 +1,4 @@
-"""The core of the client: connections by node, the cluster's metadata, routing to leaders, retries."""
+"""Implements the core of the client: connections by node, the cluster's metadata, routing to leaders, retries."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -63,8 +63,8 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
 class AsyncClient:
     """A client on one event loop, without threads: `async with AsyncClient("host:port") as client`.
 
-    Each node has one connection per channel. A broker handles the requests of a connection one at a time; a channel of
-    its own keeps a request that the broker may park, such as a Fetch, from delaying the others.
+    Each node has one connection per channel. A broker handles the requests of a connection one at a time. So a request
+    that the broker may park, such as a Fetch, uses a separate channel and does not delay other requests.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """Returns a node for a request that any node can serve: one without requests in flight, if there is one.
+        """Returns a node for a request that any node can serve, if possible a node without requests in flight.
 
-        A request behind others would wait with them if that node is dead.
+        If the node with requests in flight is dead, a further request to it would have to wait, too.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
@@ -188,7 +188,7 @@ class AsyncClient:
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
         """Returns the first connection that opens.
 
-        Tries one address after the other; after a refusal the next attempt starts at once.
+        Tries the addresses one after the other. After a refusal, tries the next address at once.
         """
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
@@ -219,7 +219,7 @@ class AsyncClient:
         version: int | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Sends a request once and returns the response. Raises KafkaError if no response came.
+        """Sends a request once and returns the response. Raises KafkaError if no response arrives.
 
         The caller checks the response's error codes.
         """
@@ -253,7 +253,7 @@ class AsyncClient:
         return await self.retrying(lambda: self._ask_metadata(topics, create=create))
 
     async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Requests metadata once, without retries, because callers retry."""
+        """Requests metadata once. Does not retry, because its callers retry."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         connection = await self.connection()
@@ -267,13 +267,13 @@ class AsyncClient:
         return answer
 
     async def refresh(self, topics: Sequence[str]) -> None:
-        """Refreshes the metadata of the given existing topics; without topics, of the nodes only."""
+        """Refreshes the metadata of the given topics, which must exist. Without topics, refreshes only the nodes."""
         await self.metadata(topics)
 
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
-        """Refreshes metadata before a request is tried again.
+        """Refreshes metadata before a request is retried.
 
-        Ignores a failure: the request will fail, too, and report it.
+        Ignores an error: the retried request will then fail, too, and report the error.
         """
         try:
             await self._ask_metadata(topics)
@@ -282,7 +282,10 @@ class AsyncClient:
                 raise
 
     async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
-        """Returns a topic's partitions, from the cache if known. Raises KafkaError, e.g. UNKNOWN_TOPIC_OR_PARTITION."""
+        """Returns a topic's partitions, from the cache if possible. Raises KafkaError, e.g.
+
+        UNKNOWN_TOPIC_OR_PARTITION.
+        """
         known = self.cluster.topics.get(name)
         if known is not None:
             return known
@@ -308,7 +311,7 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def leader(self, topic: str, partition: int) -> int:
-        """Returns the node id of a partition's leader. Waits for an election within the limits of `retry`."""
+        """Returns the node id of a partition's leader. Waits for an election as long as `retry` allows."""
 
         async def find() -> int:
             leader = self.cluster.leader(topic, partition)
@@ -333,7 +336,10 @@ class AsyncClient:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence) from None
 
     async def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
-        """Returns the node id of a group's or transactional id's coordinator. Caches it until `forget_coordinator`."""
+        """Returns the node id of the coordinator of a group or transactional id.
+
+        Caches it until `forget_coordinator`.
+        """
         known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
             return known
@@ -358,16 +364,16 @@ class AsyncClient:
         return node
 
     def forget_coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> None:
-        """Drops the cached coordinator, after NOT_COORDINATOR or a lost connection.
+        """Removes the coordinator from the cache, after NOT_COORDINATOR or a lost connection.
 
-        The next request looks it up again.
+        The next request to this coordinator looks it up again.
         """
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
         self, key: str, message: Message, *, kind: int = GROUP_COORDINATOR, at_most: int | None = None
     ) -> Any:
-        """Sends a request to a coordinator; repeats it while the coordinator loads or moves."""
+        """Sends a request to a coordinator. Repeats the request while the coordinator loads or moves."""
 
         async def attempt() -> Any:
             try:
@@ -403,7 +409,7 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
 
 
 def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
-    """Abandons an attempt to connect without waiting for its end. Closes the connection if it opens later."""
+    """Abandons an attempt to connect without waiting for its result. If the connection opens later, closes it."""
 
     def drop(done: asyncio.Task[BrokerConnection]) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is not chosen:
@@ -414,7 +420,7 @@ def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection |
 
 
 class _Unreachable(NamedTuple):
-    """When to try again to connect to an unreachable node, and how often that has failed."""
+    """Holds when to try the next connection to an unreachable node, and how many attempts have failed."""
 
     failures: int
     until: float
@@ -424,5 +430,5 @@ class _Unreachable(NamedTuple):
 class _NoTopicError(Exception):
     """Raised if the topic or partition doesn't exist.
 
-    Not retried, although Kafka's error code for this is retriable.
+    The client does not retry after it, although Kafka's error code for it is retriable.
     """

@@ -6,7 +6,8 @@
     sasl.username=ann, sasl.password=…                            (librdkafka)
     ssl.truststore.location, ssl.ca.location, …
 
-An unknown or contradicting property is refused: a client that ignored it would be less protected than its owner thinks.
+An unknown property, or two properties that contradict each other, are refused. A client that ignored them would be less
+protected than the user thinks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ClientSecurityError(ValueError):
 
 
 def credentials_of(properties: Mapping[str, str]) -> Credentials:
-    """Returns the TLS context and the login that the properties ask for. Raises ClientSecurityError."""
+    """Returns the TLS context and the login that the properties define. Raises ClientSecurityError."""
     for name in properties:
         if name.startswith(("ssl.", "sasl.")) and name not in SECURITY_PROPERTIES | _HARMLESS:
             raise ClientSecurityError(f"{name} is not supported: remove it, or use a property that is.")
@@ -91,7 +92,7 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
 
 
 def _kafka_names(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns the TLS properties under Kafka's names, with the content of the files that librdkafka's names give."""
+    """Returns the TLS properties under Kafka's names. Files that librdkafka's properties name are read."""
     found = {name: value.strip() for name, value in properties.items() if name.startswith("ssl.")}
     for name, meaning in _TEXTS.items():
         if name in found:

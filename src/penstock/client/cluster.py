@@ -1,4 +1,4 @@
-"""The cluster as known from Metadata responses: nodes, topics, leaders. No I/O."""
+"""Caches the cluster's nodes, topics and leaders from Metadata responses. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -39,14 +39,14 @@ class TopicInfo:
 
 
 class LeaderHint(Protocol):
-    """A partition's new leader, as named in the response of a broker that no longer leads it (KIP-951)."""
+    """The new leader of a partition, from the response of a broker that no longer leads the partition (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Endpoint(Protocol):
-    """The address of a new leader, which comes with a leader hint because the client may not know the node."""
+    """The address of a new leader. It comes with a leader hint, because the client may not know the node."""
 
     node_id: int
     host: str
@@ -65,7 +65,7 @@ class Cluster:
     def update(self, answer: MetadataResponse, *, all_topics: bool = False) -> None:
         """Updates nodes and topics from a Metadata response.
 
-        Topics that the response lacks are kept, unless the request was for all topics.
+        Keeps topics that the response does not contain, unless the request was for all topics.
         """
         if all_topics:
             self.topics.clear()
@@ -84,8 +84,8 @@ class Cluster:
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
         """Updates a topic from a Metadata response.
 
-        Keeps what is known of a partition if its leader epoch in the response is older: the node that responded lags
-        behind.
+        A partition stays unchanged if its leader epoch in the response is older than the known one: the node that
+        responded lags behind.
         """
         before = self.topics.get(name)
         self.forget(name)

@@ -64,7 +64,7 @@ _FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A reassignment that is under way."""
+    """A reassignment in progress."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -77,7 +77,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
-    """A replica in a log directory of a node, as this node reports it."""
+    """A replica in a log directory, as its node reports it."""
 
     directory: str
     size: int
@@ -85,7 +85,7 @@ class HeldReplica:
 
 @dataclass(frozen=True, slots=True)
 class FutureReplica:
-    """A copy of a replica that is being made in another log directory of its node."""
+    """A replica's future log: the copy that a node is making in another of its log directories."""
 
     directory: str
     size: int
@@ -110,7 +110,7 @@ class Holdings:
 
     @property
     def cordoned(self) -> bool:
-        """True if the node gets no new replicas: all its working directories are cordoned."""
+        """Returns True if the node gets no new replicas, because all its working directories are cordoned."""
         working = [directory for directory in self.directories if not directory.error]
         return bool(working) and all(directory.cordoned for directory in working)
 
@@ -135,7 +135,7 @@ class ClusterAdmin:
     # --- brokers and the quorum ----------------------------------------------------------------------------------
 
     async def describe_brokers(self) -> DescribeClusterResponse:
-        """Returns all brokers. Fenced brokers are included if the broker that responds can report them (v2)."""
+        """Returns all brokers. Includes fenced brokers if the responding broker supports DescribeCluster v2."""
         connection = await self._client.connection()
         version = connection.version_of(DescribeClusterRequest.API_KEY)
         request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
@@ -159,7 +159,7 @@ class ClusterAdmin:
     async def add_voter(
         self, node_id: int, directory_id: bytes, listeners: Iterable[tuple[str, str, int]], *, cluster_id: str | None
     ) -> None:
-        """Adds a voter; listeners are (name, host, port). Waits until the change is committed."""
+        """Adds a voter, and waits until the change is committed. `listeners` contains (name, host, port)."""
         request = AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=self._timeout_ms,
@@ -182,7 +182,10 @@ class ClusterAdmin:
     # --- moving replicas -----------------------------------------------------------------------------------------
 
     async def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-        """Starts reassignments: new replicas by partition, the preferred leader first; None cancels a reassignment."""
+        """Starts reassignments. `wanted` maps a partition to its new replicas, the preferred leader first.
+
+        None instead of replicas cancels the partition's reassignment.
+        """
         topics: dict[str, ReassignableTopic] = {}
         for (name, index), replicas in wanted.items():
             each = ReassignablePartition(
@@ -200,7 +203,7 @@ class ClusterAdmin:
                 _refused(f"{topic.name}-{part.partition_index}", part.error_code, part.error_message)
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
-        """Returns all reassignments under way."""
+        """Returns all reassignments in progress."""
         request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
         answer: ListPartitionReassignmentsResponse = await self._client.request(request)
         _refused("Reassignments", answer.error_code, answer.error_message)
@@ -215,9 +218,9 @@ class ClusterAdmin:
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, kind: int = PREFERRED
     ) -> dict[TopicPartition, ErrorCode]:
-        """Elects leaders of the given partitions (default: all).
+        """Elects leaders of the given partitions (default: all partitions).
 
-        Returns the failures; ELECTION_NOT_NEEDED is no failure.
+        Returns the error codes of partitions that failed. ELECTION_NOT_NEEDED does not count as a failure.
         """
         topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
         for name, index in partitions or ():
@@ -260,9 +263,9 @@ class ClusterAdmin:
         return Holdings(directories, replicas, futures)
 
     async def move_replicas(self, node: int, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
-        """Starts moves of a node's replicas to other log directories of the node. Returns the failures.
+        """Starts to move replicas of a node to other log directories of this node. Returns the failures.
 
-        A move to the present directory cancels the move under way.
+        A move to the current directory cancels a running move.
         """
         directories: dict[str, dict[str, AlterReplicaLogDirTopic]] = {}
         for (name, index), path in wanted.items():
@@ -280,7 +283,7 @@ class ClusterAdmin:
         }
 
     async def end_offsets(self, node: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the end offsets of a node's replicas. Partitions without a replica on the node are left out."""
+        """Returns the end offsets of a node's replicas. Leaves out partitions without a replica on this node."""
         topics: dict[str, ListOffsetsTopic] = {}
         for name, index in partitions:
             wanted = ListOffsetsPartition(partition_index=index, timestamp=LATEST)
@@ -297,7 +300,7 @@ class ClusterAdmin:
         }
 
     async def topic_configs(self, names: Iterable[str], *keys: str) -> dict[str, dict[str, str | None]]:
-        """Returns the given configs of many topics in one request; leaves out topics deleted meanwhile."""
+        """Returns the given configs of many topics, with one request. Leaves out topics that were deleted meanwhile."""
         resources = [
             DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=list(keys))
             for name in names

@@ -1,4 +1,4 @@
-"""Summarises the responses of a cluster's nodes: one row per node, one per partition, and the problems. Pure."""
+"""Summarizes the responses of a cluster's nodes: rows for nodes, rows for partitions, and problems. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PartitionFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """The state of a cluster at one time. Nodes that didn't respond are missing from the maps."""
+    """Holds the state of a cluster at one time. Nodes that didn't respond are missing from the maps."""
 
     cluster_id: str
     controller: int
@@ -46,7 +46,10 @@ class Facts:
     not_asked: set[int] = field(default_factory=set)  # nodes that were not asked: only their metadata is known
 
     def lag(self, partition: TopicPartition, replica: int) -> int | None:
-        """Returns how many records a replica lacks: the leader's end offset minus its own. None if one is unknown."""
+        """Returns how many records a replica lacks: the leader's end offset minus the replica's end offset.
+
+        Returns None if one of the two is unknown.
+        """
         facts = self.partitions[partition]
         end = self.ends.get(facts.leader, {}).get(partition)
         own = self.ends.get(replica, {}).get(partition)
@@ -56,7 +59,7 @@ class Facts:
 
 
 def largest(lags: Iterable[int | None]) -> int | None:
-    """Returns the largest of the lags; None if any lag is unknown, because that lag may be the largest."""
+    """Returns the largest lag; None if any lag is unknown, because the unknown lag may be the largest."""
     found = list(lags)
     known = [lag for lag in found if lag is not None]
     return max(known) if known and len(known) == len(found) else None

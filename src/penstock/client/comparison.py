@@ -1,15 +1,15 @@
 """Reads the replicas of a partition side by side and compares their digests, one range of offsets after the other.
 
-Each replica is read as by a consumer that fetches from a follower (KIP-392): Fetch is sent to its node, which any Kafka
-broker serves up to the replica's high watermark. The comparison covers the offsets from the highest log start to the
-lowest high watermark of the replicas; a lagging replica's lag is reported.
+Each replica is read like a consumer that fetches from a follower (KIP-392): the Fetch goes to the replica's node. Any
+Kafka broker serves such a Fetch, up to the replica's high watermark. The comparison covers the offsets from the highest
+log start offset to the lowest high watermark of the replicas. The lag of a replica is reported.
 
-A replica holds the same bytes as its leader: batches are compared byte by byte, the leader epoch included. But each
-replica compacts on its own, so for a compacted topic only the guarantee of compaction is compared: the last record of
-every key, unless it is a tombstone.
+A replica holds the same bytes as its leader, so batches are compared byte by byte, including the leader epoch. But each
+replica compacts its log independently. So for a compacted topic, only the last record of every key is compared, and
+tombstones are ignored.
 
-`outline` finds the offsets to compare, `shares` divides them into parts that can be compared anywhere and in any order,
-and `gathered` merges the results, which do not depend on the division.
+`outline` finds the offsets to compare. `shares` divides them into parts, which can be compared in any process and in
+any order. `gathered` merges the results, which do not depend on the division.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of offsets in which a replica differs from the leader; `offset` is where the first difference is."""
+    """A range of offsets in which a replica differs from the leader. `offset` is the offset of the first difference."""
 
     replica: int
     first: int
@@ -127,7 +127,7 @@ def compare_pieces(
 ) -> Difference | None:
     """Returns the first difference between a replica and the leader in one range of offsets; None if they are equal.
 
-    The pieces are batches, or records of a compacted topic.
+    The pieces are batches; for a compacted topic they are records.
     """
     first, last = span
     for mine, theirs in zip(own, leaders):
@@ -153,7 +153,7 @@ def digest_of(pieces: Sequence[Piece]) -> bytes:
 
 
 class Survivors:
-    """Collects the last record of each key; drops keys whose last record is a tombstone."""
+    """Collects the last record of each key. Drops keys whose last record is a tombstone."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes | None, Piece] = {}
@@ -175,14 +175,14 @@ class Survivors:
 
 
 def unread(target: Target, why: str) -> Comparison:
-    """Returns the `Comparison` of a partition whose replicas could not be read."""
+    """Returns the `Comparison` for a partition whose replicas could not be read."""
     return Comparison(target.partition, target.leader, left_out=dict.fromkeys(target.replicas, why))
 
 
 def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
-    """Divides the offsets to compare into shares, each of a limited number of ranges, in order.
+    """Divides the offsets to compare into shares, in order. Each share has a limited number of ranges.
 
-    A compacted topic is a single range, because an earlier record of a key may be anywhere.
+    A compacted topic is a single range, because an earlier record of a key may be at any offset.
     """
     if outlined.first >= outlined.end:
         return []
@@ -194,13 +194,16 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Divides the offsets between `first` and `end` at multiples of `size`, so that two runs have the same ranges."""
+    """Divides the offsets from `first` to `end` into ranges that end at multiples of `size`.
+
+    So two runs have the same ranges.
+    """
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
 
 
 def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
-    """Merges the results of all shares of a partition; `parts` are in the order of the shares."""
+    """Merges the results of all shares of a partition. `parts` must be in the order of the shares."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         for digest in part.digests:
@@ -217,7 +220,7 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 
 
 def at_rate(bytes_per_second: float | None) -> Paced:
-    """Returns a function to call after each read, which waits for as long as the rate limit demands."""
+    """Returns a function that waits as long as the rate limit requires. Call it after each read."""
 
     async def paced(size: int) -> None:
         if bytes_per_second:
@@ -271,9 +274,9 @@ class _Reader:
         return data
 
     async def bounds(self, start: int, leaders_mark: int) -> None:
-        """Reads the replica's `log_start` and `high_watermark`.
+        """Finds the replica's `log_start` and `high_watermark`.
 
-        Retries briefly, because a follower learns both with a delay.
+        Retries for a short time, because a follower learns both with a delay.
         """
         for attempt in range(TRIES):
             try:
@@ -316,7 +319,7 @@ class _Reader:
                 return
 
     async def pieces_until(self, end: int) -> list[Piece]:
-        """Returns the batches that begin before `end` and were not returned yet."""
+        """Returns the batches that begin before `end` and that earlier calls have not returned."""
 
         def take(first: int, last: int, batch: memoryview) -> None:
             self._ahead.append(Piece(first, last, hashlib.blake2b(batch, digest_size=DIGEST_BYTES).digest()))
@@ -340,7 +343,7 @@ class _DamagedError(Exception):
 
 
 async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparison:
-    """Finds the replicas that can be compared, and the range of offsets.
+    """Finds the replicas that can be compared, and the range of offsets to compare.
 
     Raises KafkaError if the leader can't be read.
     """

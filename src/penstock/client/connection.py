@@ -66,7 +66,7 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Stream(asyncio.BufferedProtocol):
-    """The asyncio protocol of the connection: passes received frames to the requests that wait for them."""
+    """The asyncio protocol of the connection: passes received frames to the waiting requests."""
 
     address: str
     reader: FrameReader
@@ -121,7 +121,10 @@ class _Stream(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection after this time, once no request is in flight. The client then opens another one."""
+        """Closes the connection after this time, as soon as no request is in flight.
+
+        The client then opens a new one.
+        """
         asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
 
     def _end_if_idle(self) -> None:
@@ -177,9 +180,9 @@ class _Stream(asyncio.BufferedProtocol):
 
 
 class BrokerConnection:
-    """A connection on which several requests may be in flight; the broker responds in order.
+    """A connection on which several requests may be in flight. The broker responds in order.
 
-    A failed connection stays `closed`.
+    A failed connection is not reopened: `closed` stays True.
     """
 
     def __init__(self, stream: _Stream, settings: ConnectionSettings) -> None:
@@ -196,7 +199,7 @@ class BrokerConnection:
     async def open(
         cls, network: Network, host: str, port: int, settings: ConnectionSettings | None = None
     ) -> "BrokerConnection":
-        """Connects and requests the broker's versions. Raises KafkaError."""
+        """Connects and requests the API versions of the broker. Raises KafkaError."""
         settings = settings or ConnectionSettings()
         stream = _Stream(f"{host}:{port}", FrameReader(settings.max_response_bytes))
         try:
@@ -229,7 +232,7 @@ class BrokerConnection:
         return len(self._stream.waiting)
 
     def version_of(self, api_key: int, at_most: int | None = None) -> int:
-        """Returns the highest version that both sides support. Raises KafkaError if there is none."""
+        """Returns the highest version that both client and broker support. Raises KafkaError if there is none."""
         api = APIS[api_key]
         low, high = self.versions.get(api_key, (0, -1))
         low, high = max(low, api.min_version), min(high, api.latest_stable)
@@ -253,11 +256,11 @@ class BrokerConnection:
 
     @property
     def writable(self) -> bool:
-        """False while the broker does not read fast enough; `request` then waits before it sends."""
+        """Returns False while the broker reads too slowly. Then `request` waits before it sends."""
         return self._stream.writable.is_set()
 
     def post(self, message: Message, version: int, timeout_s: float | None = None) -> "asyncio.Future[memoryview]":
-        """Sends a request and returns a future of the response's bytes, to be passed to `decoded`."""
+        """Sends a request and returns a future of the response's bytes. Decode them with `decoded`."""
         timeout_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
@@ -266,7 +269,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request. Returns a future that is done once the response has come, or the connection is closed."""
+        """Abandons a request. Returns a future that is done once the response arrives or the connection closes."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()
@@ -281,7 +284,7 @@ class BrokerConnection:
         self._write(message, version)
 
     def close(self) -> None:
-        """Closes the connection and fails waiting requests. Buffered bytes are still sent, for Produce with acks=0."""
+        """Closes the connection and fails waiting requests. Still sends buffered bytes, for Produce with acks=0."""
         sentence = f"The connection to {self.address} was closed."
         self._stream.fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence), flush=True)
 
@@ -330,7 +333,10 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the part of a request header after the correlation id: the same for all requests of a version."""
+        """Returns the part of a request header after the correlation id.
+
+        It is equal for all requests of an API version.
+        """
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]
         self._header_ends[api_key, version] = end
@@ -364,7 +370,7 @@ class BrokerConnection:
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 
     async def _authenticate(self, login: Login) -> None:
-        """Authenticates the connection with the SASL login. Raises KafkaError, whose message shows no secret."""
+        """Authenticates the connection with the SASL login. Raises KafkaError; the message contains no secret."""
         chosen: SaslHandshakeResponse = await self.request(SaslHandshakeRequest(mechanism=login.mechanism), version=1)
         if chosen.error_code:
             offered = f"; it offers {', '.join(chosen.mechanisms)}" if chosen.mechanisms else ""
@@ -405,5 +411,5 @@ def _why(error: OSError | UnicodeError) -> str:
 
 
 def _error_code(frame: memoryview) -> int:
-    """Returns the error code of an ApiVersions response, which has the same position in every version."""
+    """Returns the error code of an ApiVersions response. It has the same position in every version."""
     return int.from_bytes(frame[4:6], "big", signed=True) if len(frame) >= 6 else 0

@@ -1,8 +1,8 @@
-"""Reads assigned partitions; keeps one fetch per leader under way, so that `poll` finds data ready.
+"""Reads assigned partitions. Always keeps one fetch per leader in flight, so that `poll` finds data ready.
 
-There is no group: the caller assigns partitions and stores offsets. Each partition has a position; data fetched for
-another position than the current one (after a seek) is dropped. A fetch also carries the leader epoch of the last
-record read: a leader whose log doesn't have that record answers with the offset where the logs diverge.
+There is no group: the caller assigns partitions and stores offsets. Each partition has a position. If the position has
+changed since a fetch (by a seek), the fetched data is dropped. A fetch contains the leader epoch of the last record
+read. If the leader's log doesn't have this record, the leader returns the offset at which the logs diverge.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class ConsumerSettings:
 
 
 class Since(NamedTuple):
-    """A position by time: the first record at or after `timestamp_ms`; the end if all records are older."""
+    """A position by time: the first record at or after `timestamp_ms`; the end offset if all records are older."""
 
     timestamp_ms: int
 
@@ -70,7 +70,7 @@ class Consumer:
         self._fetches: dict[int, asyncio.Task[list[Fetched]]] = {}
 
     async def assign(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Makes the consumer read exactly these partitions from now on, each from the given position."""
+        """Assigns exactly these partitions, each with its start position. Replaces the earlier assignment."""
         self._positions = {}
         await self.seek(positions)
 
@@ -87,13 +87,13 @@ class Consumer:
         return set(self._positions)
 
     def position(self, partition: TopicPartition) -> int:
-        """Returns the offset of the next record that `poll` returns."""
+        """Returns the offset of the next record that `poll` will return."""
         return self._positions[partition]
 
     async def poll(self, timeout_s: float = 1.0) -> list[Fetched]:
-        """Returns fetched data as soon as there is any, and moves the positions to the offset after the data.
+        """Returns fetched data as soon as there is any, and moves the positions past this data.
 
-        Returns an empty list after `timeout_s` without data.
+        Returns an empty list after `timeout_s` seconds without data.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -123,7 +123,7 @@ class Consumer:
     # Positions
 
     def _move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Sets new positions, and forgets the leader epochs of the records read before."""
+        """Sets new positions, and forgets the leader epochs of the records that were read before."""
         self._positions.update(positions)
         for partition in positions:
             self._epochs.pop(partition, None)
@@ -192,9 +192,9 @@ class Consumer:
             self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
 
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
-        """Starts to look up the leaders of partitions that have none, while other partitions are read.
+        """Looks up the leaders of partitions without a leader, while other partitions are read.
 
-        Returns an empty list, as a fetch without records does.
+        Returns an empty list, like a fetch without records.
         """
         topic, index = partitions[0]
         info = self._client.cluster.topics.get(topic)
@@ -244,7 +244,10 @@ class Consumer:
         return fetched
 
     def _forget_preferred(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Fetches these partitions from their leaders again. Returns False if none was fetched from another replica."""
+        """Fetches these partitions from their leaders again.
+
+        Returns True if another replica was preferred for one of them.
+        """
         forgotten = [self._preferred.pop(partition, None) for partition in partitions]
         return any(node is not None for node in forgotten)
 
@@ -326,7 +329,7 @@ class Consumer:
         self._move(await self._look_up({partition: self._settings.reset}))
 
     async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        """Handles a leader whose log lacks the last record that was read: an unclean election has lost that record."""
+        """Handles a leader whose log lacks the last record that was read, because of an unclean election."""
         if self._positions.get(partition) != offset:
             return
         if self._settings.reset is None:

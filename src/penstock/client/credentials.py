@@ -1,4 +1,4 @@
-"""The credentials with which a client connects to a listener: a TLS context, a SASL login, both or none."""
+"""Holds the credentials with which a client connects to a listener: a TLS context, a SASL login, both or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error codes in responses, including unknown codes of newer brokers."""
+"""Reads the error codes in responses, including unknown codes of newer brokers."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ COORDINATOR_BUSY = COORDINATOR_MOVED | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 def code_of(number: int) -> ErrorCode:
-    """Returns the error code; an unknown code is UNKNOWN_SERVER_ERROR."""
+    """Returns the error code for a number; UNKNOWN_SERVER_ERROR for an unknown number."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -31,8 +31,8 @@ def error_codes(answer: Struct) -> Iterator[ErrorCode]:
 
 
 def may_pass(code: ErrorCode) -> bool:
-    """True if a retry may succeed after this error.
+    """Returns True if a retry may succeed after this error.
 
-    BROKER_NOT_AVAILABLE is included: a lost node's partitions get new leaders.
+    BROKER_NOT_AVAILABLE is included, because the partitions of a lost node get new leaders.
     """
     return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

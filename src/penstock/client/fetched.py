@@ -1,4 +1,4 @@
-"""The batches of a fetch from one partition that are visible at the reader's isolation level. Pure."""
+"""Selects the batches of a fetched partition that are visible at the reader's isolation level. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Fetched:
     """The leader epoch of the last batch that was fetched, visible or not."""
 
     def records(self) -> list[Record]:
-        """Returns all records from `fetch_offset` on, decompressed."""
+        """Returns all records from `fetch_offset` on. Decompresses them."""
         records: list[Record] = []
         for header, batch in self.batches:
             found = read_records(batch)
@@ -46,7 +46,7 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """Returns the visible data batches of a fetch, and the offset after all its batches, visible or not.
+    """Returns the visible data batches of a fetch, and the offset after its last batch, visible or not.
 
     `aborted` lists the aborted transactions for read_committed; None means read_uncommitted.
     """
@@ -60,9 +60,9 @@ def read_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int, int]:
-    """Returns what `visible_batches` returns, and the leader epoch of the last batch, visible or not.
+    """Returns the result of `visible_batches`, and also the leader epoch of the last batch, visible or not.
 
-    A transaction's records are dropped from its first offset until its abort marker, which names the same producer.
+    The records of an aborted transaction are dropped from its first offset to the abort marker of the same producer.
     """
     upcoming = deque(sorted(aborted or (), key=lambda each: each.first_offset))
     dropping: set[int] = set()

@@ -1,4 +1,4 @@
-"""A client's SASL login: the mechanism, its user, and the exchange that proves the user to a broker."""
+"""Defines a client's SASL login: the mechanism, the user, and the exchange that authenticates the user at a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClientExchange(Protocol):
         ...
 
     def step(self, message: bytes) -> bytes | None:
-        """Takes the broker's token and returns the client's next token; None if the exchange is done.
+        """Handles the broker's token and returns the client's next token; None if the exchange is done.
 
         Raises SaslError.
         """

@@ -1,4 +1,4 @@
-"""Looks up offsets by position or time, with ListOffsets to each partition's leader."""
+"""Looks up offsets by position or time: sends ListOffsets to each partition's leader."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -28,7 +28,10 @@ class FoundOffset(NamedTuple):
 async def list_offsets(
     client: AsyncClient, wanted: Mapping[tuple[str, int], int], *, isolation_level: int = READ_UNCOMMITTED
 ) -> dict[tuple[str, int], FoundOffset]:
-    """Returns each partition's offset for its timestamp or special position. Raises KafkaError if a partition fails."""
+    """Returns each partition's offset for its timestamp or special position.
+
+    Raises KafkaError if one partition fails.
+    """
     found: dict[tuple[str, int], FoundOffset] = {}
     topics = sorted({topic for topic, _ in wanted})
 

@@ -1,4 +1,4 @@
-"""Chooses a record's partition. A key gets the same partition as with Kafka's own producer."""
+"""Chooses a record's partition. A key gets the same partition as with Kafka's Java producer."""
 
 from random import Random
 from struct import Struct
@@ -29,7 +29,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def another_partition(partitions: int, last: int | None, random: Random) -> int:
-    """Returns a random partition for records without a key, other than `last`, the partition of the last batch."""
+    """Returns a random partition for records without a key. It differs from `last`, the partition of the last batch."""
     if last is None or partitions == 1:
         return random.randrange(partitions)
     return (last + random.randrange(1, partitions)) % partitions

@@ -1,10 +1,10 @@
-"""Identifies a producer's prepared transaction, for an external coordinator to store (KIP-939). Pure."""
+"""Identifies a producer's prepared transaction, so that an external coordinator can store it (KIP-939). Pure."""
 
 from typing import NamedTuple
 
 
 class PreparedTxnState(NamedTuple):
-    """A prepared transaction; its text is `producerId:epoch`, or empty for none, as in Kafka."""
+    """A prepared transaction. As in Kafka, its text is `producerId:epoch`, or empty if no transaction is prepared."""
 
     producer_id: int
     producer_epoch: int

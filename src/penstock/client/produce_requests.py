@@ -25,7 +25,7 @@ def divide(batches: list[PendingBatch], max_bytes: int) -> list[list[PendingBatc
 def build(
     batches: list[PendingBatch], cluster: Cluster, *, transactional_id: str | None, acks: int, timeout_s: float
 ) -> ProduceRequest:
-    """Returns the Produce request for these encoded batches, with topic ids where the cluster's metadata has them."""
+    """Returns the Produce request for these encoded batches, with topic ids if the cluster's metadata has them."""
     topics: dict[str, TopicProduceData] = {}
     for batch in batches:
         name, index = batch.partition
@@ -39,9 +39,9 @@ def build(
 
 
 def last_version(request: ProduceRequest, *, adds_partitions: bool) -> int | None:
-    """Returns the highest Produce version that may be used; None means the highest that both sides support.
+    """Returns the highest Produce version to use; None means the highest version that client and broker support.
 
-    `adds_partitions` is False for a producer whose transaction version needs AddPartitionsToTxn first.
+    `adds_partitions` is False if the producer's transaction version requires AddPartitionsToTxn before Produce.
     """
     if not adds_partitions:
         return OLD_PRODUCE

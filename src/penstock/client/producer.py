@@ -1,7 +1,7 @@
-"""Writes records: gathers them into batches, sends these to leaders and retries until delivery or a timeout.
+"""Writes records: collects them into batches, sends the batches to leaders, and retries until delivery or a timeout.
 
-Each partition has one batch in flight, so retries keep the order. With idempotence (default) a batch carries a producer
-id and a sequence number, and a retry of a written batch is not written again.
+Each partition has at most one batch in flight, so retries keep the order. With idempotence (default) a batch carries a
+producer id and a sequence number, and a retry of a written batch is not written again.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class ProducerSettings:
 
 
 class Producer:
-    """Sends records: `async with Producer(client, clock) as producer`. Leaving the block flushes."""
+    """Sends records: `async with Producer(client, clock) as producer`. Flushes at the end of the block."""
 
     def __init__(self, client: AsyncClient, clock: Clock, settings: ProducerSettings | None = None) -> None:
         self._client = client
@@ -117,7 +117,7 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> Sent:
-        """Queues a record; waits only for buffer space. Await the returned `Sent` for the record's offset."""
+        """Queues a record. Waits only for buffer space. Await the returned `Sent` for the record's offset."""
         size = record_size(key, value, headers)
         batch = await self._place(topic, key, size, partition)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
@@ -129,9 +129,9 @@ class Producer:
     async def send_many(
         self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None
     ) -> list[PendingBatch]:
-        """Queues records; waits only for buffer space. Returns their batches, whose futures give the outcome.
+        """Queues records. Waits only for buffer space. Returns their batches, whose futures give the results.
 
-        The partition and its batch are looked up once per batch, for its first record. Later records are only appended.
+        Looks up the partition and its batch once per batch, for the first record. Later records are only appended.
         """
         info = await self._client.topic(topic, create=self._settings.create_topics)
         count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
@@ -158,7 +158,7 @@ class Producer:
         return list(found)
 
     async def _place(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PendingBatch:
-        """Returns the batch to which to add a record of this size; waits for buffer space."""
+        """Returns the batch that takes a record of this size. Waits for buffer space."""
         if self._transactions is not None:
             self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
@@ -175,9 +175,9 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Handles a batch after records were added.
+        """Sends the batch if it is full, and blocks later sends if the buffer is full.
 
-        Sends the batch if it is full; blocks later sends if the buffer is full.
+        Called after records were added.
         """
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
@@ -185,7 +185,10 @@ class Producer:
             self._drain()
 
     async def send_built(self, topic: str, partition: int, built: Built) -> None:
-        """Queues a batch that other code built; waits only for buffer space. `flush` raises if it was not delivered."""
+        """Queues a batch that other code has encoded. Waits only for buffer space.
+
+        `flush` raises an error if the batch was not delivered.
+        """
         if self._transactions is not None:
             self._transactions.check_open()
         while not self._room.is_set():
@@ -199,7 +202,7 @@ class Producer:
         self._drain()
 
     async def flush(self) -> None:
-        """Waits until all queued records are delivered or failed. Raises the first failure."""
+        """Waits until all queued records are delivered or have failed. Raises the first failure."""
         batches = self._pending.all()
         self._flushing += 1
         try:
@@ -225,9 +228,9 @@ class Producer:
     # Transactions: with a transactional id, after `async with` or `start`
 
     async def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initialises the transactional id and aborts its open transaction.
+        """Initializes the transactional id and aborts its open transaction.
 
-        With `keep_prepared`, a prepared transaction is kept and returned.
+        With `keep_prepared`, keeps a prepared transaction and returns it.
         """
         transactions = self._transactional()
         await transactions.start(keep_prepared=keep_prepared)
@@ -237,7 +240,7 @@ class Producer:
         self._transactional().begin()
 
     async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Adds a group's offsets to the open transaction: they are committed with its records or not at all."""
+        """Adds a group's offsets to the open transaction: they are committed only if the transaction is committed."""
         await self._transactional().send_offsets(group_id, offsets)
 
     @property
@@ -250,14 +253,14 @@ class Producer:
     async def prepare(self) -> PreparedTxnState:
         """Delivers all records and prepares the transaction.
 
-        Returns the prepared state; `complete` commits the transaction if it is called with this state.
+        Returns the prepared state. To commit the transaction, pass this state to `complete`.
         """
         with suppress(KafkaError):
             await self.flush()
         return self._transactional().prepare()
 
     async def complete(self, decided: PreparedTxnState) -> None:
-        """Commits the prepared transaction if it equals `decided`, else aborts it.
+        """Commits the prepared transaction if it equals `decided`; otherwise aborts it.
 
         No-op if no transaction is prepared.
         """
@@ -265,7 +268,7 @@ class Producer:
             self._identity.restart_sequences()
 
     async def commit(self) -> None:
-        """Delivers all records and commits. Raises KafkaError if a record was lost; only `abort` is possible then."""
+        """Delivers all records and commits. Raises KafkaError if a record was lost; then call `abort`."""
         with suppress(KafkaError):
             await self.flush()
         await self._end(commit=True)
@@ -363,7 +366,7 @@ class Producer:
         self._drain()
 
     async def _leader(self, batch: PendingBatch) -> int:
-        """Waits for the leader of the batch's partition, at most until its delivery timeout is over."""
+        """Waits for a leader of the batch's partition, at most until the batch's delivery timeout."""
         try:
             async with asyncio.timeout_at(batch.gives_up_at):
                 return await self._client.leader(*batch.partition)
@@ -371,7 +374,7 @@ class Producer:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "No leader was found in time.") from None
 
     async def _find_leaders(self, refused: list[PendingBatch]) -> None:
-        """Refreshes leaders before a retry. Batches whose leader has changed are retried at once."""
+        """Refreshes leaders before a retry. Batches with a new leader are retried at once."""
         if not refused:
             return
         cluster = self._client.cluster
@@ -403,7 +406,7 @@ class Producer:
             )
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
-        """Sends one Produce request to a leader. Returns the batches to retry after the leaders are refreshed."""
+        """Sends one Produce request to a leader. Returns the batches to retry after a refresh of the leaders."""
         connection = await self._client.connection(leader)
         transactions, settings = self._transactions, self._settings
         request = produce_requests.build(
@@ -443,7 +446,7 @@ class Producer:
     def _answered(self, batch: PendingBatch, result: PartitionProduceResponse, moved: bool) -> bool:
         """Handles the result of a batch in a Produce response.
 
-        Returns True if its leader must be refreshed before a retry.
+        Returns True if the partition's leader must be refreshed before a retry.
         """
         code = code_of(result.error_code)
         if code is ErrorCode.NONE:
@@ -460,7 +463,7 @@ class Producer:
     def _failed(self, batch: PendingBatch, error: KafkaError) -> bool:
         """Handles a batch that was not delivered. Returns True if it will be retried.
 
-        Returns False if the error is final or the delivery timeout is over.
+        Returns False if the error is final or the delivery timeout has passed.
         """
         now = asyncio.get_running_loop().time()
         batch.failures += 1

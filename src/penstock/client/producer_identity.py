@@ -1,4 +1,4 @@
-"""An idempotent producer's id and epoch, and the next sequence number of each partition."""
+"""Holds an idempotent producer's id and epoch, and the next sequence number of each partition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """Holds the producer id. A transactional producer gets it from its coordinator, other producers from any broker."""
+    """Holds the producer id. It comes from the transaction coordinator, or from any broker without transactions."""
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client
@@ -30,11 +30,11 @@ class ProducerIdentity:
 
     @property
     def can_be_replaced(self) -> bool:
-        """True if the producer has an id and is not transactional: then it can request another id."""
+        """Returns True if the producer has an id and is not transactional. Then it can request another id."""
         return self._own is not None
 
     async def current(self) -> tuple[int, int]:
-        """Returns the producer's id and epoch; requests them first if there are none."""
+        """Returns the producer's id and epoch. Requests them first if the producer has none."""
         if self._transactions is not None:
             return self._transactions.producer_id, self._transactions.producer_epoch
         async with self._asking:
@@ -52,15 +52,15 @@ class ProducerIdentity:
         return answer.producer_id, answer.producer_epoch
 
     def next_sequence(self, partition: TopicPartition, count: int) -> int:
-        """Returns the sequence number of the partition's next record, and reserves `count` numbers from there on."""
+        """Returns the sequence number of the partition's next record, and reserves `count` numbers."""
         sequence = self._sequences.get(partition, self.first_sequence)
         self._sequences[partition] = sequence_after(sequence, count)
         return sequence
 
     def replace(self) -> None:
-        """Drops the producer id: the next batch gets a new one, with sequences from 0."""
+        """Drops the producer id. The next batch gets a new id, with sequence numbers from 0."""
         self._own = None
 
     def restart_sequences(self) -> None:
-        """Restarts sequences at 0, because the producer has a new epoch."""
+        """Restarts sequence numbers at 0, because the producer has a new epoch."""
         self._sequences.clear()

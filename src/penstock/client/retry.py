@@ -1,4 +1,4 @@
-"""The number of retries and the pauses between them."""
+"""Defines the number of retries and the pauses between them."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,9 +6,9 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Determines the pauses between retries: each pause is twice as long as the one before, up to a maximum.
+    """Determines the pauses between retries: each pause is twice as long as the previous pause, up to a maximum.
 
-    Each pause is varied at random by a fifth, so that clients don't retry at the same time.
+    Each pause varies randomly by a fifth, so that clients don't retry at the same time.
     """
 
     attempts: int = 40

@@ -1,4 +1,4 @@
-"""Acknowledgements of a share consumer that are still to be sent, by partition. No I/O."""
+"""Holds a share consumer's acknowledgements that are not sent yet, by partition. No I/O."""
 
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ class PendingAcks:
         self._by_partition.setdefault(partition, {})[offset] = kind
 
     def take(self, partition: TopicPartition) -> dict[int, int]:
-        """Removes and returns the acknowledgement types of one partition's records, by offset."""
+        """Removes and returns a partition's acknowledgement types by offset."""
         return self._by_partition.pop(partition, {})
 
     def partitions(self) -> list[TopicPartition]:
@@ -28,7 +28,7 @@ class PendingAcks:
 
 
 def batches_of(answers: dict[int, int], make: type[B]) -> list[B]:
-    """Returns the acknowledgement batches of a request: one for each range of offsets with the same type."""
+    """Returns the acknowledgement batches of a request: one batch for each range of offsets with the same type."""
     batches: list[B] = []
     run: tuple[int, int, int] | None = None
     for offset, kind in sorted(answers.items()):

@@ -1,12 +1,12 @@
-"""A member of a share group (KIP-932): records of a topic are shared out record by record, as from a queue.
+"""Consumes as a member of a share group (KIP-932): the members share the records of a topic, as from a queue.
 
     async with ShareConsumer(client, "group", ["topic"]) as consumer:
         for delivered in await consumer.poll():
             consumer.acknowledge(delivered)              # or RELEASE, to have it delivered again, or REJECT
         await consumer.commit()
 
-Records that are not acknowledged before their lock runs out are delivered again, perhaps to another member.
-Acknowledgements go with the next poll, or with `commit`, which returns the outcome for each partition.
+If a record is not acknowledged before its lock expires, it is delivered again, perhaps to another member.
+Acknowledgements are sent with the next poll, or with `commit`, which returns the result for each partition.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class ShareConsumer:
         *,
         member_id: str | None = None,
     ) -> None:
-        """`member_id` must be unique in the group; a random id by default."""
+        """Joins later with `member_id`, which must be unique in the group; a random id by default."""
         self.group = group
         self.member_id = member_id or str(uuid4())
         self.assignment: set[TopicPartition] = set()
@@ -108,14 +108,14 @@ class ShareConsumer:
     # Membership
 
     async def start(self) -> None:
-        """Joins the group and keeps the membership with heartbeats."""
+        """Joins the group, and keeps the membership alive with heartbeats."""
         for topic in self._topics:
             await self._client.topic(topic)
         interval_ms = await self._heartbeat()
         self._beating = asyncio.ensure_future(self._beat_forever(interval_ms))
 
     async def close(self) -> None:
-        """Sends acknowledgements, releases everything else that the member holds, and leaves the group."""
+        """Sends acknowledgements, releases all other records that the member has acquired, and leaves the group."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
@@ -181,7 +181,7 @@ class ShareConsumer:
     async def poll(self) -> list[Delivered]:
         """Returns newly acquired records; an empty list if there are none within the fetch's maximum wait.
 
-        Sends the acknowledgements since the last poll; `outcomes` gets their results.
+        Sends the acknowledgements since the last poll, and adds their results to `outcomes`.
         """
         if self._failure is not None:
             raise self._failure
@@ -196,9 +196,10 @@ class ShareConsumer:
         self._acks.add((delivered.topic, delivered.partition), delivered.record.offset, kind)
 
     async def commit(self) -> list[tuple[TopicPartition, dict[int, int], KafkaError | None]]:
-        """Sends all acknowledgements. Returns for each partition its types by offset, and the error or None.
+        """Sends all acknowledgements.
 
-        An error may mean that the outcome is unknown, such as after a lost connection.
+        Returns for each partition the acknowledgement types by offset, and an error or None. After some errors, such as
+        a lost connection, it is unknown whether the acknowledgements were stored.
         """
         wanted = await self._client.by_leader(self._acks.partitions())
         results = await asyncio.gather(*(self._commit(node, partitions) for node, partitions in wanted.items()))
@@ -315,7 +316,7 @@ class ShareConsumer:
         return found
 
     def _errors(self, answer: Any, code_field: str, message_field: str) -> dict[TopicPartition, KafkaError]:
-        """Returns the errors of a response by partition, and takes over the new leaders that they name."""
+        """Returns the errors of a response by partition. Updates the leaders from the hints in the response."""
         errors = {}
         for topic in answer.responses:
             name = self._client.cluster.names_by_id.get(topic.topic_id, "")

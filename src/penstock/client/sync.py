@@ -1,8 +1,8 @@
-"""The client for code without an event loop: the command line, Spark's workers, scripts, notebooks.
+"""Offers the client to code without an event loop: the command line, Spark's workers, scripts, notebooks.
 
-It runs an event loop in a thread of its own, for two reasons: connections must be read, and a producer's linger and a
-consumer's next fetch must go on, while the caller does other work; and the caller may already be inside an event loop,
-as in a notebook.
+It runs an event loop in its own thread, for two reasons. First, the client must read its connections, let a producer's
+linger time pass and send a consumer's next fetch while the caller does other work. Second, the caller may already run
+in an event loop, as in a notebook.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _WallClock:
-    """The system's wall clock, for clients outside a node."""
+    """Reads the system's wall clock, for clients outside a node."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -71,7 +71,7 @@ class _LoopThread:
 
 
 class Client:
-    """A blocking client that several threads may use: `with Client("host:port") as client`."""
+    """A blocking client, which several threads may use: `with Client("host:port") as client`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Client:
             self._thread.stop()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine on the asynchronous client's loop and returns its result."""
+        """Runs a coroutine on the event loop of the asynchronous client and returns its result."""
         return self._thread.run(work)
 
     # Requests and metadata
@@ -124,7 +124,7 @@ class Client:
     def request(
         self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Sends a request once, to one node (None: any node). The caller checks the response's error codes."""
+        """Sends a request once to a node (None: any node). The caller checks the response's error codes."""
         return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
@@ -197,7 +197,7 @@ class Client:
     def share_consumer(
         self, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None = None
     ) -> "SyncShareConsumer":
-        """Returns a share consumer, which joins its group on entering `with client.share_consumer(…) as …`."""
+        """Returns a share consumer. It joins its group at the start of `with client.share_consumer(…) as …`."""
         return SyncShareConsumer(self, group, topics, settings)
 
 
@@ -232,14 +232,14 @@ class SyncProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> "SyncSent":
-        """Queues a record to be sent. Waits only for buffer space."""
+        """Queues a record. Waits only for buffer space."""
         sent = self._client.run(
             self._producer.send(topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms)
         )
         return SyncSent(self._client, sent)
 
     def send_many(self, topic: str, records: Iterable[BulkRecord], *, partition: int | None = None) -> None:
-        """Queues records; waits for buffer space. `flush` raises if they were not delivered."""
+        """Queues records. Waits for buffer space. `flush` raises an error if they were not delivered."""
 
         self._client.run(self._producer.send_many(topic, list(records), partition=partition))
 
@@ -248,7 +248,7 @@ class SyncProducer:
         self._client.run(self._producer.send_built(topic, partition, built))
 
     def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initialises the transactional id and fences its earlier producer. Call `begin` or `complete` next."""
+        """Initializes the transactional id and fences its earlier producer. Call `begin` or `complete` next."""
         return self._client.run(self._producer.start(keep_prepared=keep_prepared))
 
     def begin(self) -> None:
@@ -274,7 +274,7 @@ class SyncProducer:
         self._client.run(self._producer.abort())
 
     def flush(self) -> None:
-        """Waits until all queued records are delivered or failed. Raises the first failure."""
+        """Waits until all queued records are delivered or have failed. Raises the first failure."""
         self._client.run(self._producer.flush())
 
     def close(self) -> None:
@@ -282,7 +282,7 @@ class SyncProducer:
 
 
 class SyncSent:
-    """The result of sending one record, which may not be known yet."""
+    """The result of sending one record. It may not be known yet."""
 
     __slots__ = ("_client", "_sent")
 
@@ -332,7 +332,7 @@ class SyncConsumer:
 
 
 class SyncShareConsumer:
-    """A share consumer for code without an event loop. Its heartbeats go on while the caller works."""
+    """A share consumer for code without an event loop. It sends heartbeats while the caller works."""
 
     def __init__(
         self, client: Client, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None
@@ -358,7 +358,7 @@ class SyncShareConsumer:
         self._consumer.acknowledge(delivered, kind)
 
     def commit(self) -> dict[TopicPartition, KafkaError | None]:
-        """Sends all acknowledgements. Returns an error, or None if they are stored, for each partition."""
+        """Sends all acknowledgements. Returns for each partition an error, or None if they are stored."""
         return {partition: error for partition, _, error in self._client.run(self._consumer.commit())}
 
     def close(self) -> None:

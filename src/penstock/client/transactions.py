@@ -8,8 +8,9 @@
     open ──prepare──▶ prepared ──commit/abort/complete──▶ ready       two-phase commit (KIP-939): `start` may also find
                                                                       a transaction that an earlier producer prepared
 
-With transaction.version 2 (Kafka 4) the broker enlists a partition by itself when its first batch comes, and every end
-of a transaction gives the producer a new epoch; with older versions, the client enlists partitions and the epoch stays.
+With transaction.version 2 (Kafka 4) the broker adds a partition to the transaction when its first batch arrives, and
+the producer gets a new epoch at the end of each transaction. With older versions the client adds the partitions, and
+the epoch stays the same.
 """
 
 import asyncio
@@ -89,14 +90,14 @@ class Transactions:
         self._asking = asyncio.Lock()
 
     async def start(self, *, keep_prepared: bool = False) -> None:
-        """Gets the producer id. Aborts the open transaction; with `keep_prepared`, keeps a prepared transaction."""
+        """Gets the producer id and aborts the open transaction. With `keep_prepared`, keeps a prepared transaction."""
         self.prepared = await self._init_producer_id(keep_prepared=keep_prepared)
         await self._learn_generation()
         self.state = State.READY if self.prepared == NOTHING_PREPARED else State.PREPARED
         self._used = self.state is State.PREPARED
 
     async def resume(self, prepared: PreparedTxnState) -> None:
-        """Takes over a prepared transaction with its producer id and epoch. Sends no request and fences no producer."""
+        """Continues a prepared transaction with its producer id and epoch. Sends no request and fences no producer."""
         self._expect(State.FRESH)
         await self._learn_generation()
         self.producer_id, self.producer_epoch = self.prepared = prepared
@@ -106,7 +107,7 @@ class Transactions:
         self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
 
     def prepare(self) -> PreparedTxnState:
-        """Marks the transaction as prepared: no more records may be sent. All records must have been delivered."""
+        """Marks the transaction as prepared: no more records may be sent. All its records must be delivered."""
         if not self._two_phase:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "The producer can't prepare: set two_phase_commit in its settings."
@@ -118,7 +119,7 @@ class Transactions:
         return self.prepared
 
     async def complete(self, decided: PreparedTxnState) -> bool:
-        """Commits the prepared transaction if it equals `decided`, else aborts it. Returns the result of `end`."""
+        """Commits the prepared transaction if it equals `decided`; otherwise aborts it. Returns the result of `end`."""
         if self.state is State.READY:
             return False  # it has ended already
         self._expect(State.PREPARED)
@@ -149,7 +150,7 @@ class Transactions:
             self._used = self._used or bool(new)
 
     def failed(self, error: KafkaError) -> None:
-        """Marks the transaction as failed, because a batch was not delivered: it can only be aborted."""
+        """Marks the transaction as failed, because a batch was not delivered. It can then only be aborted."""
         if error.code in _FENCED:
             self.state = State.FENCED
         elif self.state is State.OPEN:
@@ -157,7 +158,7 @@ class Transactions:
         self.failure = self.failure or error
 
     async def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Adds the group's offsets to the transaction: they are committed with its records or not at all."""
+        """Adds a group's offsets to the transaction: they are committed only if the transaction is committed."""
         self._expect(State.OPEN)
         if not self.implicit:
             await self._ask(lambda: self._add_offsets(group_id))
@@ -165,9 +166,9 @@ class Transactions:
         await self._ask(lambda: self._commit_offsets(group_id, offsets))
 
     async def end(self, *, commit: bool) -> bool:
-        """Ends the transaction; all records must have been delivered.
+        """Ends the transaction. All its records must be delivered.
 
-        Returns True if the producer got a new epoch, with sequence numbers from 0.
+        Returns True if the producer got a new epoch; its sequence numbers then start at 0.
         """
         if commit:
             self._raise_failure("committed")

@@ -29,6 +29,7 @@ NOUNS = {
     "cluster": "show nodes and partitions, move replicas, compare them",
     "logdir": "show log directories, move replicas between them, even out and empty them",
     "quorum": "describe the metadata quorum, add and remove voters",
+    "events": "list what happened in the cluster: elections, failed brokers, in-sync sets, moves, changes",
     "acl": "list, add and remove ACLs",
     "user": "list SCRAM users, set their passwords and remove them",
     "txn": "list, describe and abort transactions, and find hanging ones",

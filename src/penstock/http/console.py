@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TOPICS_SHOWN = 100
 ATTENTION_SHOWN = 12
 MOVES_SHOWN = 20
+EVENTS_SHOWN = 20
 PIPELINES_SHOWN = 20
 LAST_SHOWN = 160
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
@@ -69,6 +70,8 @@ class PageContext:
     """For directories that accept no more records of clients: the reasons, such as too little free space."""
     moves: Sequence[MoveFigures] = ()
     """The moves of this node's replicas between its log directories."""
+    events: Sequence[Row] = ()
+    """The newest events of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ def page(context: PageContext, overview: Overview, pipelines: Sequence[Pipeline]
         _topics(overview.topics),
         _moves(context),
         _pipelines(pipelines),
+        _events(context.events),
     ]
     return PAGE.format(
         title=escape(f"{health} · Penstock"),
@@ -310,6 +314,22 @@ def _moves(context: PageContext) -> str:
     more = len(context.moves) - len(rows)
     rest = f'<p class="calm">and {more:,} more: <code>penstock logdir describe</code></p>' if more else ""
     return _section(f"Moves between log directories of node {context.node_id}", _table(MOVES, rows) + rest)
+
+
+EVENTS = (
+    Column("time", lambda row: escape(_time(row["at_ms"])), "time"),
+    Column("node", _number("node"), "number"),
+    Column("kind", _text("kind")),
+    Column("event", _text("text"), "last"),
+)
+
+
+def _events(events: Sequence[Row]) -> str:
+    """Renders the newest events; nothing if there are none."""
+    if not events:
+        return ""
+    rest = '<p class="calm">More: <code>penstock events</code> or <a href="/api/events">/api/events</a></p>'
+    return _section("Events", _table(EVENTS, events) + rest)
 
 
 def _time(wall_ms: int) -> str:

@@ -31,6 +31,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from _quorum(view.broker)
     yield from _replication(view.broker)
     yield from _failovers(view.broker.controller)
+    yield from _events(view.broker)
     yield from directory_families(view.broker)
     yield from _moves(view.broker)
     yield from share_families(view.broker.share_partitions)
@@ -61,6 +62,16 @@ def resident_bytes() -> int | None:
         return None
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _events(broker: Broker) -> Iterator[Family]:
+    events = counter("penstock_events_total", "Events of this node by kind.")
+    for kind, count in sorted(broker.events.counts.items()):
+        events.add(count, kind=kind)
+    yield events
+    if broker.event_topic is not None:
+        dropped = broker.event_topic.dropped
+        yield counter("penstock_events_dropped_total", "Events that the topic of events did not get.", dropped)
 
 
 def _connections(server: Server) -> Iterator[Family]:

@@ -10,9 +10,10 @@ from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.http.cluster import ClusterFacts
-from penstock.http.console import PageContext, page
+from penstock.http.console import EVENTS_SHOWN, PageContext, page
+from penstock.http.events import EVENTS_MAX, known_events
 from penstock.http.exposition import CONTENT_TYPE, render
-from penstock.http.messages import NOT_FOUND, Request, Response, as_json
+from penstock.http.messages import NOT_FOUND, Request, Response, as_json, text
 from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_families, traffic_families, version
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
@@ -23,6 +24,7 @@ from penstock.protocol.uuid import uuid_from_str
 
 if TYPE_CHECKING:
     from penstock.client.cluster_facts import Facts
+    from penstock.client.event_records import EventRow
     from penstock.http.pipelines import Pipeline
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ API = {
     "/api/cluster": "nodes, the quorum, and partitions that need attention",
     "/api/topics": "topics with their sizes and rates",
     "/api/topics/NAME": "the partitions of one topic",
+    "/api/events": "what happened, the newest first; ?kind=PREFIX and ?limit=COUNT choose",
     "/api/share": "records in flight of share groups on this node, with the members that hold them",
     "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
 }
@@ -57,6 +60,7 @@ class Site:
         # One thread for long work and file reads: however many clients ask, one thread competes with the broker's loop.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
         self._pipelines: Cached[list[Pipeline]] = Cached(self._read_pipelines)
+        self._events: Cached[list[EventRow]] = Cached(lambda: known_events(view.broker))
         self._page: Cached[bytes] = Cached(self._render_page)
         broker = view.broker
         self._metrics: Cached[bytes] = Cached(self._render_metrics, lambda: cached_s(len(broker.partitions)))
@@ -78,6 +82,8 @@ class Site:
             case "/api/topics":
                 topics = (await self._state.get()).overview.topics
                 return await self._json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
+            case "/api/events":
+                return await self._api_events(request)
             case "/api/share":
                 broker = self._view.broker
                 return await self._json({"partitions": share_rows(broker.share_partitions, broker.metadata.image)})
@@ -90,7 +96,7 @@ class Site:
         return static(path) if path in STATIC else NOT_FOUND
 
     async def close(self) -> None:
-        for shared in (self._pipelines, self._page, self._metrics, self._state):
+        for shared in (self._pipelines, self._page, self._metrics, self._state, self._events):
             shared.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
@@ -115,9 +121,17 @@ class Site:
             self._damaged(),
             list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
+            (await self._events.get())[:EVENTS_SHOWN],
         )
         html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")
+
+    async def _api_events(self, request: Request) -> Response:
+        kind, limit = request.query.get("kind", ""), request.query.get("limit", str(EVENTS_MAX))
+        if not limit.isdecimal() or not 0 < int(limit) <= EVENTS_MAX:
+            return text(400, f"limit can't be {limit!r}: give a number from 1 to {EVENTS_MAX}.")
+        found = [row for row in await self._events.get() if row["kind"].startswith(kind)]
+        return await self._json({"total": len(found), "events": found[: int(limit)]})
 
     def _damaged(self) -> list[Row]:
         found = sorted(self._view.broker.logs.corruptions.items())

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.client.event_records import event_rows
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EVENT_TOPIC
 from penstock.testing import Broker, Cluster
@@ -45,3 +50,38 @@ def test_the_history_outlives_the_controller() -> None:
 def test_a_single_broker_has_no_topic_of_events() -> None:
     with Broker(topics={"t": 1}, config=ENABLED) as broker, broker.client() as client:
         assert [each.name for each in client.list_topics(internal=True)] == ["t"]
+
+
+def test_every_node_and_the_command_line_list_the_events_of_all_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    with Cluster(nodes=2, config={**ENABLED, "penstock.http.listener": "127.0.0.1:0"}) as cluster:
+        cluster.create_topic("orders")
+        kept(cluster, "topic.changed", topics=["orders"])
+        for number in cluster.nodes:
+            url = cluster.node(number).http.url
+            assert url is not None
+            with urllib.request.urlopen(f"{url}api/events?kind=topic", timeout=LIMIT_S) as answer:
+                texts = [row["text"] for row in json.loads(answer.read())["events"]]
+            assert "topic created: orders" in texts
+            with urllib.request.urlopen(f"{url}metrics", timeout=LIMIT_S) as answer:
+                assert b'penstock_events_total{kind="quorum.role"}' in answer.read()
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+                assert b"topic created: orders" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"{url}api/events?limit=0", timeout=LIMIT_S)
+        assert main(["events", "--bootstrap", cluster.bootstrap, "--kind", "topic"]) == 0
+        assert "topic created: orders" in capsys.readouterr().out
+
+
+def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker() as broker:
+        assert main(["events", "--bootstrap", broker.bootstrap]) == Exit.NOT_FOUND
+    assert "it has one broker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{", b"[1]", b"{}", b"[" * 100_000, b'{"at_ms":"1","node":1,"kind":"k","text":"t","fields":{}}', b"\xff"],
+)
+def test_values_that_are_not_events_are_left_out(value: bytes) -> None:
+    good = b'{"at_ms":1,"node":2,"kind":"k","text":"t","fields":{},"more":3}'
+    assert event_rows([value, None, good]) == [{"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {}}]

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.broker.tasks import RepeatedRequest
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from penstock.protocol.vocabulary import EVENT_TOPIC, NO_LEADER
+from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
+from penstock.records.record import read_records
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
@@ -30,7 +33,8 @@ SLOTS = 500
 MAX_WAITING = 1000
 BATCH = 100
 TIMEOUT_MS = 5_000
-LANE = "events"
+LANE, READ_LANE = "events", "read events"
+MAX_READ_BYTES = 4 * 1024 * 1024
 ALL_IN_SYNC = -1
 
 
@@ -91,11 +95,52 @@ class EventTopic:
                 self._waiting.popleft()
         return True
 
-    async def _append(self, entries: list[Entry]) -> None:
-        topic = await self._topics.ensure(EVENT_TOPIC)
+    async def read(self) -> list[bytes | None]:
+        """Returns the values of all records that the topic has, in the order of their offsets; none without a topic.
+
+        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
+        """
+        topic = self._metadata.image.topics.get(EVENT_TOPIC)
+        if topic is None:
+            return []
+        values: list[bytes | None] = []
+        offset, room = 0, MAX_READ_BYTES
+        while room > 0:
+            part = await self._fetch(topic, offset, room)
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < part.log_start_offset:
+                offset = part.log_start_offset
+                continue
+            if part.error_code:
+                raise KafkaError(ErrorCode(part.error_code))
+            batches = split_batches(part.records or b"", allow_partial=True)
+            if not batches:
+                break
+            for header, batch in batches:
+                values += [record.value for record in read_records(batch, MAX_READ_BYTES)]
+                offset = header.base_offset + header.last_offset_delta + 1
+                room -= len(batch)
+        return values
+
+    async def _fetch(self, topic: TopicImage, offset: int, max_bytes: int) -> PartitionData:
+        wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        asked = FetchTopic(topic=EVENT_TOPIC, topic_id=topic.topic_id, partitions=[wanted])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[asked])
+        answer = await self._peers.ask(self._leader(topic), request, lane=READ_LANE, timeout_ms=TIMEOUT_MS)
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code))
+        part: PartitionData = answer.responses[0].partitions[0]
+        return part
+
+    @staticmethod
+    def _leader(topic: TopicImage) -> int:
         leader = topic.partitions[0].leader
         if leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{EVENT_TOPIC}-0 has no leader.")
+        return leader
+
+    async def _append(self, entries: list[Entry]) -> None:
+        topic = await self._topics.ensure(EVENT_TOPIC)
+        leader = self._leader(topic)
         batch = build_batch([(entry.at_ms, _key(entry), entry.encoded(), ()) for entry in entries])
         data = TopicProduceData(
             name=EVENT_TOPIC,

@@ -1,0 +1,38 @@
+"""The events that a node can show: its own, and those that the cluster keeps in the topic of events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.client.event_records import EventRow, event_rows
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+#: Events in one answer.
+EVENTS_MAX = 500
+READ_S = 2.0
+
+
+async def known_events(broker: Broker) -> list[EventRow]:
+    """Returns the newest events first. Only those of this node if the topic of events can't be read now."""
+    values: list[bytes | None] = []
+    if broker.event_topic is not None:
+        try:
+            async with asyncio.timeout(READ_S):
+                values = await broker.event_topic.read()
+        except (KafkaError, TimeoutError) as error:
+            logger.debug("only events of this node are shown, because the topic of events can't be read: %s", error)
+    own = [entry.as_json() for entry in broker.events.entries]
+    return await asyncio.to_thread(_merged, values, own)
+
+
+def _merged(values: Sequence[bytes | None], own: Sequence[EventRow]) -> list[EventRow]:
+    found = {(row["at_ms"], row["node"], row["kind"], row["text"]): row for row in (*event_rows(values), *own)}
+    return [found[key] for key in sorted(found, reverse=True)]

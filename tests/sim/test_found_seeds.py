@@ -68,6 +68,10 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a change of min.insync.replicas left a partition without a leader",
+        *(1007, "configs", 20, (1, 3, 4, 5), (301, 303), 3),
+    ),
 ]
 
 

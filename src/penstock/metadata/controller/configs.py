@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.metadata.configs.broker import broker_key
 from penstock.metadata.configs.client_metrics import ClientMetricsRequestError, validate_client_metrics
@@ -18,6 +18,8 @@ from penstock.metadata.configs.dynamic import validate_dynamic_settings, validat
 from penstock.metadata.configs.group import validate_group_configs
 from penstock.metadata.configs.settings import CORDONED, Settings, check_cordoned, check_lockout
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, validate_topic_configs
+from penstock.metadata.controller.eligible_leaders import clear_unsafe_eligible_leaders
+from penstock.metadata.controller.partition_change import ELIGIBLE_LEADER_REPLICAS, Rules
 from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.names import name_problem
@@ -25,11 +27,8 @@ from penstock.metadata.patterns import Work
 from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_33_alter_configs as legacy
 from penstock.protocol.messages import api_44_incremental_alter_configs as incremental
-from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
-
-ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 # Outcome of each resource: an error, or None for success.
 Outcomes = dict[int, KafkaError | None]
@@ -100,7 +99,7 @@ def incremental_alter_configs(
     """Decides an IncrementalAlterConfigs request. `settled` has the outcomes of resources that are already refused or
     are not metadata (loggers)."""
     outcomes: Outcomes = dict(settled)
-    records: list[ConfigRecord | ClearElrRecord] = []
+    records: list[ConfigRecord] = []
     work = Work()
     for index, resource in enumerate(request.resources):
         if index in outcomes:
@@ -123,7 +122,7 @@ def incremental_alter_configs(
         for index, resource in enumerate(request.resources)
     ]
     response = incremental.IncrementalAlterConfigsResponse(responses=replies)
-    return Decision([] if request.validate_only else records, response)
+    return Decision(_to_commit(image, records, settings, request.validate_only), response)
 
 
 def alter_configs(
@@ -131,7 +130,7 @@ def alter_configs(
 ) -> Decision[legacy.AlterConfigsResponse]:
     """Replaces all configs of each resource by the given ones (AlterConfigs)."""
     outcomes = refused_resources(request.resources)
-    records: list[ConfigRecord | ClearElrRecord] = []
+    records: list[ConfigRecord] = []
     work = Work()
     for index, resource in enumerate(request.resources):
         if index in outcomes:
@@ -155,7 +154,17 @@ def alter_configs(
         )
         for index, resource in enumerate(request.resources)
     ]
-    return Decision([] if request.validate_only else records, legacy.AlterConfigsResponse(responses=replies))
+    response = legacy.AlterConfigsResponse(responses=replies)
+    return Decision(_to_commit(image, records, settings, request.validate_only), response)
+
+
+def _to_commit(
+    image: MetadataImage, changes: Sequence[ConfigRecord], settings: Settings, validate_only: bool
+) -> Sequence[Any]:
+    if validate_only:
+        return []
+    rules = Rules(settings.int("min.insync.replicas"), node_id=settings.node_id)
+    return [*changes, *clear_unsafe_eligible_leaders(image, changes, rules)]
 
 
 # --- one resource ---------------------------------------------------------------------------------
@@ -168,7 +177,7 @@ def _alter(
     changed: Sequence[str],
     settings: Settings,
     work: Work,
-) -> list[ConfigRecord | ClearElrRecord]:
+) -> list[ConfigRecord]:
     """Validates the new configs of a resource. Returns records for the configs that change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
@@ -181,24 +190,12 @@ def _alter(
     if kind == ResourceType.BROKER:
         _protect_min_isr(image, name, wanted, changed)
     current = image.config(kind, name)
-    records: list[ConfigRecord | ClearElrRecord] = [
+    return [
         ConfigRecord(resource_type=kind, resource_name=name, name=each, value=wanted.get(each))
         for each in changed
         # A broker's setting is written even if it is unchanged, because writing it makes the broker reload it.
         if kind == ResourceType.BROKER or current.get(each) != wanted.get(each)
     ]
-    if _resets_eligible_leaders(image, kind, records):
-        records.append(ClearElrRecord(topic_name=name if kind == ResourceType.TOPIC else ""))
-    return records
-
-
-def _resets_eligible_leaders(image: MetadataImage, kind: int, records: Sequence[ConfigRecord | ClearElrRecord]) -> bool:
-    """Returns True if min.insync.replicas changes: the eligible leaders, computed with the old value, must be reset."""
-    return (
-        kind in (ResourceType.TOPIC, ResourceType.BROKER)
-        and image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) >= 1
-        and any(isinstance(each, ConfigRecord) and each.name == "min.insync.replicas" for each in records)
-    )
 
 
 def _validate(
@@ -323,7 +320,7 @@ def _combined(current: str | None, operand: str, operation: ConfigOperation) -> 
 # --- replies --------------------------------------------------------------------------------------
 
 
-def _limit(records: list[ConfigRecord | ClearElrRecord], outcomes: Outcomes) -> None:
+def _limit(records: list[ConfigRecord], outcomes: Outcomes) -> None:
     if len(records) > MAX_RECORDS_PER_REQUEST:
         records.clear()
         for index, outcome in outcomes.items():

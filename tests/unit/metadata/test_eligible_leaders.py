@@ -1,0 +1,98 @@
+"""Eligible leader replicas when min.insync.replicas changes: cleared exactly where records may be committed without
+them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.metadata.apply import apply
+from penstock.metadata.controller import eligible_leaders
+from penstock.metadata.controller.eligible_leaders import clear_unsafe_eligible_leaders
+from penstock.metadata.controller.partition_change import Rules
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
+from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
+from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.protocol.vocabulary import ResourceType
+
+RULES = Rules(min_insync_replicas=2)
+IDS = {"t": b"t" * 16, "u": b"u" * 16}
+
+
+def partition(isr: tuple[int, ...], elr: tuple[int, ...], **fields: Any) -> PartitionImage:
+    return PartitionImage(replicas=(1, 2, 3), isr=isr, leader=isr[0] if isr else -1, elr=elr, **fields)
+
+
+def image_of(t: list[PartitionImage], u: list[PartitionImage], elr: int = 1) -> MetadataImage:
+    topics = {name: TopicImage(name, IDS[name], dict(enumerate(each))) for name, each in (("t", t), ("u", u)) if each}
+    return replace(
+        EMPTY_IMAGE,
+        topics=topics,
+        topics_by_id={topic.topic_id: topic for topic in topics.values()},
+        features={"eligible.leader.replicas.version": elr},
+    )
+
+
+def min_isr(value: int | None, topic: str = "t") -> ConfigRecord:
+    kind = ResourceType.TOPIC if topic else ResourceType.BROKER
+    text = None if value is None else str(value)
+    return ConfigRecord(resource_type=kind, resource_name=topic, name="min.insync.replicas", value=text)
+
+
+def eligible_after(image: MetadataImage, *changes: ConfigRecord) -> dict[str, list[tuple[int, ...]]]:
+    after = apply(image, [*changes, *clear_unsafe_eligible_leaders(image, changes, RULES)])
+    return {name: [each.elr for each in topic.partitions.values()] for name, topic in after.topics.items()}
+
+
+@pytest.mark.parametrize(
+    ("isr", "value", "kept"),
+    [
+        ((1,), 1, False),
+        ((1,), 2, True),
+        ((1,), 3, True),
+        ((1,), None, True),
+        ((1, 3), 2, False),
+        ((1, 3), 3, True),
+        ((), 1, True),
+        ((), 3, True),
+    ],
+)
+def test_eligible_leaders_are_cleared_where_the_isr_reaches_the_new_minimum(
+    isr: tuple[int, ...], value: int | None, kept: bool
+) -> None:
+    image = image_of([partition(isr, (2,))], [])
+    assert eligible_after(image, min_isr(value)) == {"t": [(2,) if kept else ()]}
+
+
+def test_a_partition_without_leader_keeps_its_last_known_leader() -> None:
+    image = image_of([partition((), (), last_known_elr=(2,))], [])
+    assert clear_unsafe_eligible_leaders(image, [min_isr(3)], RULES) == []
+
+
+def test_only_partitions_of_the_changed_topic_are_cleared() -> None:
+    image = image_of([partition((1,), (2,)), partition((), (3,))], [partition((1,), (2,))])
+    assert eligible_after(image, min_isr(1)) == {"t": [(), (3,)], "u": [(2,)]}
+
+
+def test_a_change_for_all_brokers_concerns_topics_without_their_own_minimum() -> None:
+    image = apply(image_of([partition((1,), (2,))], [partition((1,), (2,))]), [min_isr(2, "u")])
+    assert eligible_after(image, min_isr(1, "")) == {"t": [()], "u": [(2,)]}
+    assert eligible_after(image, min_isr(1, ""), min_isr(None, "u")) == {"t": [()], "u": [()]}
+
+
+def test_other_configs_and_clusters_without_eligible_leaders_change_nothing() -> None:
+    other = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
+    assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], []), [other], RULES) == []
+    assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], [], elr=0), [min_isr(1)], RULES) == []
+
+
+@pytest.mark.parametrize("topic", ["t", ""])
+def test_more_partitions_than_one_request_may_change_are_all_cleared(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)
+    image = image_of([partition((1,), (2,)) for _ in range(3)], [])
+    [record] = clear_unsafe_eligible_leaders(image, [min_isr(1, topic)], RULES)
+    assert isinstance(record, ClearElrRecord)
+    assert record.topic_name == topic
+    assert eligible_after(image, min_isr(1, topic)) == {"t": [(), (), ()]}

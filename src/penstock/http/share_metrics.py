@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 #: Groups with metrics of their own; the others are left out.
 GROUPS_MAX = 100
-_STATES = {RecordState.AVAILABLE: "available", RecordState.ACQUIRED: "acquired"}
+_STATES = {
+    RecordState.AVAILABLE: "available",
+    RecordState.ACQUIRED: "acquired",
+    RecordState.ARCHIVING: "archiving",
+}
 
 
 def share_families(shares: SharePartitions) -> Iterator[Family]:
@@ -26,7 +30,16 @@ def share_families(shares: SharePartitions) -> Iterator[Family]:
         "Writes that a share coordinator did not accept; the records are delivered again.",
         figures.failed_writes,
     )
-    records = gauge("penstock_share_records", "Records in flight, by share group: available again, or acquired.")
+    yield counter("penstock_share_dead_letters_total", "Dead letters written by share groups.", figures.dead_letters)
+    yield counter(
+        "penstock_share_failed_dead_letters_total",
+        "Failed writes of dead letters; their records are not archived, and the writes are retried.",
+        figures.failed_dead_letters,
+    )
+    records = gauge(
+        "penstock_share_records",
+        "Records in flight, by share group: available again, acquired, or given up without a dead letter yet.",
+    )
     totals: dict[str, list[int]] = {}
     for led in shares:
         if led.state is not None and (led.key.group in totals or len(totals) < GROUPS_MAX):

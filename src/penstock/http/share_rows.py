@@ -42,6 +42,8 @@ def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
         "available": totals[RecordState.AVAILABLE],
         "acquired": totals[RecordState.ACQUIRED],
         "being_written": totals[RecordState.PENDING],
+        "waiting_for_dead_letters": totals[RecordState.ARCHIVING],
+        "dead_letter_error": None if led.dead_letter_error is None else str(led.dead_letter_error),
         "complete": state.complete_count,
         "records": [
             {

@@ -36,6 +36,7 @@ from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
 from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.broker.share.dead_letter_writer import DeadLetterWriter
 from penstock.broker.share.share_partitions import SharePartitions
 from penstock.broker.telemetry import Telemetry
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
@@ -247,7 +248,20 @@ def make_broker(
         share_states=share_states,
         persister=persister,
         share_partitions=SharePartitions(
-            settings=settings, clock=world.clock, partitions=partitions, metadata=metadata, persister=persister
+            settings=settings,
+            clock=world.clock,
+            partitions=partitions,
+            metadata=metadata,
+            persister=persister,
+            dead_letters=DeadLetterWriter(
+                node_id,
+                settings=settings,
+                clock=world.clock,
+                partitions=partitions,
+                metadata=metadata,
+                peers=peers,
+                topics=topic_creator,
+            ),
         ),
         quotas=Quotas(settings, world.clock.nanoseconds),
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),

@@ -29,19 +29,25 @@ class ShareSettings(NamedTuple):
     limits: ShareLimits
     reset: Reset
     committed_only: bool
+    dead_letter_topic: str = ""
+    copy_dead_letters: bool = False
 
 
 def share_settings(image: MetadataImage, group: str, settings: Settings) -> ShareSettings:
     values: dict[str, Any] = effective_group_configs(image, group, settings)
+    dead_letter_topic = values["errors.deadletterqueue.topic.name"]
     return ShareSettings(
         ShareLimits(
             values["share.record.lock.duration.ms"],
             values["share.delivery.count.limit"],
             values["share.partition.max.record.locks"],
             values["share.renew.acknowledge.enable"],
+            dead_letters=bool(dead_letter_topic),
         ),
         parse_reset(values["share.auto.offset.reset"]),
         values["share.isolation.level"] == "read_committed",
+        dead_letter_topic,
+        values["errors.deadletterqueue.copy.record.enable"],
     )
 
 

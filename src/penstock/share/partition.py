@@ -5,17 +5,20 @@ the delivery of records before the window is complete. Acknowledgements and rele
 or `release` returns a `Transition`, and the caller writes it to the share coordinator; its records can't be acquired
 meanwhile. Then `commit` makes the transition final, or `rollback` undoes it. An expired lock changes the state in one
 step.
+
+With a dead-letter topic, records that are given up are archiving first. Once this is stored, the caller writes the dead
+letters of `dying` records, and then calls `buried`, which archives them. A record that is archiving is not delivered
+again by any leader, so no member can acknowledge a record that has a dead letter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import NamedTuple
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
+from penstock.share.acquiring import Acquiring, Wish
 from penstock.share.locks import Lock, Locks
 from penstock.share.states import (
     FINAL,
@@ -27,61 +30,15 @@ from penstock.share.states import (
     ShareLimits,
     StateBatch,
 )
+from penstock.share.transitions import Reason, Transition, Undo
 from penstock.share.window import NOBODY, Run, Window
 
 AVAILABLE, ACQUIRED, PENDING = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.PENDING
-ARCHIVED, ACKNOWLEDGED = RecordState.ARCHIVED, RecordState.ACKNOWLEDGED
-_RESULT = {
-    Acknowledge.GAP: ARCHIVED,
-    Acknowledge.ACCEPT: ACKNOWLEDGED,
-    Acknowledge.RELEASE: AVAILABLE,
-    Acknowledge.REJECT: ARCHIVED,
-}
-
-
-class _Undo(NamedTuple):
-    first: int
-    stop: int
-    deliveries: int
-    lock: int
-
-
-@dataclass(slots=True)
-class Transition:
-    """A change of acquired records to a new state, while the new state is being written to the share coordinator."""
-
-    number: int
-    changes: list[StateBatch] = field(default_factory=list)
-    undo: list[_Undo] = field(default_factory=list)
-    max_deliveries: int = 0
-
-    def add(self, run: Run, state: RecordState, count: int) -> None:
-        """Adds the state change of one run of acquired records.
-
-        Joins it with the previous run if both are adjacent and equal.
-        """
-        undo, changes = self.undo, self.changes
-        if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
-            undo[-1] = _Undo(undo[-1].first, run.stop, run.deliveries, run.owner)
-        else:
-            undo.append(_Undo(run.first, run.stop, run.deliveries, run.owner))
-        if changes and changes[-1].last == run.first - 1 and changes[-1][2:] == (state, count):
-            changes[-1] = StateBatch(changes[-1].first, run.stop - 1, state, count)
-        else:
-            changes.append(StateBatch(run.first, run.stop - 1, state, count))
-
-
-class Wish(NamedTuple):
-    """Holds the member that fetches, and the limits of its ShareFetch for one partition."""
-
-    member: str
-    max_records: int
-    batch_size: int = 500
-    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+ARCHIVED, ARCHIVING, ACKNOWLEDGED = RecordState.ARCHIVED, RecordState.ARCHIVING, RecordState.ACKNOWLEDGED
 
 
 class SharePartition:
-    __slots__ = ("_next_transition", "_search_from", "locks", "window")
+    __slots__ = ("_next_transition", "_search_from", "_unsaved", "locks", "window")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
         """Restores the state that the share coordinator has stored. Offsets without a stored state become available."""
@@ -89,6 +46,7 @@ class SharePartition:
         self.locks = Locks()
         self._search_from = start_offset
         self._next_transition = 1
+        self._unsaved: list[StateBatch] = []
         for batch in sorted(batches):
             if batch.last < self.window.end:
                 continue
@@ -141,7 +99,7 @@ class SharePartition:
 
         Archives markers, aborted batches and offsets that are in no batch, because they have no record to deliver.
         """
-        acquiring = _Acquiring(wish, limits, now_ms)
+        acquiring = Acquiring(wish, limits, now_ms)
         position = max(fetch_offset, self.window.start)
         if position > self.window.end:
             return []  # the batches were read before the state was restored
@@ -174,12 +132,12 @@ class SharePartition:
         window.append(stop, ARCHIVED)
         return True
 
-    def _acquire_batch(self, acquiring: _Acquiring, first: int, batch: FetchedBatch) -> bool:
+    def _acquire_batch(self, acquiring: Acquiring, first: int, batch: FetchedBatch) -> bool:
         """Acquires the available records of a batch. Returns False if the ShareFetch may not acquire more batches."""
         window, limits = self.window, acquiring.limits
         for run in [run for run in window.runs(first, batch.last + 1) if run.state == AVAILABLE]:
             if run.deliveries >= limits.max_deliveries:  # the limit was lowered
-                window.fill(run.first, run.stop, ARCHIVED, run.deliveries)
+                self._give_up(run, limits)
                 continue
             size = acquiring.portion(run, batch.last - batch.first + 1)
             if size:
@@ -203,7 +161,7 @@ class SharePartition:
             acquiring.add(fresh, stop, 1)
         return stop == batch.last + 1
 
-    def _lock(self, acquiring: _Acquiring, first: int, stop: int) -> int:
+    def _lock(self, acquiring: Acquiring, first: int, stop: int) -> int:
         duration_ms = acquiring.limits.lock_duration_ms
         return self.locks.take(acquiring.wish.member, first, stop, acquiring.now_ms, duration_ms).number
 
@@ -228,10 +186,7 @@ class SharePartition:
                 lock = self.locks.take(member, run.first, run.stop, now_ms, limits.lock_duration_ms)
                 self.window.fill(run.first, run.stop, ACQUIRED, run.deliveries, lock.number)
                 continue
-            state = _RESULT[Acknowledge(kind)]
-            if state is AVAILABLE and run.deliveries >= limits.max_deliveries:
-                state = ARCHIVED
-            transition.add(run, state, run.deliveries)
+            transition.add(run, *_outcome(kind, run.deliveries, limits))
         return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
@@ -283,7 +238,7 @@ class SharePartition:
         return [run for run in self.window.runs(first, stop) if run.state == ACQUIRED and run.owner in by_number]
 
     def _transition(self, limits: ShareLimits) -> Transition:
-        transition = Transition(self._next_transition, max_deliveries=limits.max_deliveries)
+        transition = Transition(self._next_transition, limits)
         self._next_transition += 1
         return transition
 
@@ -299,7 +254,12 @@ class SharePartition:
     def commit(self, transition: Transition) -> None:
         """Makes a transition final, after the share coordinator has stored it."""
         changes = transition.changes
-        self.window.fill_all([Run(each.first, each.last + 1, each.state, each.deliveries, NOBODY) for each in changes])
+        self.window.fill_all(
+            [
+                Run(each.first, each.last + 1, each.state, each.deliveries, reason)
+                for each, reason in zip(changes, transition.reasons)
+            ]
+        )
         available = next((each.first for each in changes if each.state == AVAILABLE), self._search_from)
         self._search_from = min(self._search_from, available)
         self._advance()
@@ -310,29 +270,69 @@ class SharePartition:
             if each.lock in self.locks.by_number:
                 self.window.fill(each.first, each.stop, ACQUIRED, each.deliveries, each.lock)
             else:
-                self._give_up(each.first, each.stop, each.deliveries, transition.max_deliveries)
+                self._give_up(each, transition.limits)
         self._advance()
 
     # --- time and the log
 
     def expire(self, limits: ShareLimits, now_ms: int) -> list[StateBatch]:
-        """Makes the records of expired locks available, or archives them after their last delivery.
+        """Makes the records of expired locks available, or gives them up after their last delivery.
 
         Returns the changes. They take effect at once, and the caller should write them.
         """
-        changes = []
         for run in self._held(self.locks.due(now_ms)):
-            state = self._give_up(run.first, run.stop, run.deliveries, limits.max_deliveries)
-            changes.append(StateBatch(run.first, run.stop - 1, state, run.deliveries))
+            self._give_up(run, limits)
         self._advance()
-        return changes
+        return self.take_unsaved()
 
-    def _give_up(self, first: int, stop: int, count: int, max_deliveries: int) -> RecordState:
-        state = ARCHIVED if count >= max_deliveries else AVAILABLE
-        self.window.fill(first, stop, state, count)
+    def _give_up(self, run: Run | Undo, limits: ShareLimits) -> None:
+        """Ends a delivery that was not acknowledged."""
+        first, stop, count = run.first, run.stop, run.deliveries
+        state = limits.given_up if count >= limits.max_deliveries else AVAILABLE
+        self.window.fill(first, stop, state, count, -Reason.EXCEEDED if state is ARCHIVING else NOBODY)
         if state is AVAILABLE:
             self._search_from = min(self._search_from, first)
-        return state
+        self._unsaved.append(StateBatch(first, stop - 1, state, count))
+
+    def take_unsaved(self) -> list[StateBatch]:
+        """Returns the changes that are in effect without having been written, and forgets them."""
+        unsaved, self._unsaved = self._unsaved, []
+        return unsaved
+
+    # --- dead letters
+
+    def saved(self, changes: Iterable[StateBatch]) -> None:
+        """Notes that the share coordinator has stored changes that were in effect before.
+
+        Dead letters of archiving records may be written from now on.
+        """
+        for change in changes:
+            if change.state != ARCHIVING:
+                continue
+            for run in list(self.window.runs(change.first, change.last + 1)):
+                if run.state == ARCHIVING and run.owner < NOBODY:
+                    self.window.fill(run.first, run.stop, ARCHIVING, run.deliveries, -run.owner)
+
+    def dying(self, most: int) -> list[Run]:
+        """Returns up to `most` records whose dead letters can be written: that they are archiving is stored."""
+        found: list[Run] = []
+        first = self.window.first_in(ARCHIVING, self.window.start)
+        for run in self.window.runs(first, self.window.end) if first is not None else ():
+            if run.state == ARCHIVING and run.owner >= NOBODY:
+                found.append(run._replace(stop=min(run.stop, run.first + most)))
+                most -= found[-1].size
+            if most <= 0:
+                break
+        return found
+
+    def buried(self, runs: Iterable[Run]) -> None:
+        """Archives records whose dead letters are written."""
+        for buried in runs:
+            for run in list(self.window.runs(buried.first, buried.stop)):
+                if run.state == ARCHIVING:
+                    self.window.fill(run.first, run.stop, ARCHIVED, run.deliveries)
+                    self._unsaved.append(StateBatch(run.first, run.stop - 1, ARCHIVED, run.deliveries))
+        self._advance()
 
     def log_start_moved(self, offset: int) -> None:
         """Drops the records before the new log start offset from the window, because they were deleted from the log."""
@@ -382,52 +382,16 @@ class SharePartition:
         self._search_from = max(self._search_from, window.start)
 
 
-class _Acquiring:
-    """Holds the progress of one ShareFetch: the acquired records, and how many more it may acquire."""
-
-    __slots__ = ("limits", "now_ms", "ranges", "stopped", "taken", "throttling", "wish")
-
-    def __init__(self, wish: Wish, limits: ShareLimits, now_ms: int) -> None:
-        self.wish = wish
-        self.limits = limits
-        self.now_ms = now_ms
-        self.ranges: list[Acquired] = []
-        self.taken = 0
-        self.stopped = False
-        self.throttling = False
-
-    @property
-    def left(self) -> int:
-        return self.wish.max_records - self.taken
-
-    @property
-    def done(self) -> bool:
-        return self.stopped or self.left <= 0
-
-    def portion(self, run: Run, batch_size: int) -> int:
-        """Returns how many records of an available run this ShareFetch may acquire."""
-        limits = self.limits
-        size = run.size if self.wish.mode is AcquireMode.BATCH_OPTIMIZED else min(run.size, self.left)
-        if run.deliveries < limits.throttled_from:
-            return size
-        if self.taken:
-            return 0  # delivered later, apart from other records
-        self.throttling = True
-        alone = limits.max_deliveries > 2 and run.deliveries == limits.max_deliveries - 1
-        most = 1 if alone else max(1, batch_size >> (run.deliveries - limits.throttled_from + 1))
-        if most <= size:
-            self.stopped = True
-        return min(size, most)
-
-    def add(self, first: int, stop: int, count: int) -> None:
-        self.taken += stop - first
-        last = self.ranges[-1] if self.ranges else None
-        if (
-            last is not None
-            and last.last == first - 1
-            and last.deliveries == count
-            and first - last.first < self.wish.batch_size
-        ):
-            self.ranges[-1] = Acquired(last.first, stop - 1, count)
-        else:
-            self.ranges.append(Acquired(first, stop - 1, count))
+def _outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
+    """Returns the state, the number of deliveries and the reason with which an acknowledged record goes on."""
+    match kind:
+        case Acknowledge.ACCEPT:
+            return ACKNOWLEDGED, deliveries, Reason.UNKNOWN
+        case Acknowledge.REJECT:
+            return limits.given_up, deliveries, Reason.REJECTED if limits.dead_letters else Reason.UNKNOWN
+        case Acknowledge.RELEASE if deliveries < limits.max_deliveries:
+            return AVAILABLE, deliveries, Reason.UNKNOWN
+        case Acknowledge.RELEASE:
+            return limits.given_up, deliveries, Reason.EXCEEDED if limits.dead_letters else Reason.UNKNOWN
+        case _:
+            return ARCHIVED, deliveries, Reason.UNKNOWN  # a gap: there is no record at this offset

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNKNOWN_EPOCH = -1
 UNKNOWN_COUNT = -1
 #: The states of records that are stored. Acquired records are available after a change of the leader.
-STORED = FINAL | {RecordState.AVAILABLE}
+STORED = FINAL | {RecordState.AVAILABLE, RecordState.ARCHIVING}
 
 
 class Write(NamedTuple):
@@ -93,7 +93,7 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
     if any(batch.state not in STORED for batch in wanted.batches):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch has an unknown state: send 0, 2 or 4.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch has an unknown state: send 0, 2, 3 or 4.")
     if state.updates < shard.updates_per_snapshot and wanted.state_epoch == state.state_epoch:
         turn.write(
             key,

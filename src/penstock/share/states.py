@@ -3,6 +3,8 @@
 available ──acquire──► acquired ──accept──► acknowledged
     ▲                     │ ├─────reject──► archived
     └──release, timeout───┘ └─release or timeout after the last delivery──► archived
+
+In a group with a dead-letter topic, a record is archiving before it is archived: until its dead letter is written.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
-    PENDING = 3  # an acknowledgement or a release that is being written
+    ARCHIVING = 3  # given up; its dead letter has not been written yet
     ARCHIVED = 4
+    PENDING = 5  # an acknowledgement or a release that is being written
 
 
 FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
@@ -38,6 +41,12 @@ class ShareLimits(NamedTuple):
     max_deliveries: int = 5
     max_record_locks: int = 2000
     renewable: bool = True
+    dead_letters: bool = False
+
+    @property
+    def given_up(self) -> RecordState:
+        """The state of a record that is rejected, or was delivered as often as allowed."""
+        return RecordState.ARCHIVING if self.dead_letters else RecordState.ARCHIVED
 
     @property
     def throttled_from(self) -> int:

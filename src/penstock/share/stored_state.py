@@ -10,6 +10,8 @@ from penstock.share.window import Window
 
 UNKNOWN_OFFSET = -1
 _UNTOLD = -1  # as a number of deliveries: no write has named these offsets
+#: A record goes on to states of a higher rank only, within a state epoch.
+_RANK: dict[int, int] = {RecordState.ARCHIVING: 1, **dict.fromkeys(FINAL, 2)}
 
 
 class StoredState:
@@ -63,8 +65,8 @@ class StoredState:
 def _merge(window: Window, start_offset: int, batches: Iterable[StateBatch]) -> None:
     """Applies a WriteShareGroupState to the window.
 
-    The start offset never decreases, and an acknowledged or archived record keeps its state: a delayed write that
-    arrives after a later write must not make the record available again.
+    The start offset never decreases, and an acknowledged, archiving or archived record does not become available: a
+    delayed write that arrives after a later write must not make the record available again.
     """
     if start_offset != UNKNOWN_OFFSET:
         window.drop_before(start_offset)
@@ -76,8 +78,9 @@ def _add(window: Window, batches: Iterable[StateBatch]) -> None:
         first, stop = max(batch.first, window.start), batch.last + 1
         if window.start == UNKNOWN_OFFSET and not window.size:
             window.drop_before(batch.first)  # a write before the start offset is known
+        rank = _RANK.get(batch.state, 0)
         for run in list(window.runs(first, stop)):
-            if run.state not in FINAL or batch.state in FINAL:
+            if rank >= _RANK.get(run.state, 0):
                 window.fill(run.first, run.stop, batch.state, batch.deliveries)
         if stop > window.end:
             window.append(first, RecordState.AVAILABLE, _UNTOLD)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from share_client import client_of, configure, consumer, produce, run, settle, take, values
 
 from penstock.client.client import AsyncClient
 from penstock.client.producer import Producer, ProducerSettings
-from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
+from penstock.client.share_consumer import ShareConsumer
 from penstock.node.clock import SystemClock
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_78_share_fetch as fetching
@@ -22,14 +21,9 @@ from penstock.protocol.messages import api_92_delete_share_group_offsets as dele
 from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
 from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest
 from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
-from penstock.protocol.messages.api_44_incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from penstock.protocol.messages.api_77_share_group_describe import ShareGroupDescribeRequest
 from penstock.protocol.uuid import uuid_to_str
-from penstock.protocol.vocabulary import Acknowledge, ResourceType
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.testing import Broker
 
 LOCK_MS = 1000
@@ -52,70 +46,6 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> str:
     name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
     node.create_topics({name: 1})
     return name
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-async def configure(client: AsyncClient, group: str, **configs: str) -> None:
-    settings = {
-        "share.auto.offset.reset": "earliest",
-        **{name.replace("_", "."): text for name, text in configs.items()},
-    }
-    resource = AlterConfigsResource(
-        resource_type=ResourceType.GROUP,
-        resource_name=group,
-        configs=[AlterableConfig(name=name, config_operation=0, value=text) for name, text in settings.items()],
-    )
-    answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
-    assert not answer.responses[0].error_code, answer.responses[0].error_message
-
-
-async def produce(client: AsyncClient, topic: str, *values: str) -> None:
-    producer = Producer(client, SystemClock())
-    for value in values:
-        await producer.send(topic, value.encode(), partition=0)
-    await producer.flush()
-    await producer.close()
-
-
-@asynccontextmanager
-async def consumer(node: Broker, topic: str, **settings: Any) -> AsyncIterator[ShareConsumer]:
-    """A share consumer on a client of its own; the group has the topic's name."""
-    async with (
-        AsyncClient(f"{node.host}:{node.port}") as client,
-        ShareConsumer(client, topic, [topic], ShareConsumerSettings(max_wait_ms=200, **settings)) as joined,
-    ):
-        yield joined
-
-
-@asynccontextmanager
-async def client_of(node: Broker) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(f"{node.host}:{node.port}") as client:
-        yield client
-
-
-async def take(consumer: ShareConsumer, count: int) -> list[Delivered]:
-    """Polls until the consumer has this many records."""
-    found: list[Delivered] = []
-    while len(found) < count:
-        found += await consumer.poll()
-    return found
-
-
-def values(delivered: list[Delivered]) -> list[str]:
-    return [(each.record.value or b"").decode() for each in delivered]
-
-
-async def settle(consumer: ShareConsumer, delivered: list[Delivered], kind: Acknowledge = ACCEPT) -> list[ErrorCode]:
-    for each in delivered:
-        consumer.acknowledge(each, kind)
-    return [error.code if error is not None else ErrorCode.NONE for _, _, error in await consumer.commit()]
 
 
 def test_two_consumers_share_one_partition(node: Broker, topic: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,11 +14,12 @@ from penstock.broker.replicas.partition import Partition
 from penstock.broker.share import led_partition
 from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.acquiring import Wish
 from penstock.share.group_settings import Reset, ShareSettings
-from penstock.share.partition import Wish
 from penstock.share.state_journal import ShareKey
 from penstock.share.state_requests import Read, Summary, Write
 from penstock.share.states import FetchedBatch, RecordState, ShareLimits, StateBatch
+from penstock.share.window import Run
 
 KEY = ShareKey("group", bytes(16), 0)
 SETTINGS = ShareSettings(ShareLimits(lock_duration_ms=1), Reset("latest"), committed_only=False)
@@ -47,22 +48,44 @@ class Coordinator:
         await self.writes.put(wanted)
 
 
+class DeadLetters:
+    """Notes how many changes the coordinator had stored when dead letters were written; refuses the first ones."""
+
+    def __init__(self, coordinator: Coordinator, failing: int = 0) -> None:
+        self._coordinator = coordinator
+        self._failing = failing
+        self.written: list[tuple[int, int, int]] = []
+
+    async def write(self, group: str, settings: Any, source: Any, log: Any, runs: Sequence[Run]) -> None:
+        if self._failing:
+            self._failing -= 1
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "Too few replicas are in sync: retry.")
+        stored = self._coordinator.writes.qsize()
+        self.written += [(run.first, run.stop - 1, stored) for run in runs]
+
+
 class Waiting(asyncio.Event):
     def wake(self) -> None:
         self.set()
 
 
-async def loaded(coordinator: Coordinator, tasks: set[asyncio.Task[None]]) -> LedSharePartition:
+async def loaded(
+    coordinator: Coordinator,
+    tasks: set[asyncio.Task[None]],
+    settings: ShareSettings = SETTINGS,
+    dead_letters: DeadLetters | None = None,
+) -> LedSharePartition:
     def spawn(work: Coroutine[Any, Any, None]) -> None:
         tasks.add(asyncio.get_running_loop().create_task(work))
 
     log = SimpleNamespace(log_start_offset=0, high_watermark=7)
-    partition = SimpleNamespace(leader_epoch=0, leader_log=lambda epoch: log)
+    partition = SimpleNamespace(topic="jobs", leader_epoch=0, leader_log=lambda epoch: log)
     led = LedSharePartition(
         KEY,
         cast(Partition, partition),
         cast(SharePersister, coordinator),
-        lambda: SETTINGS,
+        lambda: settings,
+        dead_letters or DeadLetters(coordinator),
         figures=ShareFigures(),
         wall_ms=lambda: 0,
         spawn=spawn,
@@ -109,6 +132,29 @@ def test_expired_locks_are_written_also_after_failed_writes(failing: int, monkey
         written = await coordinator.writes.get()
         assert (written.start_offset, written.batches) == (7, EXPIRED)
 
+    run(scenario)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_dead_letter_is_written_between_archiving_and_archived(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_partition, "BURY_RETRY_SECONDS", 0.001)
+    settings = SETTINGS._replace(
+        limits=ShareLimits(lock_duration_ms=1, max_deliveries=1, dead_letters=True), dead_letter_topic="dlq.jobs"
+    )
+
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator(failing=1)
+        letters = DeadLetters(coordinator, failing)
+        led = await loaded(coordinator, tasks, settings, letters)
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        while coordinator.writes.qsize() < 2:  # noqa: ASYNC110 - the last write has no other sign
+            await asyncio.sleep(0.001)
+        first, last = coordinator.writes.get_nowait(), coordinator.writes.get_nowait()
+        assert first.batches == (StateBatch(7, 9, RecordState.ARCHIVING, 1),)
+        assert letters.written == [(7, 9, 1)]
+        assert (last.start_offset, last.batches) == (10, ())
+
+    monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
     run(scenario)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
-from penstock.share.partition import SharePartition, Wish
+from penstock.share.acquiring import Wish
+from penstock.share.partition import SharePartition
 from penstock.share.states import (
     AcknowledgedRange,
     AcquireMode,

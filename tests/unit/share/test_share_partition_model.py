@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
-from penstock.share.partition import SharePartition, Transition, Wish
+from penstock.share.acquiring import Wish
+from penstock.share.partition import SharePartition
 from penstock.share.states import (
     AcknowledgedRange,
     AcquireMode,
@@ -20,6 +21,7 @@ from penstock.share.states import (
     ShareLimits,
     StateBatch,
 )
+from penstock.share.transitions import Transition
 
 MEMBERS = ("a", "b", "c")
 TICK_MS = 100  # longer than the grain of locks, so that locks of different times are different
@@ -49,8 +51,15 @@ class ShareModel(RuleBasedStateMachine):
         self.log_end = 0
         self.finished: dict[int, RecordState] = {}
         self.stored: dict[int, tuple[RecordState, int]] = {}
+        #: Changes of expired locks that are not written yet, and the records with a dead letter.
+        self.unsaved: list[StateBatch] = []
+        self.dead: set[int] = set()
         for size in (4, 3, 1, 6):
             self._append(size, 0, True)
+
+    @initialize(dead_letters=st.booleans())
+    def configure(self, dead_letters: bool) -> None:
+        self.limits = self.limits._replace(dead_letters=dead_letters)
 
     # --- the log
 
@@ -226,6 +235,41 @@ class ShareModel(RuleBasedStateMachine):
                     record.state = RecordState.ACQUIRED
                     if self._is_over(record):
                         self._give_up(record)
+        self._keep(self.share.take_unsaved())
+        self._trim()
+
+    def _keep(self, changes: list[StateBatch]) -> None:
+        """Stores changes that are in effect at once; those that lead to a dead letter are stored by `save`."""
+        for change in changes:
+            if change.state == RecordState.ARCHIVING:
+                self.unsaved.append(change)
+                continue
+            for each in range(change.first, change.last + 1):
+                self.stored[each] = (RecordState(change.state), change.deliveries)
+
+    # --- dead letters
+
+    @rule()
+    def save(self) -> None:
+        changes, self.unsaved = self.share.stored(self.unsaved), []
+        for change in changes:
+            for each in range(change.first, change.last + 1):
+                self.stored[each] = (RecordState(change.state), change.deliveries)
+        self.share.saved(changes)
+
+    @rule(most=st.integers(1, 9))
+    def bury(self, most: int) -> None:
+        runs = self.share.dying(most)
+        found = [each for run in runs for each in range(run.first, run.stop)]
+        assert len(found) <= most
+        can = [each for each, record in self.window.items() if record.state is RecordState.ARCHIVING]
+        can = [each for each in can if self.stored.get(each, (None,))[0] is RecordState.ARCHIVING]
+        assert found == sorted(can)[:most], "a dead letter is written after the state that leads to it"
+        self.dead.update(found)
+        self.share.buried(runs)
+        for each in found:
+            self.window[each].state = RecordState.ARCHIVED
+        self._keep(self.share.take_unsaved())
         self._trim()
 
     # --- time
@@ -245,9 +289,7 @@ class ShareModel(RuleBasedStateMachine):
         assert {each for change in changes for each in range(change.first, change.last + 1)} == expected.keys()
         for record in expected.values():
             self._give_up(record)
-        for change in changes:
-            for each in range(change.first, change.last + 1):
-                self.stored[each] = (RecordState(change.state), change.deliveries)
+        self._keep(changes)
         self._trim()
 
     @rule()
@@ -260,6 +302,7 @@ class ShareModel(RuleBasedStateMachine):
         ]
         if any(record.state is RecordState.PENDING for record in self.window.values()):
             return  # its transitions would have to be dropped; another step writes them first
+        self.unsaved = []
         self.share = SharePartition(self.start, batches)
         self.window = {}
         self.end = max([self.start, *(batch.last + 1 for batch in batches)])
@@ -278,7 +321,7 @@ class ShareModel(RuleBasedStateMachine):
 
     def _give_up(self, record: Record) -> None:
         over = record.deliveries >= self.limits.max_deliveries
-        record.state = RecordState.ARCHIVED if over else RecordState.AVAILABLE
+        record.state = self.limits.given_up if over else RecordState.AVAILABLE
         record.member = ""
 
     def _trim(self) -> None:
@@ -303,6 +346,11 @@ class ShareModel(RuleBasedStateMachine):
         }
         assert found == expected
         assert self.share.complete_count == sum(record.state in FINAL for record in self.window.values())
+
+    @invariant()
+    def a_record_with_a_dead_letter_is_not_delivered_again(self) -> None:
+        states = {self.window[each].state for each in self.dead if each in self.window}
+        assert states <= {RecordState.ARCHIVING, RecordState.ARCHIVED}
 
     @invariant()
     def a_final_state_stays(self) -> None:

@@ -107,7 +107,9 @@ class TopicCreator:
 
         It is not an error if another request creates a topic first.
         """
-        topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
+        return await self._create([topic_to_create(self._settings, name) for name in dict.fromkeys(names)])
+
+    async def _create(self, topics: list[CreatableTopic]) -> dict[str, KafkaError]:
         if not topics:
             return {}
         reply = await self._channel.ask(CreateTopicsRequest(topics=topics))
@@ -121,11 +123,12 @@ class TopicCreator:
         await self._lifecycle.sees(lambda image: all(name in image.topics for name in made), SEEN_WITHIN_S)
         return refused
 
-    async def ensure(self, name: str) -> TopicImage:
-        """Returns the topic, and creates it first if it doesn't exist."""
+    async def ensure(self, name: str, configs: Mapping[str, str] | None = None) -> TopicImage:
+        """Returns the topic, and creates it first if it doesn't exist, with these configs if any are given."""
         found = self._metadata.image.topics.get(name)
         if found is None:
-            refused = await self.create_missing([name])
+            new = topic_to_create(self._settings, name) if configs is None else _topic(name, -1, -1, configs)
+            refused = await self._create([new])
             if name in refused:
                 raise refused[name]
             found = self._metadata.image.topics.get(name)

@@ -2,7 +2,8 @@
 
 Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
 write fails, its acknowledgements are rolled back, and the members get an error. A change by an expired lock takes
-effect at once; if it can't be written, it is kept and written later.
+effect at once; if it can't be written, it is kept and written later. A task of its own writes dead letters, after the
+share coordinator has stored which records are given up.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.share.partition import SharePartition, Transition, Wish
+from penstock.share.acquiring import Wish
+from penstock.share.partition import SharePartition
 from penstock.share.state_requests import UNKNOWN_EPOCH, Write
-from penstock.share.states import AcknowledgedRange, Acquired, FetchedBatch, StateBatch
+from penstock.share.states import AcknowledgedRange, Acquired, FetchedBatch, RecordState, StateBatch
 from penstock.share.stored_state import UNKNOWN_OFFSET
+from penstock.share.transitions import Transition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
     from penstock.share.group_settings import Reset, ShareSettings
     from penstock.share.state_journal import ShareKey
     from penstock.share.states import ShareLimits
+    from penstock.share.window import Run
 
 logger = logging.getLogger(__name__)
 
 REWRITE_SECONDS = 1.0  # after a failed write of changes that nobody waits for
 MAX_UNSAVED = 10_000  # changes by expired locks that wait to be written
+BURY_RECORDS = 500  # dead letters that are written at once
+BURY_RETRY_SECONDS, MAX_BURY_RETRY_SECONDS = 0.2, 30.0
 #: What a member is told for an error of the share coordinator.
 _TO_MEMBER = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -58,12 +64,20 @@ class ShareFigures:
     deliveries: int = 0
     expired: int = 0
     failed_writes: int = 0
+    dead_letters: int = 0
+    failed_dead_letters: int = 0
 
 
 class Waiter(Protocol):
     def wake(self) -> None:
         """Makes the waiting ShareFetch try again, because records may have become available."""
         ...
+
+
+class DeadLetters(Protocol):
+    async def write(
+        self, group: str, settings: ShareSettings, source: Partition, log: Log, runs: Sequence[Run]
+    ) -> None: ...
 
 
 class LedSharePartition:
@@ -73,6 +87,7 @@ class LedSharePartition:
         partition: Partition,
         persister: SharePersister,
         settings: Callable[[], ShareSettings],
+        dead_letters: DeadLetters,
         *,
         figures: ShareFigures,
         wall_ms: Callable[[], int],
@@ -91,6 +106,7 @@ class LedSharePartition:
         self.waiters: dict[Waiter, None] = {}
         self._persister = persister
         self._settings = settings
+        self._dead_letters = dead_letters
         self._figures = figures
         self._wall_ms = wall_ms
         self._spawn = spawn
@@ -99,6 +115,9 @@ class LedSharePartition:
         self._queue: list[tuple[Transition, asyncio.Future[None]]] = []
         self._unsaved: list[StateBatch] = []
         self._writing = False
+        self._burying = False
+        #: Why dead letters can't be written; None if they were.
+        self.dead_letter_error: KafkaError | None = None
         self._retiring = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -129,6 +148,7 @@ class LedSharePartition:
         self._state_epoch = read.state_epoch
         self.state = SharePartition(start, read.batches)
         self.state.log_start_moved(log.log_start_offset)
+        self._bury_soon()
         self.wake()
 
     async def verify(self) -> None:
@@ -164,12 +184,12 @@ class LedSharePartition:
         self.wake()
 
     def retire(self) -> None:
-        """Drops the state once all changes are written, because no session of the group is left on this node.
+        """Drops the state once all changes and dead letters are written, because no session of the group is left here.
 
         The next member loads the state again, and so sees offsets that were altered meanwhile.
         """
         self._retiring = True
-        if not self._writing and not self._queue and not self._unsaved:
+        if not self._writing and not self._burying and not self._queue and not self._unsaved:
             self.close(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group left this node: fetch again."))
 
     def keep(self) -> None:
@@ -184,7 +204,10 @@ class LedSharePartition:
 
     @property
     def limits(self) -> ShareLimits:
-        return self._settings().limits
+        settings = self._settings()
+        if settings.dead_letter_topic and settings.dead_letter_topic == self.partition.topic:
+            return settings.limits._replace(dead_letters=False)  # a dead letter has no dead letter in the same topic
+        return settings.limits
 
     @property
     def now_ms(self) -> int:
@@ -202,6 +225,7 @@ class LedSharePartition:
         assert self.state is not None
         acquired = self.state.acquire(wish, fetch_offset, batches, self.limits, self.now_ms)
         self._figures.deliveries += sum(last - first + 1 for first, last, _ in acquired)
+        self._keep(self.state.take_unsaved())
         self._arm()
         return acquired
 
@@ -268,12 +292,14 @@ class LedSharePartition:
             await self._persister.write(self.key, write)
         except KafkaError as error:
             self._figures.failed_writes += 1
-            self._unsaved = [*unsaved, *self._unsaved][-MAX_UNSAVED:]
+            self._unsaved = [*unsaved, *self._unsaved]
             self._refused(queue, error)
             return bool(self._queue)
         if self.state is state:
             for transition, _ in queue:
                 state.commit(transition)
+            state.saved(changes)
+            self._bury_soon()
         for _, future in queue:
             if not future.done():
                 future.set_result(None)
@@ -285,6 +311,7 @@ class LedSharePartition:
         if self.state is not None:
             for transition, _ in queue:
                 self.state.rollback(transition)
+            self._keep(self.state.take_unsaved())
         told = KafkaError(_TO_MEMBER.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)
         for _, future in queue:
             _fail(future, told)
@@ -292,6 +319,57 @@ class LedSharePartition:
             self.close(error)
         else:
             self.wake()
+
+    def _keep(self, changes: list[StateBatch]) -> None:
+        """Writes changes that are in effect already, now or later."""
+        if not changes:
+            return
+        self._unsaved += changes
+        if len(self._unsaved) > MAX_UNSAVED:  # their current states are written, so one range stands for all of them
+            first, last = min(each.first for each in self._unsaved), max(each.last for each in self._unsaved)
+            self._unsaved = [StateBatch(first, last, RecordState.AVAILABLE, 0)]
+        self._write_soon()
+
+    # --- dead letters
+
+    def _bury_soon(self) -> None:
+        if self.state is not None and not self._burying and self.state.dying(1):
+            self._burying = True
+            self._spawn(self._bury())
+
+    async def _bury(self) -> None:
+        pause = BURY_RETRY_SECONDS
+        try:
+            while (state := self.state) is not None and (runs := state.dying(BURY_RECORDS)):
+                if await self._write_dead_letters(runs):
+                    pause = BURY_RETRY_SECONDS
+                    if self.state is state:
+                        state.buried(runs)
+                        self._keep(state.take_unsaved())
+                else:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, MAX_BURY_RETRY_SECONDS)
+        finally:
+            self._burying = False
+        if self._retiring and self.failure is None:
+            self.retire()
+
+    async def _write_dead_letters(self, runs: list[Run]) -> bool:
+        """Returns True if the records may be archived: they have dead letters, or the group wants none any more."""
+        if not self.limits.dead_letters:
+            return True
+        try:
+            log = self.partition.leader_log(self.leader_epoch)
+            await self._dead_letters.write(self.key.group, self._settings(), self.partition, log, runs)
+        except KafkaError as error:
+            if self.dead_letter_error is None:
+                logger.warning("%s: share group %s can't write dead letters: %s", self.partition, self.key.group, error)
+            self.dead_letter_error = error
+            self._figures.failed_dead_letters += 1
+            return False
+        self.dead_letter_error = None
+        self._figures.dead_letters += sum(run.size for run in runs)
+        return True
 
     # --- locks that run out
 
@@ -312,8 +390,7 @@ class LedSharePartition:
         self._arm()
         if changes:
             self._figures.expired += sum(change.last - change.first + 1 for change in changes)
-            self._unsaved = [*self._unsaved, *changes][-MAX_UNSAVED:]
-            self._write_soon()
+            self._keep(changes)
             self.wake()
 
 

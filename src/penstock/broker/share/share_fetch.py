@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.share.fetched_batches import FetchedBatches
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.share.partition import Wish
+from penstock.share.acquiring import Wish
 from penstock.share.states import Acquired, AcquireMode
 
 if TYPE_CHECKING:

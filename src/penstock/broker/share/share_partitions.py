@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.requests.slices import SLICE_PARTITIONS, starts
-from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
+from penstock.broker.share.led_partition import DeadLetters, LedSharePartition, ShareFigures
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.group_settings import ShareSettings, share_settings
@@ -44,12 +44,14 @@ class SharePartitions:
         partitions: Partitions,
         metadata: MetadataLog,
         persister: SharePersister,
+        dead_letters: DeadLetters,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._partitions = partitions
         self._metadata = metadata
         self._persister = persister
+        self._dead_letters = dead_letters
         self._tasks = Tasks()
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._of_group: dict[str, dict[ShareKey, None]] = {}
@@ -114,6 +116,7 @@ class SharePartitions:
             partition,
             self._persister,
             partial(self.settings_of, key.group),
+            self._dead_letters,
             figures=self.figures,
             wall_ms=self._clock.wall_ms,
             spawn=self._tasks.start,

@@ -107,8 +107,12 @@ replica.alter.log.dirs.io.max.bytes.per.second LONG =9223372036854775807 [0..] c
     Bytes per second for moves between log directories.
 """
 
-# Properties of Penstock that Kafka does not have.
+# Properties of Penstock that Kafka 4.3 does not have. Those for dead letters are from KIP-1191.
 _OWN = """
+errors.deadletterqueue.auto.create.topics.enable BOOLEAN =false cluster-wide
+    True creates the dead-letter topic of a share group when its first dead letter is written.
+errors.deadletterqueue.topic.name.prefix STRING =dlq. cluster-wide
+    Prefix that the name of a dead-letter topic must have; empty allows all names.
 penstock.coordinator.max.bytes LONG =1073741824 [0..]
     Limit for the memory of all groups (members and offsets) and transactional ids that this node coordinates.
 penstock.events.log.format STRING =text {text|json}

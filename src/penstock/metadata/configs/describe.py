@@ -102,6 +102,8 @@ def _broker_config(name: str, settings: Settings, synonyms: list[Synonym]) -> De
 def describe_group(overrides: Mapping[str, str], settings: Settings) -> list[Described]:
     found = []
     for name, key in GROUP_CONFIGS.items():
+        if key.internal and name not in overrides:
+            continue
         broker_property = GROUP_INHERITANCE.get(name, Inheritance()).default
         if broker_property is not None:
             synonyms = settings.synonyms(broker_property)

@@ -17,6 +17,7 @@ from penstock.metadata.configs.definition import (
     ConfigKey,
     ConfigType,
     ConfigValue,
+    Matching,
     OneOf,
     Range,
     table,
@@ -76,6 +77,21 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             45000,
             1,
             "Time without a heartbeat after which a member is removed from the consumer group.",
+        ),
+        ConfigKey(
+            "errors.deadletterqueue.copy.record.enable",
+            ConfigType.BOOLEAN,
+            "false",
+            "KIP-1191: true copies key, value and headers of a record into its dead letter.",
+            internal=True,  # not listed by Kafka 4.3; described where it is set
+        ),
+        ConfigKey(
+            "errors.deadletterqueue.topic.name",
+            ConfigType.STRING,
+            "",
+            "KIP-1191: topic for the records that the share group gives up; empty for none.",
+            Matching(r"(?!__|\.\.?$)[a-zA-Z0-9._-]{0,249}", "give the name of a topic that is not internal."),
+            internal=True,
         ),
         _int(
             "share.assignment.interval.ms",

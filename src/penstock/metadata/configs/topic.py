@@ -110,6 +110,13 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
             _FROM_0,
         ),
         _key(
+            "errors.deadletterqueue.group.enable",
+            _BOOLEAN,
+            "false",
+            "KIP-1191: true lets share groups use the topic as their dead-letter topic.",
+            internal=True,  # not listed by Kafka 4.3; described where it is set
+        ),
+        _key(
             "file.delete.delay.ms",
             _LONG,
             "60000",
@@ -326,6 +333,7 @@ class LogConfig:
     compression_type: str = "producer"
     compression_zstd_level: int = 3
     delete_retention_ms: int = 86_400_000
+    errors_deadletterqueue_group_enable: bool = False
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from penstock.broker.share.led_partition import LedSharePartition
-from penstock.share.partition import SharePartition, Transition
+from penstock.share.partition import SharePartition
 from penstock.share.states import RecordState
+from penstock.share.transitions import Transition
 
 
 def _batches_forgotten(old: Any) -> Any:

@@ -1,0 +1,54 @@
+"""Changes of acquired records that are being written to the share coordinator, and why records are given up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from penstock.share.states import RecordState, ShareLimits, StateBatch
+from penstock.share.window import NOBODY, Run
+
+
+class Reason(IntEnum):
+    """Why a record is given up. The window keeps it as the owner of archiving records."""
+
+    UNKNOWN = NOBODY  # the record was given up under an earlier leader
+    REJECTED = 1
+    EXCEEDED = 2
+    BY_OPERATOR = 3
+
+
+class Undo(NamedTuple):
+    first: int
+    stop: int
+    deliveries: int
+    lock: int
+
+
+@dataclass(slots=True)
+class Transition:
+    """A change of acquired records to a new state, while the new state is being written to the share coordinator."""
+
+    number: int
+    limits: ShareLimits
+    changes: list[StateBatch] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)  # one for each change
+    undo: list[Undo] = field(default_factory=list)
+
+    def add(self, run: Run, state: RecordState, count: int, reason: Reason = Reason.UNKNOWN) -> None:
+        """Adds the state change of one run of acquired records.
+
+        Joins it with the previous run if both are adjacent and equal.
+        """
+        undo, changes = self.undo, self.changes
+        if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):
+            undo[-1] = Undo(undo[-1].first, run.stop, run.deliveries, run.owner)
+        else:
+            undo.append(Undo(run.first, run.stop, run.deliveries, run.owner))
+        adjacent = bool(changes) and changes[-1].last == run.first - 1 and self.reasons[-1] is reason
+        if adjacent and changes[-1][2:] == (state, count):
+            changes[-1] = StateBatch(changes[-1].first, run.stop - 1, state, count)
+        else:
+            changes.append(StateBatch(run.first, run.stop - 1, state, count))
+            self.reasons.append(reason)

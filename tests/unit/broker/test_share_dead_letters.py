@@ -1,0 +1,163 @@
+"""Dead letters of share groups on one node: what is written, when, and what happens while they can't be written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from share_client import SET, client_of, configure, consumer, produce, run, settle, take, until, values
+
+from penstock.client.admin import Admin
+from penstock.client.client import AsyncClient
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.vocabulary import Acknowledge, ResourceType
+from penstock.records.record import Record
+from penstock.share.states import RecordState
+from penstock.testing import Broker
+
+LOCK_MS = 1000
+RELEASE, REJECT = Acknowledge.RELEASE, Acknowledge.REJECT
+TOPIC, COPY = "errors_deadletterqueue_topic_name", "errors_deadletterqueue_copy_record_enable"
+ENABLE = "errors.deadletterqueue.group.enable"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Broker]:
+    properties = {
+        "group.share.min.record.lock.duration.ms": str(LOCK_MS),
+        "errors.deadletterqueue.auto.create.topics.enable": "true",
+    }
+    with Broker(config=properties) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(node: Broker, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
+    node.create_topics({name: 1})
+    return name
+
+
+async def letters(node: Broker, topic: str, count: int) -> list[Record]:
+    """Waits for this many dead letters of a group, which has the name of its topic."""
+    name = f"dlq.{topic}"
+    await until(lambda: name in node.node.broker.metadata.image.topics and len(node.records(name)) >= count)
+    return node.records(name)
+
+
+async def allow(client: AsyncClient, topic: str) -> None:
+    await Admin(client).alter_configs(ResourceType.TOPIC, topic, [(ENABLE, SET, "true")])
+
+
+def told(letter: Record) -> dict[str, str]:
+    return {
+        name.removeprefix("__dlq.errors."): (text or b"").decode()
+        for name, text in letter.headers
+        if name.startswith("__dlq.errors.")
+    }
+
+
+def totals(node: Broker, group: str) -> list[int]:
+    [led] = [led for led in node.node.broker.share_partitions if led.key.group == group]
+    assert led.state is not None
+    return led.state.window.totals
+
+
+def test_a_rejected_record_gets_a_dead_letter_with_its_origin(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic, **{TOPIC: f"dlq.{topic}"})
+            await produce(client, topic, "a", "b", "c")
+            records = await take(member, 3)
+            assert await settle(member, records[1:2], REJECT) == [ErrorCode.NONE]
+            [letter] = await letters(node, topic, 1)
+            assert (letter.key, letter.value) == (None, None)
+            assert told(letter) == {
+                "topic": topic,
+                "partition": "0",
+                "offset": "1",
+                "group": topic,
+                "delivery.count": "1",
+                "message": "Offset rejected by client.",
+                "timestamp": str(records[1].record.timestamp),
+            }
+            assert await settle(member, [records[0], records[2]]) == [ErrorCode.NONE]
+
+    run(scenario)
+
+
+def test_a_record_that_ran_out_of_deliveries_gets_a_dead_letter_with_a_copy(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            limits = {"share_record_lock_duration_ms": str(LOCK_MS), "share_delivery_count_limit": "2"}
+            await configure(client, topic, **{TOPIC: f"dlq.{topic}", COPY: "true"}, **limits)
+            await produce(client, topic, "kept", "released")
+            records = await take(member, 2)
+            assert await settle(member, records, RELEASE) == [ErrorCode.NONE]
+            again = await take(member, 1)
+            again += await take(member, 2 - len(again))
+            released = [each for each in again if each.record.value == b"released"]
+            assert await settle(member, released, RELEASE) == [ErrorCode.NONE]
+            found = await letters(node, topic, 2)
+            assert {letter.value for letter in found} == {b"kept", b"released"}
+            assert {told(letter)["delivery.count"] for letter in found} == {"2"}
+            assert {told(letter)["message"] for letter in found} == {"Offset delivery count exceeded the threshold."}
+            await produce(client, topic, "next")
+            assert values(await take(member, 1)) == ["next"]
+
+    run(scenario)
+
+
+def test_records_are_not_archived_while_their_dead_letters_are_refused(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        node.create_topics({f"dlq.{topic}": 1})
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic, **{TOPIC: f"dlq.{topic}"})
+            await produce(client, topic, "a", "b")
+            figures = node.node.broker.share_partitions.figures
+            failed = figures.failed_dead_letters
+            records = await take(member, 2)
+            assert await settle(member, records, REJECT) == [ErrorCode.NONE]
+            await until(lambda: figures.failed_dead_letters >= failed + 2)
+            assert totals(node, topic)[RecordState.ARCHIVING] == 2
+            assert node.records(f"dlq.{topic}") == []
+            await allow(client, f"dlq.{topic}")
+            assert [told(letter)["offset"] for letter in await letters(node, topic, 2)] == ["0", "1"]
+            await until(lambda: not totals(node, topic)[RecordState.ARCHIVING])
+
+    run(scenario)
+
+
+def test_dead_letters_are_written_by_the_next_leader_too(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        node.create_topics({f"dlq.{topic}": 1})
+        async with client_of(node) as client:
+            await configure(client, topic, **{TOPIC: f"dlq.{topic}"})
+            await produce(client, topic, "a")
+            async with consumer(node, topic) as member:
+                assert await settle(member, await take(member, 1), REJECT) == [ErrorCode.NONE]
+            await asyncio.to_thread(node.restart)
+        async with client_of(node) as client:
+            await allow(client, f"dlq.{topic}")
+            await produce(client, topic, "b")
+            async with consumer(node, topic) as member:
+                assert values(await take(member, 1)) == ["b"]
+                [letter] = await letters(node, topic, 1)
+                assert (told(letter)["offset"], told(letter)["delivery.count"]) == ("0", "1")
+
+    run(scenario)
+
+
+def test_a_group_that_reads_its_own_dead_letter_topic_writes_no_dead_letters(node: Broker) -> None:
+    async def scenario() -> None:
+        node.create_topics({"dlq.own": 1}, configs={ENABLE: "true"})
+        async with client_of(node) as client, consumer(node, "dlq.own") as member:
+            await configure(client, "dlq.own", **{TOPIC: "dlq.own"})
+            await produce(client, "dlq.own", "a")
+            assert await settle(member, await take(member, 1), REJECT) == [ErrorCode.NONE]
+            await produce(client, "dlq.own", "b")
+            assert values(await take(member, 1)) == ["b"]
+            assert [record.value for record in node.records("dlq.own")] == [b"a", b"b"]
+
+    run(scenario)

@@ -8,8 +8,8 @@ a future log, and no client reads it. `penstock.replication.directory_move` deci
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.log import appending
 from penstock.log.appending import Prepared
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.disk.api import Buffer
     from penstock.log.log import Log
     from penstock.log.slices import LogSlice
+
+T = TypeVar("T")
 
 #: Batches that are accounted for at once: bounds the time for which the event loop is busy.
 RUN_BATCHES = 128
@@ -116,7 +118,7 @@ class FutureLog:
         copied = 0
         for run, view in self._runs(found, data):
             segment = self._segment_for(run, begins=found.position + copied == 0)
-            await _finished(self._append(segment, run, view))
+            await finished(self._append(segment, run, view))
             copied += len(view)
             self._note_copied(found, copied)
         return copied
@@ -266,12 +268,12 @@ class FutureLog:
             log.flush_now()
 
 
-async def _finished(work: Coroutine[None, None, None]) -> None:
+async def finished(work: Awaitable[T]) -> T:
     """Waits until the write `work` has ended, even if the caller is cancelled: a clean stop must not leave a
-    half-written batch."""
+    half-written batch. Returns its result."""
     writing = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(writing)
+        return await asyncio.shield(writing)
     except asyncio.CancelledError:
         await asyncio.wait([writing])
         raise

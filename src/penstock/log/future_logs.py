@@ -4,67 +4,40 @@
                                         on disk     in one   the old log is renamed for removal
                                                     step
 
-A crash before the swap leaves the current log and a future log that the next start resumes. A crash after the swap
-leaves
-both logs under their final name, and the moved mark tells which one is old. The old log is removed last, after the
-whole
-new log is on disk.
+A crash before the swap leaves the current log and a future log that the next start resumes: see `leftover_copies`. A
+crash after the swap leaves both logs under their final name, and `moved_mark` tells which one is old. The old log is
+removed last, after the whole new log is on disk.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.check import check
-from penstock.log import moved_mark, synced_mark
+from penstock.log import leftover_copies, moved_mark
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
-from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, LOG_START_FILE, RECOVERY_POINT_FILE, LogDir
-from penstock.log.epochs import common_end
-from penstock.log.future_log import FutureLog
-from penstock.log.loading import LogPlace, create_log, open_log
-from penstock.log.scan import CorruptBatchError
+from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, LogDir
+from penstock.log.future_log import FutureLog, finished
+from penstock.log.loading import LogPlace, create_log
 from penstock.log.swap import cancel_swaps
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
-    from penstock.disk.api import Disk
-    from penstock.log.directories import LogDirectories
     from penstock.log.environment import LogEnvironment
     from penstock.log.log import Log
     from penstock.log.removal import Removal
     from penstock.log.segment import Segment
-    from penstock.metadata.configs.topic import LogConfig
-    from penstock.protocol.vocabulary import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: `topic-partition.id-future`.
-_FUTURE_NAME = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}" + FUTURE_SUFFIX)
 #: Bytes that follow the topic's name in the name of its future log, with a partition of one digit.
 NAME_OVERHEAD = len("-0.") + 32 + len(FUTURE_SUFFIX)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-def parse_future_name(name: str) -> TopicPartition | None:
-    matched = _FUTURE_NAME.fullmatch(name)
-    return (matched[1], int(matched[2])) if matched else None
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """The directory of a future log for which the start found no current log."""
-
-    directory: LogDir
-    path: str
-    topic: str
-    partition: int
-    topic_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +50,15 @@ class Retired:
     segments: list[Segment]
 
 
-class Logs(Protocol):
+class Logs(leftover_copies.Logs, Protocol):
     """The methods of the log manager that this module uses."""
 
-    disk: Disk
-    dirs: LogDirectories
     removal: Removal
     environment: LogEnvironment
-    corruptions: dict[TopicPartition, str]
-
-    def get(self, topic: str, partition: int) -> Log | None: ...
 
     def aside(self, directory: LogDir, name: str, suffix: str) -> str: ...
 
-    def read_topic_id(self, path: str) -> bytes: ...
-
     def relocated(self, log: Log, source: LogDir) -> None: ...
-
-    def take_offline(self, directory: LogDir, error: OSError) -> None: ...
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool: ...
 
@@ -104,21 +68,24 @@ class Logs(Protocol):
 class FutureLogs:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._by_key: dict[TopicPartition, FutureLog] = {}
-        #: Future logs without a current log: the metadata decides about them.
-        self.orphans: dict[TopicPartition, Leftover] = {}
+        self._by_current: dict[Log, FutureLog] = {}
+        self.leftovers = leftover_copies.LeftoverCopies(logs, self)
         #: Old logs that were not renamed yet, by path, and those of them whose renaming is tried again.
         self._retiring: dict[str, Retired] = {}
         self._postponed: list[Retired] = []
 
     def __iter__(self) -> Iterator[FutureLog]:
-        return iter(list(self._by_key.values()))
+        return iter(list(self._by_current.values()))
 
     def get(self, topic: str, partition: int) -> FutureLog | None:
-        return self._by_key.get((topic, partition))
+        current = self._logs.get(topic, partition)
+        return None if current is None else self.of(current)
+
+    def of(self, current: Log) -> FutureLog | None:
+        return self._by_current.get(current)
 
     @property
-    def _environment(self) -> LogEnvironment:
+    def environment(self) -> LogEnvironment:
         """Returns the environment of future logs. No client reads them, so removed files are not kept for readers."""
         return replace(
             self._logs.environment,
@@ -158,7 +125,7 @@ class FutureLogs:
             if directory.remembers(key):
                 logs.write_checkpoints([directory])  # without lines of a log that was here before
             disk.mkdir(path)
-            log = create_log(self._environment, place, current.config, current.log_start_offset)
+            log = create_log(self.environment, place, current.config, current.log_start_offset)
             if current.topic_id != ZERO_UUID:
                 metadata = f"{path}/{PARTITION_METADATA_FILE}"
                 disk.write_new(metadata, render_partition_metadata(current.topic_id))
@@ -169,14 +136,14 @@ class FutureLogs:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} could not be created: {error.strerror or error}."
             ) from error
-        return self._register(current, log)
+        return self.register(current, log)
 
-    def _register(self, current: Log, log: Log) -> FutureLog:
+    def register(self, current: Log, log: Log) -> FutureLog:
         future = FutureLog(current, log)
         current.on_truncation = future.note_truncation
         current.relocations += 1  # a compaction under way is dropped: see `Cleaner`
         cancel_swaps(current)
-        self._by_key[current.topic, current.partition] = future
+        self._by_current[current] = future
         return future
 
     def drop(self, future: FutureLog) -> None:
@@ -188,11 +155,10 @@ class FutureLogs:
         """Ends the link from the current log to `future`; no-op if the current log has another future log. The files
         stay."""
         current = future.current
-        key = (current.topic, current.partition)
-        if self._by_key.get(key) is future:
+        if self._by_current.get(current) is future:
             current.on_truncation = None
             current.relocations += 1
-            del self._by_key[key]
+            del self._by_current[current]
 
     def discard(self, future: FutureLog, *, keep_files: bool = False) -> None:
         """Closes a detached future log, and renames its files for removal unless `keep_files` is set."""
@@ -200,7 +166,16 @@ class FutureLogs:
         if not log.health.closed:
             log.close()
             if not keep_files:
+                self._unmark_current(future.current)
                 self.remove(self._logs.dirs.of(log), log.path)
+
+    def _unmark_current(self, current: Log) -> None:
+        """Removes the leaving mark of a log that stays, unless another move of the log has begun."""
+        if self.of(current) is None and not current.offline:
+            try:
+                moved_mark.remove_leaving(self._logs.disk, current.path)
+            except OSError as error:
+                current.health.failed(error)
 
     def remove(self, directory: LogDir, path: str) -> None:
         """Renames the directory of a future log, so that it is removed later."""
@@ -225,21 +200,28 @@ class FutureLogs:
         if not await logs.save_checkpoints([logs.dirs.of(log)]):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The checkpoints of {log.log_dir} could not be written.")
         try:
-            await logs.disk.run(self._write_moved_mark, future.current, log)
+            older = await finished(logs.disk.run(self._mark_current, future.current, logs.dirs.of(log)))
+        except OSError as error:
+            raise _refused_by_source(future.current, error) from error
+        try:
+            sources = older | {logs.dirs.of(future.current).directory_id}
+            await logs.disk.run(moved_mark.write, logs.disk, log.path, sources)
         except OSError as error:
             raise log.health.failed(error) from error
         future.note_prepared(start)
 
-    def _write_moved_mark(self, current: Log, log: Log) -> None:
-        """Writes the moved mark into the copy's directory. It names the directory of the current log, and directories
-        that may still hold older logs of the partition: offline ones, and those of old logs that wait for removal."""
+    def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
+        """Writes the leaving mark of the current log. Returns the directories that may still hold older logs of the
+        partition: offline ones, and those of old logs that wait for removal."""
         disk, dirs = self._logs.disk, self._logs.dirs
-        old = moved_mark.read(disk, current.path)
-        if old:
+        older = moved_mark.read(disk, current.path)
+        if older:
             waiting = {each.directory for each in list(self._retiring.values()) if each.log is current}
-            old -= {each.directory_id for each in dirs if not each.offline and each not in waiting}
-            moved_mark.write(disk, current.path, old)
-        moved_mark.write(disk, log.path, old | {dirs.of(current).directory_id})
+            older -= {each.directory_id for each in dirs if not each.offline and each not in waiting}
+            moved_mark.write(disk, current.path, older)
+        if target.directory_id not in moved_mark.read_leaving(disk, current.path):
+            moved_mark.write_leaving(disk, current.path, target.directory_id)
+        return older
 
     def swap(self, future: FutureLog, tail_bytes: int) -> Retired | None:
         """Makes the future log the current log, in one step of the event loop.
@@ -351,92 +333,16 @@ class FutureLogs:
             except OSError as error:
                 log.health.failed(error)
 
-    # Starting and stopping.
 
-    def load(self, config: LogConfig) -> None:
-        """Opens the future logs that the previous process left. A future log without a current log becomes an
-        orphan."""
-        for directory in self._logs.dirs:
-            if directory.offline:
-                continue
-            try:
-                self._load_directory(directory, config)
-            except OSError as error:
-                self._logs.take_offline(directory, error)
-
-    def _load_directory(self, directory: LogDir, config: LogConfig) -> None:
-        logs = self._logs
-        recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
-        log_starts = directory.read_checkpoint(LOG_START_FILE)
-        for name in sorted(logs.disk.listdir(directory.path)):
-            key = parse_future_name(name)
-            if key is None or not logs.disk.is_dir(directory.file(name)):
-                continue
-            path = directory.file(name)
-            topic_id = logs.read_topic_id(path)
-            current = logs.get(*key)
-            if current is None:
-                if key in self.orphans or key in logs.corruptions:
-                    logger.warning("the future log %s is left as it is: its current log could not be read", path)
-                else:
-                    self.orphans[key] = Leftover(directory, path, *key, topic_id)
-                continue
-            if key in self._by_key or current.log_dir == directory.path or topic_id != current.topic_id:
-                logger.warning("removing the future log %s: it does not belong to %s", path, current.path)
-                self.remove(directory, path)
-                continue
-            place = LogPlace(directory.path, path, *key, topic_id)
-            self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
-
-    def _open(
-        self, current: Log, place: LogPlace, config: LogConfig, recovery_point: int, log_start: int, directory: LogDir
-    ) -> None:
-        try:
-            log = open_log(
-                self._environment,
-                place,
-                config,
-                recovery_point=recovery_point,
-                log_start_offset=log_start,
-                clean=directory.clean,
-            )
-            end = common_end(
-                current.epochs,
-                current.log_end_offset,
-                log.epochs,
-                log.log_end_offset,
-                max(current.log_start_offset, log.log_start_offset),
-            )
-            log.truncate_to(end)
-        except (CorruptBatchError, KafkaError) as error:
-            logger.warning("removing the future log %s, which is damaged: %s", place.path, error)
-            self.remove(directory, place.path)
-            return
-        future = self._register(current, log)
-        logger.info("resuming the move of %s to %s at offset %d", current.path, place.path, future.log.log_end_offset)
-
-    def adopt_orphan(self, leftover: Leftover) -> str:
-        """Makes a future log without a current log the current log. Returns its new name.
-
-        Called if the controller has assigned the replica to the future log's directory: the old directory was lost
-        after the copy had caught up. The synced mark is removed, because the last records may be missing.
-        """
-        del self.orphans[leftover.topic, leftover.partition]
-        name = f"{leftover.topic}-{leftover.partition}"
-        logger.warning(
-            "%s becomes the log of its partition: the directory with the log that it copied is gone", leftover.path
+def _refused_by_source(current: Log, error: OSError) -> KafkaError:
+    """Returns the error that ends a move whose source can't take the leaving mark. A full disk stays online: clients
+    can still read from it."""
+    if error.errno in _FULL:
+        return KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{current.log_dir} is full, and a move out of it needs a few bytes there: delete records, and ask again.",
         )
-        disk = self._logs.disk
-        synced_mark.remove_file(disk, leftover.path)
-        disk.rename(leftover.path, leftover.directory.file(name))
-        disk.sync_dir(leftover.directory.path)
-        return name
-
-    def remove_orphan(self, topic: str, partition: int, why: str) -> None:
-        leftover = self.orphans.pop((topic, partition), None)
-        if leftover is not None:
-            logger.warning("removing the future log %s: %s", leftover.path, why)
-            self.remove(leftover.directory, leftover.path)
+    return current.health.failed(error)
 
 
 def _remove_segments(_: Log, segments: list[Segment]) -> None:

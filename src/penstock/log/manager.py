@@ -39,7 +39,8 @@ from penstock.log.directory import (
     parse_log_name,
 )
 from penstock.log.environment import DAY_MS, LogEnvironment
-from penstock.log.future_logs import FutureLogs, Leftover
+from penstock.log.future_logs import FutureLogs
+from penstock.log.leftover_copies import Leftover
 from penstock.log.loading import LogPlace, create_log, open_log
 from penstock.log.removal import Removal
 from penstock.log.scan import CorruptBatchError
@@ -118,6 +119,12 @@ class LogManager:
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
 
+    def find(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
+        """Returns the partition's log of this topic id, which may have namesakes; None if there is none."""
+        key = (topic, partition)
+        known = [*self._namesakes.get(key, ()), *filter(None, [self._logs.get(key)])]
+        return next((log for log in known if log.topic_id == topic_id), None)
+
     def synced_partitions(self) -> dict[bytes, list[int]]:
         """Returns the partitions whose logs have a synced mark (`synced_mark` explains it), grouped by topic id."""
         found: dict[bytes, list[int]] = {}
@@ -142,7 +149,7 @@ class LogManager:
             for directory in self.dirs.all:
                 if not directory.offline:
                     await self._load_directory(directory, config_of)
-            self.futures.load(LogConfig())
+            self.futures.leftovers.load(LogConfig())
         except BaseException:
             self.abandon()
             raise
@@ -222,6 +229,9 @@ class LogManager:
         place = LogPlace(directory.path, path, topic, partition, self.read_topic_id(path))
         if key in self._logs:
             self._refuse_second_copy(key, place)
+        if not moved_mark.stays(self.disk, path, self.dirs):
+            self._withhold(key, path)
+            return None
         try:
             log = open_log(
                 self.environment,
@@ -258,6 +268,13 @@ class LogManager:
         if log.recovery_point < log.log_end_offset:
             self.flush_soon(log)
         return log
+
+    def _withhold(self, key: TopicPartition, path: str) -> None:
+        """Keeps a log offline that may be the old log of a move into an offline directory."""
+        offline = ", ".join(each.path for each in self.dirs if each.offline)
+        reason = f"the log may have been moved to {offline}, which is offline: repair the disk, or replace it"
+        self.corruptions[key] = reason
+        logger.error("%s is not served: %s", path, reason)
 
     def _refuse_second_copy(self, key: TopicPartition, place: LogPlace) -> None:
         """Raises DirectoryError if the log in `place` may be a second copy of a partition that is already open.
@@ -346,7 +363,7 @@ class LogManager:
         try:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             starts = directory.read_checkpoint(LOG_START_FILE)
-            name = self.futures.adopt_orphan(orphan)
+            name = self.futures.leftovers.adopt(orphan)
             self._load(directory, name, key, config, points.get(key, 0), starts.get(key, 0))
         except OSError as error:
             self.take_offline(directory, error)
@@ -422,15 +439,15 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is None:
             return
-        future = self.futures.get(topic, partition)
-        if future is not None:
-            self.futures.drop(future)
         self._unregister(log)
         self._close_and_rename(log, suffix)
         for other in self._namesakes.pop((topic, partition), ()):
             self._close_and_rename(other, STRAY_SUFFIX)
 
     def _close_and_rename(self, log: Log, suffix: str) -> None:
+        future = self.futures.of(log)
+        if future is not None:
+            self.futures.drop(future)
         self.flush_queue.pop(log, None)
         log.close()
         self.futures.put_old_aside(log, suffix)

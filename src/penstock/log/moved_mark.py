@@ -1,13 +1,15 @@
-"""The moved mark: a file in a log's directory that names the log directories from which the log was moved.
+"""The marks of a move: small files in the two logs of a move that tell which log is the old one.
 
 A move ends with two renames in two directories, and a crash may come between them:
 
     B/t-0.<id>-future → B/t-0        from here on B has the current log
     A/t-0 → A/t-0.<id>-delete        the old log
 
-Before the first rename, the mark in B's log names A and is synced. So if a start finds the partition in both
-directories, the mark tells that the log in A is the old one, and the start finishes the move. The mark is removed after
-the second rename is on disk. Kafka ignores the file.
+Before the first rename both marks are synced. The *moved mark* in B's log names A: if a start finds the partition in
+both directories, the log in A is the old one, and the start finishes the move. The moved mark is removed after the
+second rename is on disk. The *leaving mark* in A's log names B: if a start can't read B, the log in A may be the old
+one and is not served. It is removed if the move ends without a swap, and when a start serves the log in A. So a log
+without a leaving mark is never taken for an old one. Kafka ignores both files.
 """
 
 from __future__ import annotations
@@ -25,23 +27,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOVED_MARK_FILE = "penstock.moved"
+LEAVING_MARK_FILE = "penstock.leaving"
 MAX_BYTES = 1 << 16
 
 
 def write(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
     """Writes the moved mark of the log in `path` with the directory ids `sources`, and syncs it. Removes the mark if
     `sources` is empty."""
-    lines = [uuid_to_str(source) for source in sorted(sources)]
-    if lines:
-        disk.write_atomic(f"{path}/{MOVED_MARK_FILE}", "".join(f"{line}\n" for line in lines).encode())
+    ids = sorted(sources)
+    if ids:
+        disk.write_atomic(f"{path}/{MOVED_MARK_FILE}", _render(ids))
     elif disk.exists(f"{path}/{MOVED_MARK_FILE}"):
         disk.remove(f"{path}/{MOVED_MARK_FILE}")
         disk.sync_dir(path)
 
 
+def _render(ids: Iterable[bytes]) -> bytes:
+    return "".join(f"{uuid_to_str(each)}\n" for each in ids).encode()
+
+
 def read(disk: Disk, path: str) -> frozenset[bytes]:
     """Returns the ids of the directories from which the log in `path` was moved."""
-    mark = f"{path}/{MOVED_MARK_FILE}"
+    return _read(disk, f"{path}/{MOVED_MARK_FILE}")
+
+
+def _read(disk: Disk, mark: str) -> frozenset[bytes]:
     if not disk.exists(mark):
         return frozenset()
     try:
@@ -59,6 +69,45 @@ def forget(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
         write(disk, path, named.difference(sources))
 
 
+def write_leaving(disk: Disk, path: str, target: bytes) -> None:
+    """Writes the leaving mark of the log in `path`, which is about to be replaced by its copy in the directory
+    `target`, and syncs it."""
+    disk.write_atomic(f"{path}/{LEAVING_MARK_FILE}", _render([target]))
+
+
+def read_leaving(disk: Disk, path: str) -> frozenset[bytes]:
+    """Returns the id of the directory to which the log in `path` may have been moved; empty without a leaving mark."""
+    return _read(disk, f"{path}/{LEAVING_MARK_FILE}")
+
+
+def remove_leaving(disk: Disk, path: str) -> None:
+    """Removes the leaving mark of the log in `path`, if there is one: the log in `path` is the current one.
+
+    The removal is not synced. After a power loss, a mark that is back only keeps the log offline while the directory
+    that it names is offline.
+    """
+    if disk.exists(f"{path}/{LEAVING_MARK_FILE}"):
+        disk.remove(f"{path}/{LEAVING_MARK_FILE}")
+
+
+def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
+    """True if the log in `path`, which a start has found in no other directory, is the current one. Then its leaving
+    mark is removed, and the removal is synced.
+
+    False if the log may be an old one: the directory to which it was about to be moved may be one of the offline ones,
+    some of which have no known id.
+    """
+    targets = read_leaving(disk, path)
+    known = list(directories)
+    readable = {each.directory_id for each in known if not each.offline}
+    if not targets <= readable and any(each.offline for each in known):
+        return False
+    if targets:
+        remove_leaving(disk, path)
+        disk.sync_dir(path)
+    return True
+
+
 def finish_moves(
     disk: Disk, places: Mapping[str, list[LogDir]], name_for_removal: Callable[[LogDir, str], str]
 ) -> None:
@@ -71,7 +120,8 @@ def finish_moves(
         if len(owners) == 1:
             continue
         marks = {owner.path: read(disk, owner.file(name)) for owner in owners}
-        newest = [each for each in owners if all(o is each or o.directory_id in marks[each.path] for o in owners)]
+        old = {owner.directory_id for owner in owners if read_leaving(disk, owner.file(name))}
+        newest = [each for each in owners if all(o is each or o.directory_id in marks[each.path] & old for o in owners)]
         if len(newest) == 1:
             _finish(disk, newest[0], [each for each in owners if each is not newest[0]], name, name_for_removal)
 

@@ -16,7 +16,7 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.log.cleaner import Cleaner
-from penstock.log.future_logs import parse_future_name
+from penstock.log.leftover_copies import parse_future_name
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
 from penstock.log.synced_mark import Mark

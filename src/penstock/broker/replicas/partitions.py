@@ -173,8 +173,9 @@ class Partitions:
             if (log.topic, log.partition) not in self._by_name:
                 logger.warning("%s belongs to no partition of this node and is renamed to a stray directory", log.path)
                 self._logs.set_stray(log.topic, log.partition)
-        for key in self._logs.futures.orphans.keys() - self._by_name.keys():
-            self._logs.futures.remove_orphan(*key, "its partition is not on this node")
+        for orphan in list(self._logs.futures.leftovers.orphans):
+            if (orphan.topic, orphan.partition) not in self._by_name:
+                self._logs.futures.leftovers.remove(orphan, "its partition is not on this node")
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
         if new.changes.base_version == old.version:
@@ -199,6 +200,8 @@ class Partitions:
             place = self._directory_of(partition)
             log = self._logs.create(partition.topic, partition.topic_id, partition.index, config, directory_id=place)
         else:
+            for orphan in self._logs.futures.leftovers.of(partition.topic, partition.index):
+                self._logs.futures.leftovers.remove(orphan, f"it does not belong to {log.path}")
             if log.topic_id == ZERO_UUID:
                 log.assign_topic_id(partition.topic_id)
             log.update_config(config)
@@ -212,16 +215,16 @@ class Partitions:
         The controller must have assigned the replica to the future log's directory. Otherwise returns None, and removes
         the future log unless the current log may be in an offline directory.
         """
-        futures = self._logs.futures
-        orphan = futures.orphans.get((partition.topic, partition.index))
-        if orphan is None:
-            return None
-        named = partition.image.directory(self._node_id) == orphan.directory.directory_id
-        if named and orphan.topic_id == partition.topic_id:
-            return self._logs.adopt(orphan, config)
-        if not any(each.offline for each in self._logs.dirs):
-            futures.remove_orphan(partition.topic, partition.index, "the log that it copied is gone")
-        return None
+        leftovers, ours = self._logs.futures.leftovers, None
+        for orphan in leftovers.of(partition.topic, partition.index):
+            named = partition.image.directory(self._node_id) == orphan.directory.directory_id
+            if named and orphan.topic_id == partition.topic_id:
+                ours = orphan
+            elif orphan.topic_id not in (partition.topic_id, ZERO_UUID):
+                leftovers.remove(orphan, "its topic was deleted")
+            elif not any(each.offline for each in self._logs.dirs):
+                leftovers.remove(orphan, "the log that it copied is gone")
+        return None if ours is None else self._logs.adopt(ours, config)
 
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory that the metadata has for this replica; None if any directory will do.

@@ -1,0 +1,234 @@
+"""Disks that are missing after a crash in a move: a log that may be the old one is not served, and a copy is kept."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+from log_harness import TOPIC_ID, offsets, produce, read_all, run
+from move_harness import SMALL, TAIL, A, B, C, copied, directories, ended, fill, log_in_a, move, names, swapped
+from test_log_move_crashes import crashes_of_a_move
+
+from penstock.disk.api import DiskError
+from penstock.disk.memory import MemoryDisk
+from penstock.disk.volume import Severity
+from penstock.log import moved_mark
+from penstock.log.directory import DELETE_SUFFIX
+from penstock.log.manager import DirectoryError, LogManager
+from penstock.protocol.errors import ErrorCode, KafkaError
+from tools.examples import examples
+
+OTHER_ID = bytes(range(1, 17))
+
+
+class DiskWithoutDirectories(MemoryDisk):
+    """A disk on which some directories can't be read at the start."""
+
+    def __init__(self, volume: MemoryDisk, missing: str) -> None:
+        super().__init__(volume=volume.volume)
+        self.missing = missing
+
+    def lock(self, path: str) -> object:  # type: ignore[override]
+        if path == self.missing:
+            raise DiskError(errno.EIO, "input/output error", path)
+        return super().lock(path)
+
+
+def without(disk: MemoryDisk, missing: str, count: int = 2) -> LogManager:
+    return directories(DiskWithoutDirectories(disk, missing), count=count)
+
+
+def swapped_and_written_to(disk: MemoryDisk) -> LogManager:
+    """Crashes after the swap of a move from A to B, before the old log in A is renamed. B got records since."""
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+    produce(log, 5, epoch=4)
+    logs.abandon()
+    return logs
+
+
+# The target is missing.
+
+
+def test_the_old_log_is_not_served_while_the_target_of_its_move_is_offline() -> None:
+    disk = MemoryDisk()
+    swapped_and_written_to(disk)
+    logs = without(disk, B)
+    assert logs.get("t", 0) is None
+    assert "may have been moved to /b, which is offline" in logs.corruptions["t", 0]
+    with pytest.raises(KafkaError, match="may have been moved to /b") as caught:
+        logs.create("t", TOPIC_ID, 0, SMALL)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    logs.abandon()
+    found = directories(disk).get("t", 0)
+    assert found is not None
+    assert found.log_dir == B
+    assert offsets(found) == list(range(found.log_end_offset))
+
+
+def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None:
+    disk = MemoryDisk()
+    swapped_and_written_to(disk)
+    disk.remove_tree(B)
+    logs = directories(disk)
+    found = logs.get("t", 0)
+    assert found is not None
+    assert found.log_dir == A
+    assert not moved_mark.read_leaving(disk, found.path)
+    produce(found, 1, epoch=5)
+    move(logs, found)
+    assert found.log_dir == B
+
+
+def test_a_log_that_was_served_again_is_not_removed_when_the_lost_disk_comes_back() -> None:
+    disk = MemoryDisk()
+    swapped_and_written_to(disk)
+    logs = directories(disk, count=1)
+    found = logs.get("t", 0)
+    assert found is not None
+    produce(found, 1, epoch=5)
+    logs.abandon()
+    with pytest.raises(DirectoryError, match="move one of them away"):
+        directories(disk)
+    assert disk.exists(f"{A}/t-0")
+    assert disk.exists(f"{B}/t-0")
+
+
+@pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
+def test_after_a_crash_at_any_change_a_log_without_its_newest_records_is_not_served(power: Severity | None) -> None:
+    crashes = crashes_of_a_move()
+    served = 0
+    for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:
+        volume = crash.volume.copied()
+        if power is not None:
+            volume.lose_power(Random(number), power)
+        found = without(MemoryDisk(volume=volume), B).get("t", 0)
+        if found is None:
+            continue
+        served += 1
+        by_offset = {header.base_offset: data for header, data in read_all(found)}
+        for header, data in crash.promise.batches:
+            if header.next_offset <= crash.promise.flushed or power is None:
+                assert by_offset.get(header.base_offset) == data, crash.change
+    assert served, "a log whose copy is not complete is served"
+
+
+# The move ends without a swap.
+
+
+def test_a_cancelled_move_leaves_no_leaving_mark() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+    assert moved_mark.read_leaving(disk, log.path) == {logs.dirs[1].directory_id}
+    logs.futures.drop(future)
+    logs.abandon()
+    found = without(disk, B).get("t", 0)
+    assert found is not None
+    assert found.log_dir == A
+
+
+def test_the_end_of_a_replaced_move_keeps_the_leaving_mark_of_the_next_one() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk, count=3)
+    log = log_in_a(logs)
+    fill(log)
+    first = logs.futures.create(log, logs.dirs[1])
+    run(copied(first))
+    run(logs.futures.prepare(first))
+    logs.futures.detach(first)
+    second = logs.futures.create(log, logs.dirs[2])
+    run(copied(second))
+    run(logs.futures.prepare(second))
+    logs.futures.discard(first)
+    assert moved_mark.read_leaving(disk, log.path) == {logs.dirs[2].directory_id}
+    assert logs.futures.swap(second, TAIL) is not None
+    logs.abandon()
+    assert without(disk, C, count=3).get("t", 0) is None
+
+
+@pytest.mark.parametrize(("code", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_source_that_takes_no_leaving_mark_ends_the_move(code: int, offline: bool) -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+
+    def fail(kind: str, path: str) -> None:
+        if moved_mark.LEAVING_MARK_FILE in path:
+            raise DiskError(code, "it fails", path)
+
+    disk.on_write = fail
+    with pytest.raises(KafkaError) as caught:
+        run(logs.futures.prepare(future))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.on_write = None
+    assert logs.futures.swap(future, TAIL) is None
+    assert [each.offline for each in logs.dirs] == [offline, False]
+
+
+# A log of a deleted topic with the same name is found first.
+
+
+def made_again_in_b(disk: MemoryDisk) -> LogManager:
+    """Leaves in A the log of a deleted topic, because A was offline. In B is the log of the topic that was created
+    again, and in C its copy."""
+    logs = directories(disk, count=3)
+    fill(log_in_a(logs))
+    logs.take_offline(logs.dirs[0], OSError(errno.EIO, "broken"))
+    logs.delete("t", 0)
+    log = logs.create("t", OTHER_ID, 0, SMALL, directory_id=logs.dirs[1].directory_id)
+    produce(log, 7)
+    run(copied(logs.futures.create(log, logs.dirs[2])))
+    run(logs.close())
+    return logs
+
+
+def test_a_copy_is_resumed_although_the_log_of_a_deleted_topic_is_found_first() -> None:
+    disk = MemoryDisk()
+    made_again_in_b(disk)
+    logs = directories(disk, count=3)
+    log = logs.claim("t", 0, OTHER_ID)
+    assert log is not None
+    assert log.log_dir == B
+    future = logs.futures.get("t", 0)
+    assert future is not None
+    assert future.log.log_end_offset == 7
+    run(ended(logs, future))
+    assert (log.log_dir, log.log_end_offset) == (C, 7)
+    [old] = names(logs, A)
+    assert old.endswith("-stray")
+
+
+def test_a_copy_whose_current_log_is_lost_is_kept_although_the_log_of_a_deleted_topic_is_found() -> None:
+    disk = MemoryDisk()
+    made_again_in_b(disk)
+    disk.remove_tree(f"{B}/t-0")
+    logs = directories(disk, count=3)
+    assert logs.claim("t", 0, OTHER_ID) is None
+    [orphan] = logs.futures.leftovers.of("t", 0)
+    log = logs.adopt(orphan, SMALL)
+    assert log is not None
+    assert (log.log_dir, log.topic_id, offsets(log)) == (C, OTHER_ID, list(range(7)))
+
+
+def test_a_stray_takes_its_own_copy_with_it_and_no_other() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk, count=3)
+    log = log_in_a(logs)
+    fill(log)
+    run(copied(logs.futures.create(log, logs.dirs[1])))
+    run(logs.close())
+    again = directories(disk, count=3)
+    assert again.claim("t", 0, OTHER_ID) is None, "the topic was created again"
+    assert not list(again.futures)
+    assert [name for name in names(again, B) if not name.endswith(DELETE_SUFFIX)] == []

@@ -8,16 +8,11 @@ from penstock.groups import room
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.journal import record_deletion
 from penstock.groups.consumer.advance import preferred_assignor
-from penstock.groups.consumer.group import (
-    JOIN_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-    Partitions,
-    partitions_of,
-)
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions
 from penstock.groups.consumer.heartbeat import check_request, heartbeat
 from penstock.groups.consumer.timing import start_timers
 from penstock.groups.migration import retire, upgrade
+from penstock.groups.reconciliation import JOIN_EPOCH, indexes_of
 from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
@@ -112,8 +107,8 @@ def _member(image: MetadataImage, group: ConsumerGroup, member: ConsumerMember) 
 
 def _held(member: ConsumerMember) -> Partitions:
     """Returns the partitions that the member holds, including partitions that it still has to revoke."""
-    held = partitions_of(member.assigned)
-    for topic_id, indexes in partitions_of(member.pending_revocation).items():
+    held = indexes_of(member.assigned)
+    for topic_id, indexes in indexes_of(member.pending_revocation).items():
         held[topic_id] = held.get(topic_id, frozenset()) | indexes
     return held
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from penstock.groups import sizes
 from penstock.groups.classic.group import ClassicGroup, State
 from penstock.groups.classic.join import MEMBER_ID_HANDSHAKE_SINCE
-from penstock.groups.consumer.group import JOIN_EPOCH, ConsumerGroup, ConsumerMember
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.groups.offsets import OFFSET_BYTES, size_of
+from penstock.groups.reconciliation import JOIN_EPOCH
 from penstock.groups.share.group import ShareGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import TopicPartition
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def held_by(group: Group) -> int:
-    size = sizes.GROUP_BYTES + sizes.texts(group.group_id, group.protocol_type) + group.members_bytes
-    if isinstance(group, ClassicGroup):
-        size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # the names are part of the members' metadata
-        size += sum(map(_pending, group.pending_members))
-    return size
+    size = sizes.GROUP_BYTES + sizes.texts(group.group_id, group.protocol_type)
+    if not isinstance(group, ClassicGroup):
+        return size + group.members.bytes
+    size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # the names are part of the members' metadata
+    return size + group.members_bytes + sum(map(_pending, group.pending_members))
 
 
 def _pending(member_id: str) -> int:

@@ -6,8 +6,9 @@ they get the shard and a `Turn`, which collects their effects.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.allowance import Allowance
 from penstock.groups import room
@@ -18,7 +19,7 @@ from penstock.groups.config import GroupConfig
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.leave import remove
-from penstock.groups.consumer.timing import Limits, is_due, start_timers
+from penstock.groups.consumer.timing import start_timers
 from penstock.groups.journal import OffsetKey, decode_record, encode_record
 from penstock.groups.offset_requests import forget_topics
 from penstock.groups.offsets import Offsets
@@ -27,6 +28,7 @@ from penstock.groups.share import journal as share_journal
 from penstock.groups.share import states as share_states
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.timers import Timer, TimerKind, Timers
+from penstock.groups.timing import Limits, is_due
 from penstock.groups.turn import JournalRecord, Turn
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, TopicChanges, topic_changes
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -42,6 +44,21 @@ if TYPE_CHECKING:
 
 
 Group = ClassicGroup | ConsumerGroup | ShareGroup
+
+
+class _Journal(NamedTuple):
+    """How the records of one kind of group are applied."""
+
+    group: type[ConsumerGroup | ShareGroup]
+    metadata_key: type[Any]  # the key whose tombstone deletes the group
+    apply: Callable[[Any, JournalRecord], None]
+
+
+_CONSUMER = _Journal(ConsumerGroup, ConsumerGroupMetadataKey, consumer_journal.apply)
+_SHARE = _Journal(ShareGroup, ShareGroupMetadataKey, share_journal.apply)
+_JOURNALS: dict[type[Any], _Journal] = {
+    **dict.fromkeys(share_journal.SHARE_KEYS, _SHARE),
+}
 
 
 class GroupShard:
@@ -82,10 +99,8 @@ class GroupShard:
             self.offsets.apply(key, value, log_offset, producer_id)
         elif type(key) is GroupMetadataKey:
             self._apply_classic(key.group, value)
-        elif isinstance(key, share_journal.SHARE_KEYS):
-            self._apply_share(record)
         else:
-            self._apply_consumer(record)
+            self._apply_journal(record, _JOURNALS.get(type(key), _CONSUMER))
 
     def _apply_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
         group = self.groups.get(group_id)
@@ -97,29 +112,17 @@ class GroupShard:
         else:
             self.groups[group_id] = ClassicGroup(group_id, stored=value)
 
-    def _apply_consumer(self, record: JournalRecord) -> None:
+    def _apply_journal(self, record: JournalRecord, journal: _Journal) -> None:
         key = record.key
         group = self.groups.get(key.group_id)
-        if not isinstance(group, ConsumerGroup):
+        if type(group) is not journal.group:
             if record.value is None:
                 return
-            group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
-        if record.value is None and type(key) is ConsumerGroupMetadataKey:
+            group = self.groups[key.group_id] = journal.group(key.group_id)
+        if record.value is None and type(key) is journal.metadata_key:
             del self.groups[key.group_id]
         else:
-            consumer_journal.apply(group, record)
-
-    def _apply_share(self, record: JournalRecord) -> None:
-        key = record.key
-        group = self.groups.get(key.group_id)
-        if not isinstance(group, ShareGroup):
-            if record.value is None:
-                return
-            group = self.groups[key.group_id] = ShareGroup(key.group_id)
-        if record.value is None and type(key) is ShareGroupMetadataKey:
-            del self.groups[key.group_id]
-        else:
-            share_journal.apply(group, record)
+            journal.apply(group, record)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         self.offsets.apply_marker(producer_id, commit)
@@ -251,21 +254,35 @@ class GroupShard:
         return topic.topic_id if topic is not None else ZERO_UUID
 
     def limits(self, group_id: str) -> Limits:
-        own = self.image.config(ResourceType.GROUP, group_id)
         config = self.config
-        return Limits(
-            int(own.get("consumer.session.timeout.ms", config.consumer_session_timeout_ms)),
-            int(own.get("consumer.heartbeat.interval.ms", config.consumer_heartbeat_interval_ms)),
-            int(own.get("consumer.assignment.interval.ms", config.consumer_assignment_interval_ms)),
+        return self._limits(
+            group_id,
+            "consumer",
+            Limits(
+                config.consumer_session_timeout_ms,
+                config.consumer_heartbeat_interval_ms,
+                config.consumer_assignment_interval_ms,
+            ),
         )
 
     def share_limits(self, group_id: str) -> Limits:
-        own = self.image.config(ResourceType.GROUP, group_id)
         config = self.config
+        return self._limits(
+            group_id,
+            "share",
+            Limits(
+                config.share_session_timeout_ms,
+                config.share_heartbeat_interval_ms,
+                config.share_assignment_interval_ms,
+            ),
+        )
+
+    def _limits(self, group_id: str, kind: str, default: Limits) -> Limits:
+        own = self.image.config(ResourceType.GROUP, group_id)
         return Limits(
-            int(own.get("share.session.timeout.ms", config.share_session_timeout_ms)),
-            int(own.get("share.heartbeat.interval.ms", config.share_heartbeat_interval_ms)),
-            int(own.get("share.assignment.interval.ms", config.share_assignment_interval_ms)),
+            int(own.get(f"{kind}.session.timeout.ms", default.session_timeout_ms)),
+            int(own.get(f"{kind}.heartbeat.interval.ms", default.heartbeat_interval_ms)),
+            int(own.get(f"{kind}.assignment.interval.ms", default.assignment_interval_ms)),
         )
 
     def group(self, group_id: str) -> Group:

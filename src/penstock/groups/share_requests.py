@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.groups import room
+from penstock.groups.reconciliation import JOIN_EPOCH
 from penstock.groups.share import journal
-from penstock.groups.share.group import ASSIGNOR, JOIN_EPOCH, ShareGroup, ShareMember
+from penstock.groups.share.group import ASSIGNOR, ShareGroup, ShareMember
 from penstock.groups.share.heartbeat import check_request, heartbeat, start_timers
 from penstock.groups.share.states import forget, initialized
 from penstock.protocol.errors import ErrorCode, KafkaError

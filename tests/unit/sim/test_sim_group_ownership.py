@@ -113,10 +113,10 @@ def test_a_group_that_was_deleted_starts_again() -> None:
 
 def test_two_members_that_hold_a_partition_in_a_coordinators_state_are_found() -> None:
     told, group = Told(), ConsumerGroup("g")
-    group.put(ConsumerMember("a", assigned={TOPIC: {0: 1}}, pending_revocation={TOPIC: {1: 1}}))
-    group.put(ConsumerMember("b", assigned={TOPIC: {2: 2}}))
+    group.members.put(ConsumerMember("a", assigned={TOPIC: {0: 1}}, pending_revocation={TOPIC: {1: 1}}))
+    group.members.put(ConsumerMember("b", assigned={TOPIC: {2: 2}}))
     told.ownership._state("n1", group)
     assert told.broken == []
-    group.put(ConsumerMember("b", assigned={TOPIC: {1: 2}}))
+    group.members.put(ConsumerMember("b", assigned={TOPIC: {1: 2}}))
     told.ownership._state("n1", group)
     assert told.broken == ["one owner by state"]

@@ -9,11 +9,12 @@ from penstock.groups.consumer import journal
 from penstock.groups.consumer.assignors import ASSIGNORS, MemberSpec
 from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions, ResolvedRegex
 from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed, topic_specs
+from penstock.groups.timing import may_assign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.groups.consumer.timing import Limits
+    from penstock.groups.timing import Limits
     from penstock.groups.turn import Turn
     from penstock.metadata.image import MetadataImage
 
@@ -46,7 +47,7 @@ def advance(
     members = {key: value for key, value in group.members.items() if key != replaced}
     members[member_id] = updated
     epoch, regexes = _group_epoch(turn, image, group, members, changed, sees)
-    if epoch > group.assignment_epoch and _may_assign(turn, group, limits):
+    if epoch > group.assignment_epoch and may_assign(turn, group.assignment_ms, limits):
         target = compute_target(turn, image, members, regexes, group.target, replaced, member_id)
         for each, partitions in target.items():
             if partitions != group.target.get(each):
@@ -55,10 +56,6 @@ def advance(
         return Target(epoch, target[member_id])
     inherited = group.target.get(replaced, {}) if replaced is not None else {}
     return Target(group.assignment_epoch, group.target.get(member_id, inherited))
-
-
-def _may_assign(turn: Turn, group: ConsumerGroup, limits: Limits) -> bool:
-    return not 0 <= turn.wall_ms - group.assignment_ms < limits.assignment_interval_ms
 
 
 def _group_epoch(

@@ -13,17 +13,12 @@ from typing import TYPE_CHECKING
 from penstock.groups.consumer import journal
 from penstock.groups.consumer.advance import advance
 from penstock.groups.consumer.embedded import owned_partitions, read_subscription, version_of, write_assignment
-from penstock.groups.consumer.group import (
-    ClassicMembership,
-    ConsumerGroup,
-    ConsumerMember,
-    MemberState,
-    partitions_of,
-)
+from penstock.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember
 from penstock.groups.consumer.leave import remove
 from penstock.groups.consumer.members import check_instance, replace_member
-from penstock.groups.consumer.reconcile import reconcile
-from penstock.groups.consumer.timing import arm_session, await_rejoin, await_sync, rejoined, synced
+from penstock.groups.consumer.timing import await_rejoin, await_sync, rejoined, synced
+from penstock.groups.reconciliation import MemberState, indexes_of, reconcile
+from penstock.groups.timing import arm_session
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -143,7 +138,7 @@ def sync(shard: GroupShard, turn: Turn, group: ConsumerGroup, request: SyncGroup
     return SyncGroupResponse(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignment=write_assignment(partitions_of(member.assigned), shard.image, version_of(metadata)),
+        assignment=write_assignment(indexes_of(member.assigned), shard.image, version_of(metadata)),
     )
 
 
@@ -201,7 +196,7 @@ def leave(shard: GroupShard, turn: Turn, group: ConsumerGroup, identities: list[
 def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
     if instance_id is not None:
         check_instance(group.static_member(instance_id), instance_id, member_id)
-    member = group.member(member_id)
+    member = group.members.find(member_id)
     if member.classic is None:
         raise KafkaError(
             ErrorCode.UNKNOWN_MEMBER_ID, "The member uses the consumer protocol: send ConsumerGroupHeartbeat."

@@ -17,7 +17,7 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
         return  # an administrator, or a consumer without group management
-    member = group.member(request.member_id)
+    member = group.members.find(request.member_id)
     if member.classic is not None:
         check_epoch(member, epoch)
         return
@@ -49,7 +49,7 @@ def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int)
 
     Producers do not know STALE_MEMBER_EPOCH: they know only generations.
     """
-    if (epoch >= 0 or group.members) and group.member(member_id).epoch != epoch:
+    if (epoch >= 0 or group.members) and group.members.find(member_id).epoch != epoch:
         raise KafkaError(
             ErrorCode.ILLEGAL_GENERATION, "The member has another epoch now: get the group metadata again."
         )
@@ -58,7 +58,7 @@ def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int)
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
     if member_id is None and epoch < 0:
         return
-    check_epoch(group.member(member_id or ""), epoch)
+    check_epoch(group.members.find(member_id or ""), epoch)
 
 
 def check_epoch(member: ConsumerMember, epoch: int) -> None:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
 from penstock.groups import sizes
+from penstock.groups.members import MemberTable
+from penstock.groups.reconciliation import JOIN_EPOCH, MemberState
 from penstock.groups.timers import Timer
-from penstock.protocol.errors import ErrorCode, KafkaError
 
 Partitions = Mapping[bytes, frozenset[int]]  # topic id → partitions
 Assigned = Mapping[bytes, Mapping[int, int]]  # topic id → partition → the member epoch in which it was assigned
-
-LEAVE_EPOCH = -1
-LEAVE_STATIC_EPOCH = -2
-JOIN_EPOCH = 0
-
-
-class MemberState(IntEnum):
-    STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # has to revoke partitions first
-    UNRELEASED_PARTITIONS = 2  # waits for partitions that another member still holds
 
 
 class GroupState(StrEnum):
@@ -89,7 +80,7 @@ class ConsumerGroup:
     metadata_hash: int = 0
     assignment_epoch: int = 0
     assignment_ms: int = 0  # wall time of the last target assignment
-    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    members: MemberTable[ConsumerMember] = field(default_factory=MemberTable)
     static_members: dict[str, str] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)
     owners: dict[tuple[bytes, int], str] = field(
@@ -102,7 +93,6 @@ class ConsumerGroup:
     rejoins: dict[str, Timer] = field(default_factory=dict)  # only for classic members, like the next field
     syncs: dict[str, Timer] = field(default_factory=dict)
     metadata_changed: bool = True
-    members_bytes: int = 0  # total size of all members
 
     @property
     def state(self) -> GroupState:
@@ -126,22 +116,6 @@ class ConsumerGroup:
     def remembered(self) -> tuple[object, ...]:
         return (self.epoch, self.metadata_hash, self.assignment_epoch, self.members, self.target, self.regexes)
 
-    def member(self, member_id: str) -> ConsumerMember:
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
-        return member
-
-    def put(self, member: ConsumerMember) -> None:
-        """Adds the member. A known member is replaced in place, because assignors depend on the order of members."""
-        known = self.members.get(member.member_id)
-        self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
-        self.members[member.member_id] = member
-
-    def drop(self, member_id: str) -> None:
-        known = self.members.pop(member_id, None)
-        self.members_bytes -= known.held_bytes if known is not None else 0
-
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self.static_members.get(instance_id)
         return self.members.get(member_id) if member_id is not None else None
@@ -155,7 +129,3 @@ class ConsumerGroup:
         """Returns all topics that a member subscribes to, by name or by pattern."""
         resolved = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) | (resolved.topics if resolved is not None else frozenset())
-
-
-def partitions_of(assigned: Assigned) -> dict[bytes, frozenset[int]]:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in assigned.items() if partitions}

@@ -12,19 +12,11 @@ from typing import TYPE_CHECKING
 from penstock.groups.consumer import journal
 from penstock.groups.consumer.advance import advance
 from penstock.groups.consumer.assignors import ASSIGNORS
-from penstock.groups.consumer.group import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    ConsumerGroup,
-    ConsumerMember,
-    Partitions,
-    partitions_of,
-)
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions
 from penstock.groups.consumer.leave import leave
 from penstock.groups.consumer.members import find_member
-from penstock.groups.consumer.reconcile import reconcile
-from penstock.groups.consumer.timing import Limits, arm_revocation, arm_session
+from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, indexes_of, reconcile
+from penstock.groups.timing import Limits, arm_revocation, arm_session
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     Assignment,
@@ -121,11 +113,11 @@ def heartbeat(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id, member_epoch=stepped.epoch, heartbeat_interval_ms=limits.heartbeat_interval_ms
     )
-    if full or partitions_of(stepped.assigned) != partitions_of(member.assigned):
+    if full or indexes_of(stepped.assigned) != indexes_of(member.assigned):
         response.assignment = Assignment(
             topic_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
-                for topic_id, indexes in sorted(partitions_of(stepped.assigned).items())
+                for topic_id, indexes in sorted(indexes_of(stepped.assigned).items())
             ]
         )
     return response

@@ -11,10 +11,10 @@ from penstock.groups.consumer.group import (
     ClassicMembership,
     ConsumerGroup,
     ConsumerMember,
-    MemberState,
     Partitions,
     ResolvedRegex,
 )
+from penstock.groups.reconciliation import MemberState
 from penstock.protocol.persisted.group.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -192,7 +192,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemb
     if before is not None and before.instance_id is not None:
         group.static_members.pop(before.instance_id, None)
     if value is None:
-        group.drop(member_id)
+        group.members.drop(member_id)
         for timers in (group.sessions, group.revocations, group.rejoins, group.syncs):
             timer = timers.pop(member_id, None)
             if timer is not None:
@@ -215,7 +215,7 @@ def _apply_member(group: ConsumerGroup, member_id: str, value: ConsumerGroupMemb
             classic.session_timeout_ms, tuple((each.name, each.metadata) for each in classic.supported_protocols)
         ),
     )
-    group.put(member)
+    group.members.put(member)
     if value.instance_id is not None:
         group.static_members[value.instance_id] = member_id
 
@@ -229,7 +229,7 @@ def _apply_current(
             del group.owners[partition]
     if value is None:
         if member_id in group.members:
-            group.put(
+            group.members.put(
                 replace(
                     before, epoch=0, previous_epoch=-1, state=MemberState.STABLE, assigned={}, pending_revocation={}
                 )
@@ -243,7 +243,7 @@ def _apply_current(
         assigned=_read(value.assigned_partitions, value.member_epoch),
         pending_revocation=_read(value.partitions_pending_revocation, value.member_epoch),
     )
-    group.put(member)
+    group.members.put(member)
     for partition in _held(member):
         group.owners[partition] = member_id
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer import journal
-from penstock.groups.consumer.group import LEAVE_STATIC_EPOCH, ConsumerGroup, ConsumerMember
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.groups.consumer.members import check_instance
 from penstock.groups.consumer.subscribe import metadata_hash, refresh_regexes, subscribed
 from penstock.groups.migration import can_downgrade, downgrade
+from penstock.groups.reconciliation import LEAVE_STATIC_EPOCH
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -26,7 +27,7 @@ def leave(
 ) -> ConsumerGroupHeartbeatResponse:
     member_id, instance_id = request.member_id, request.instance_id
     if instance_id is None:
-        member = group.member(member_id)
+        member = group.members.find(member_id)
     else:
         known = group.static_member(instance_id)
         check_instance(known, instance_id, member_id)

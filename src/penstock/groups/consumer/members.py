@@ -6,14 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer import journal
-from penstock.groups.consumer.group import (
-    JOIN_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    Assigned,
-    ConsumerGroup,
-    ConsumerMember,
-    Partitions,
-)
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions
+from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_STATIC_EPOCH, check_member_epoch
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -39,30 +33,8 @@ def find_member(
         if request.member_epoch != JOIN_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
         return ConsumerMember(member_id), None
-    check_epoch(member, request.member_epoch, owned)
+    check_member_epoch(member, request.member_epoch, owned)
     return member, None
-
-
-def check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """Raises KafkaError for a wrong member epoch.
-
-    The previous epoch is accepted if the member reports only partitions that are assigned to it: it may have missed the
-    response with the new epoch.
-    """
-    if epoch in (JOIN_EPOCH, member.epoch):
-        return
-    missed = epoch == member.previous_epoch and epoch < member.epoch and _within(owned, member.assigned)
-    if not missed:
-        raise KafkaError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The member is in epoch {member.epoch}, not {epoch}: give up all partitions and join again.",
-        )
-
-
-def _within(owned: Partitions | None, assigned: Assigned) -> bool:
-    return owned is not None and all(
-        indexes <= assigned.get(topic_id, {}).keys() for topic_id, indexes in owned.items()
-    )
 
 
 def _find_static(
@@ -87,7 +59,7 @@ def _find_static(
         return replace_member(turn, group, known, member_id), known.member_id
     check_instance(known, instance_id, member_id)
     assert known is not None
-    check_epoch(known, epoch, owned)
+    check_member_epoch(known, epoch, owned)
     return known, None
 
 

@@ -8,11 +8,10 @@ from enum import StrEnum
 
 from penstock.groups import sizes
 from penstock.groups.consumer.group import Partitions
+from penstock.groups.members import MemberTable
+from penstock.groups.reconciliation import JOIN_EPOCH
 from penstock.groups.timers import Timer
-from penstock.protocol.errors import ErrorCode, KafkaError
 
-LEAVE_EPOCH = -1
-JOIN_EPOCH = 0
 ASSIGNOR = "simple"
 
 
@@ -60,14 +59,13 @@ class ShareGroup:
     metadata_hash: int = 0
     assignment_epoch: int = 0
     assignment_ms: int = 0  # wall time of the last target assignment
-    members: dict[str, ShareMember] = field(default_factory=dict)
+    members: MemberTable[ShareMember] = field(default_factory=MemberTable)
     target: dict[str, Partitions] = field(default_factory=dict)
     states: StatePartitions = field(default_factory=StatePartitions)
     # soft state: rebuilt after a load
     sessions: dict[str, Timer] = field(default_factory=dict)
     metadata_changed: bool = True
     asked_ms: int | None = None  # when the share coordinator was last asked to initialize partitions
-    members_bytes: int = 0  # total size of all members
 
     @property
     def state(self) -> ShareGroupState:
@@ -82,21 +80,6 @@ class ShareGroup:
 
     def remembered(self) -> tuple[object, ...]:
         return (self.epoch, self.metadata_hash, self.assignment_epoch, self.members, self.target, self.states)
-
-    def member(self, member_id: str) -> ShareMember:
-        member = self.members.get(member_id)
-        if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
-        return member
-
-    def put(self, member: ShareMember) -> None:
-        known = self.members.get(member.member_id)
-        self.members_bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
-        self.members[member.member_id] = member
-
-    def drop(self, member_id: str) -> None:
-        known = self.members.pop(member_id, None)
-        self.members_bytes -= known.held_bytes if known is not None else 0
 
     def is_subscribed(self, topic: str) -> bool:
         return any(topic in member.topics for member in self.members.values())

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer.subscribe import metadata_hash
+from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_EPOCH
 from penstock.groups.share import assignor, journal
-from penstock.groups.share.group import JOIN_EPOCH, LEAVE_EPOCH, ShareGroup, ShareMember
+from penstock.groups.share.group import ShareGroup, ShareMember
 from penstock.groups.share.states import initialize_missing
-from penstock.groups.timers import Timer, TimerKind
+from penstock.groups.timing import arm_session, may_assign
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_76_share_group_heartbeat import (
     Assignment,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from penstock.groups.consumer.group import Partitions
-    from penstock.groups.consumer.timing import Limits
+    from penstock.groups.timing import Limits
     from penstock.groups.turn import Caller, Turn
     from penstock.metadata.image import MetadataImage
 
@@ -65,7 +66,7 @@ def heartbeat(
     The group may be new: then the record of its first epoch creates it.
     """
     if request.member_epoch == LEAVE_EPOCH:
-        remove(turn, image, group, [group.member(request.member_id)])
+        remove(turn, image, group, [group.members.find(request.member_id)])
         return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
     member = _find(turn, group, request)
     updated = _updated(member, request, caller)
@@ -102,7 +103,7 @@ def _find(turn: Turn, group: ShareGroup, request: ShareGroupHeartbeatRequest) ->
     member = group.members.get(request.member_id)
     if member is None:
         if request.member_epoch != JOIN_EPOCH:
-            return group.member(request.member_id)  # raises UNKNOWN_MEMBER_ID
+            return group.members.find(request.member_id)  # raises UNKNOWN_MEMBER_ID
         most = turn.config.share_max_size
         if len(group.members) >= most:
             raise KafkaError(
@@ -176,7 +177,7 @@ def _target(
     epoch: int,
     limits: Limits,
 ) -> tuple[int, Partitions]:
-    due = not 0 <= turn.wall_ms - group.assignment_ms < limits.assignment_interval_ms
+    due = may_assign(turn, group.assignment_ms, limits)
     due = due or not any(group.target.values())  # the first partitions are assigned as soon as they are initialized
     if epoch <= group.assignment_epoch or not due:
         return group.assignment_epoch, group.target.get(member_id, {})
@@ -205,13 +206,6 @@ def remove(turn: Turn, image: MetadataImage, group: ShareGroup, members: Iterabl
         journal.erase_member(turn, group.group_id, member_id)
     topics = {name for each, member in group.members.items() if each not in gone for name in member.topics}
     journal.record_epoch(turn, group.group_id, group.epoch + 1, metadata_hash(image, topics))
-
-
-def arm_session(turn: Turn, group: ShareGroup, member_id: str, timeout_ms: int) -> None:
-    timer = group.sessions.get(member_id)
-    if timer is None:
-        timer = group.sessions[member_id] = Timer(TimerKind.SESSION, group.group_id, member_id)
-    turn.arm(timer, timeout_ms)
 
 
 def start_timers(turn: Turn, group: ShareGroup, limits: Limits) -> None:

@@ -169,12 +169,12 @@ def apply(group: ShareGroup, record: JournalRecord) -> None:
 
 def _apply_member(group: ShareGroup, member_id: str, value: ShareGroupMemberMetadataValue | None) -> None:
     if value is None:
-        group.drop(member_id)
+        group.members.drop(member_id)
         timer = group.sessions.pop(member_id, None)
         if timer is not None:
             timer.cancel()
         return
-    group.put(
+    group.members.put(
         replace(
             group.members.get(member_id) or ShareMember(member_id),
             rack_id=value.rack_id,
@@ -189,9 +189,9 @@ def _apply_current(group: ShareGroup, member_id: str, value: ShareGroupCurrentMe
     known = group.members.get(member_id)
     if value is None:
         if known is not None:
-            group.put(replace(known, epoch=0, previous_epoch=-1, assigned={}))
+            group.members.put(replace(known, epoch=0, previous_epoch=-1, assigned={}))
         return
-    group.put(
+    group.members.put(
         replace(
             known or ShareMember(member_id),
             epoch=value.member_epoch,

@@ -11,6 +11,8 @@ from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.share.journal import erase_group as erase_share_group
+from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.streams.journal import erase_group as erase_streams_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_15_describe_groups import DescribedGroup, DescribedGroupMember
 from penstock.protocol.messages.api_16_list_groups import ListedGroup
@@ -78,6 +80,8 @@ def group_type(group: Group) -> str:
             return "consumer"
         case ShareGroup():
             return "share"
+        case StreamsGroup():
+            return "streams"
 
 
 def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
@@ -94,6 +98,8 @@ def delete_group(shard: GroupShard, turn: Turn, group_id: str) -> ErrorCode:
         erase_consumer_group(turn, group)
     elif isinstance(group, ShareGroup):
         erase_share_group(turn, group)
+    elif isinstance(group, StreamsGroup):
+        erase_streams_group(turn, group)
     else:
         record_deletion(turn, group)
     return ErrorCode.NONE

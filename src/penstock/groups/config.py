@@ -44,6 +44,12 @@ class GroupConfig:
     share_assignment_interval_ms: int = 1000
     share_max_size: int = 200
     share_initialize_retry_ms: int = 30_000
+    streams_session_timeout_ms: int = 45_000
+    streams_heartbeat_interval_ms: int = 5000
+    streams_assignment_interval_ms: int = 1000
+    streams_initial_rebalance_delay_ms: int = 3000
+    streams_standby_replicas: int = 0
+    streams_max_size: int = 2_147_483_647
 
     @classmethod
     def from_settings(cls, settings: SettingsSource) -> GroupConfig:
@@ -66,4 +72,10 @@ class GroupConfig:
             share_assignment_interval_ms=settings.int("group.share.assignment.interval.ms"),
             share_max_size=settings.int("group.share.max.size"),
             share_initialize_retry_ms=settings.int("group.share.initialize.retry.interval.ms"),
+            streams_session_timeout_ms=settings.int("group.streams.session.timeout.ms"),
+            streams_heartbeat_interval_ms=settings.int("group.streams.heartbeat.interval.ms"),
+            streams_assignment_interval_ms=settings.int("group.streams.assignment.interval.ms"),
+            streams_initial_rebalance_delay_ms=settings.int("group.streams.initial.rebalance.delay.ms"),
+            streams_standby_replicas=settings.int("group.streams.num.standby.replicas"),
+            streams_max_size=settings.int("group.streams.max.size"),
         )

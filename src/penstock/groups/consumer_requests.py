@@ -14,6 +14,7 @@ from penstock.groups.consumer.timing import start_timers
 from penstock.groups.migration import retire, upgrade
 from penstock.groups.reconciliation import JOIN_EPOCH, indexes_of
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams.group import StreamsGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from penstock.protocol.messages.api_69_consumer_group_describe import (
@@ -62,7 +63,7 @@ def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found: join it.")
     if group is None:
         return ConsumerGroup(group_id)
-    if isinstance(group, ShareGroup):
+    if isinstance(group, ShareGroup | StreamsGroup):
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
     if group.members or group.pending_members:
         return upgrade(turn, shard.image, group)

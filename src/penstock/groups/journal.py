@@ -49,6 +49,12 @@ _KINDS: dict[int, _Kind] = {
     14: _Kind("share_group_current_member_assignment", "ShareGroupCurrentMemberAssignment", 0),
     15: _Kind("share_group_state_partition_metadata", "ShareGroupStatePartitionMetadata", 0),
     16: _Kind("consumer_group_regular_expression", "ConsumerGroupRegularExpression", 0),
+    17: _Kind("streams_group_metadata", "StreamsGroupMetadata", 0),
+    19: _Kind("streams_group_member_metadata", "StreamsGroupMemberMetadata", 0),
+    20: _Kind("streams_group_target_assignment_metadata", "StreamsGroupTargetAssignmentMetadata", 0),
+    21: _Kind("streams_group_target_assignment_member", "StreamsGroupTargetAssignmentMember", 0),
+    22: _Kind("streams_group_current_member_assignment", "StreamsGroupCurrentMemberAssignment", 0),
+    23: _Kind("streams_group_topology", "StreamsGroupTopology", 0),
 }
 _LEGACY_OFFSET_COMMIT = 0  # the same fields, written by brokers before 0.9
 _classes: dict[int, tuple[type[Any], type[Any]]] = {}

@@ -18,6 +18,8 @@ from penstock.groups.consumer import classic_members
 from penstock.groups.consumer import journal as consumer_journal
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams import journal as streams_journal
+from penstock.groups.streams.group import StreamsGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -40,9 +42,12 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
     if not room.admits_join(shard, turn, group, request, caller):
         turn.reply(token, join_error(request.member_id, ErrorCode.POLICY_VIOLATION))
         return
-    if isinstance(group, ShareGroup):
+    if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and group.members):
         turn.reply(token, join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
+    if isinstance(group, StreamsGroup):
+        streams_journal.erase_group(turn, group)  # an empty streams group becomes a classic group with the same offsets
+        group = None
     if isinstance(group, ConsumerGroup):
         if group.members:
             _join_consumer_group(shard, turn, group, request, caller, token)
@@ -85,7 +90,7 @@ def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token)
             classic_sync.sync(turn, group, request, token)
         else:
             turn.reply(token, sync_error(ErrorCode.POLICY_VIOLATION))
-    elif group is None or isinstance(group, ShareGroup):
+    elif group is None or isinstance(group, ShareGroup | StreamsGroup):
         turn.reply(token, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
     else:
         try:
@@ -102,7 +107,7 @@ def heartbeat(
     group = shard.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         return classic_sync.heartbeat(group, generation, member_id, instance_id, now_ms)
-    if group is None or isinstance(group, ShareGroup):
+    if group is None or isinstance(group, ShareGroup | StreamsGroup):
         return ErrorCode.UNKNOWN_MEMBER_ID
     return classic_members.heartbeat(shard.turn(now_ms, 0), group, generation, member_id, instance_id)
 

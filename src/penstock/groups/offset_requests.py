@@ -15,6 +15,9 @@ from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.groups.journal import NO_EXPIRY
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams import commit as streams_commit
+from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.streams.journal import erase_group as erase_streams_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
@@ -79,6 +82,8 @@ def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, a
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_consumer_commit(group, request, api_version)
+    elif isinstance(group, StreamsGroup):
+        streams_commit.check_commit(group, request, api_version)
     elif group is not None:
         check_commit(turn, group, request.member_id, request.group_instance_id, generation)
     elif generation >= 0:
@@ -143,6 +148,8 @@ def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: b
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_fetch(group, request.member_id, request.member_epoch)
+    elif isinstance(group, StreamsGroup):
+        streams_commit.check_fetch(group, request.member_id, request.member_epoch)
     return shard.offsets.fetch(request.group_id, request.topics, require_stable, shard.topic_id)
 
 
@@ -174,7 +181,7 @@ def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) 
 def _check_offset_delete(group: Group) -> None:
     if isinstance(group, ShareGroup):
         raise no_offsets(group)
-    if isinstance(group, ConsumerGroup):
+    if isinstance(group, ConsumerGroup | StreamsGroup):
         return
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
@@ -230,6 +237,9 @@ def expire(shard: GroupShard, turn: Turn, group_id: str) -> None:
     if isinstance(group, ConsumerGroup):
         if not group.members:
             erase_consumer_group(turn, group)
+    elif isinstance(group, StreamsGroup):
+        if not group.members:
+            erase_streams_group(turn, group)
     elif group.state is State.EMPTY and not group.pending_members:
         record_deletion(turn, group)
 

@@ -11,6 +11,8 @@ from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.groups.offsets import OFFSET_BYTES, size_of
 from penstock.groups.reconciliation import JOIN_EPOCH
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.streams.topology import from_request
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import TopicPartition
 
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
     from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest
     from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from penstock.protocol.messages.api_76_share_group_heartbeat import ShareGroupHeartbeatRequest
+    from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
 
 def held_by(group: Group) -> int:
     size = sizes.GROUP_BYTES + sizes.texts(group.group_id, group.protocol_type)
+    if isinstance(group, StreamsGroup):
+        return size + group.held_bytes
     if not isinstance(group, ClassicGroup):
         return size + group.members.bytes
     size += sizes.ENTRY_BYTES * len(group.subscribed_topics or ())  # the names are part of the members' metadata
@@ -51,7 +56,7 @@ def admits_join(shard: GroupShard, turn: Turn, group: Group | None, request: Joi
         size += sizes.protocols((each.name, each.metadata) for each in request.protocols)
     if group is None:
         size += _new_group(request.group_id)
-    elif not isinstance(group, ShareGroup):
+    elif isinstance(group, ClassicGroup | ConsumerGroup):
         known = group.members.get(group.static_members.get(instance_id or "", request.member_id))
         if known is not None:
             size -= known.held_bytes
@@ -99,6 +104,24 @@ def check_share_heartbeat(shard: GroupShard, turn: Turn, request: ShareGroupHear
     size = sizes.MEMBER_BYTES + sizes.texts(request.member_id, request.rack_id, *caller[:2])
     size += sizes.topics(request.subscribed_topic_names or ()) + (_new_group(request.group_id) if group is None else 0)
     _grant(shard, turn, size - (known.held_bytes if known is not None else 0))
+
+
+def check_streams_heartbeat(
+    shard: GroupShard, turn: Turn, request: StreamsGroupHeartbeatRequest, caller: Caller
+) -> None:
+    """Raises POLICY_VIOLATION if a member joins and there is no memory for it, or for the group's topology."""
+    if request.member_epoch != JOIN_EPOCH or request.topology is None:
+        return
+    group = shard.groups.get(request.group_id)
+    tags = [text for tag in request.client_tags or () for text in (tag.key, tag.value)]
+    endpoint = request.user_endpoint.host if request.user_endpoint is not None else None
+    size = sizes.MEMBER_BYTES + sizes.topics(tags)
+    size += sizes.texts(request.member_id, request.rack_id, request.process_id, endpoint, *caller[:2])
+    if not isinstance(group, StreamsGroup):
+        size += (_new_group(request.group_id) if group is None else 0) + from_request(request.topology).held_bytes
+    elif request.member_id in group.members:
+        size -= group.members[request.member_id].held_bytes
+    _grant(shard, turn, size)
 
 
 def _grant(shard: GroupShard, turn: Turn, size: int) -> None:

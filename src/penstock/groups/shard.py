@@ -27,6 +27,10 @@ from penstock.groups.share import heartbeat as share_heartbeat
 from penstock.groups.share import journal as share_journal
 from penstock.groups.share import states as share_states
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams import journal as streams_journal
+from penstock.groups.streams import target as streams_target
+from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.streams.target import StreamsLimits
 from penstock.groups.timers import Timer, TimerKind, Timers
 from penstock.groups.timing import Limits, is_due
 from penstock.groups.turn import JournalRecord, Turn
@@ -36,6 +40,7 @@ from penstock.protocol.persisted.group.consumer_group_metadata import ConsumerGr
 from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey, GroupMetadataValue
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey
 from penstock.protocol.persisted.group.share_group_metadata import ShareGroupMetadataKey
+from penstock.protocol.persisted.group.streams_group_metadata import StreamsGroupMetadataKey
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import NO_PRODUCER_ID, ResourceType
 
@@ -43,21 +48,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-Group = ClassicGroup | ConsumerGroup | ShareGroup
+Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 class _Journal(NamedTuple):
     """How the records of one kind of group are applied."""
 
-    group: type[ConsumerGroup | ShareGroup]
+    group: type[ConsumerGroup | ShareGroup | StreamsGroup]
     metadata_key: type[Any]  # the key whose tombstone deletes the group
     apply: Callable[[Any, JournalRecord], None]
 
 
 _CONSUMER = _Journal(ConsumerGroup, ConsumerGroupMetadataKey, consumer_journal.apply)
 _SHARE = _Journal(ShareGroup, ShareGroupMetadataKey, share_journal.apply)
+_STREAMS = _Journal(StreamsGroup, StreamsGroupMetadataKey, streams_journal.apply)
 _JOURNALS: dict[type[Any], _Journal] = {
     **dict.fromkeys(share_journal.SHARE_KEYS, _SHARE),
+    **dict.fromkeys(streams_journal.STREAMS_KEYS, _STREAMS),
 }
 
 
@@ -153,6 +160,9 @@ class GroupShard:
             if isinstance(group, ShareGroup):
                 share_heartbeat.start_timers(turn, group, self.share_limits(group.group_id))
                 continue
+            if isinstance(group, StreamsGroup):
+                streams_target.start_timers(turn, group, self.streams_limits(group.group_id))
+                continue
             restore(turn, group)
             if len(group.members) > turn.config.max_size:
                 rebalance.prepare_rebalance(turn, group)
@@ -189,10 +199,19 @@ class GroupShard:
                 gone = group.members.get(timer.member_id)
                 if gone is not None:
                     share_heartbeat.remove(turn, self.image, group, [gone])
+            elif isinstance(group, StreamsGroup):
+                self._on_streams_timer(turn, group, timer)
             elif group is not None:
                 member = group.members.get(timer.member_id)
                 if member is not None and is_due(member, timer.kind):
                     remove(self, turn, group, [member])
+
+    def _on_streams_timer(self, turn: Turn, group: StreamsGroup, timer: Timer) -> None:
+        member = group.members.get(timer.member_id)
+        if timer is group.initial_delay:
+            streams_target.on_initial_delay(turn, group, self.streams_limits(group.group_id))
+        elif member is not None and is_due(member, timer.kind):
+            streams_target.remove(turn, group, member.member_id)
 
     def _forget_share_states(self, turn: Turn) -> None:
         """Removes deleted topics from each share group's list of topics.
@@ -245,6 +264,8 @@ class GroupShard:
                 )
             elif isinstance(group, ShareGroup):
                 group.metadata_changed = group.metadata_changed or any(group.is_subscribed(name) for name in names)
+            elif isinstance(group, StreamsGroup):
+                group.metadata_changed = racks_changed or group.metadata_changed or any(map(group.needs, names))
 
     # --- lookups
 
@@ -275,6 +296,20 @@ class GroupShard:
                 config.share_heartbeat_interval_ms,
                 config.share_assignment_interval_ms,
             ),
+        )
+
+    def streams_limits(self, group_id: str) -> StreamsLimits:
+        own = self.image.config(ResourceType.GROUP, group_id)
+        config = self.config
+        timing = Limits(
+            config.streams_session_timeout_ms,
+            config.streams_heartbeat_interval_ms,
+            config.streams_assignment_interval_ms,
+        )
+        return StreamsLimits(
+            self._limits(group_id, "streams", timing),
+            int(own.get("streams.initial.rebalance.delay.ms", config.streams_initial_rebalance_delay_ms)),
+            int(own.get("streams.num.standby.replicas", config.streams_standby_replicas)),
         )
 
     def _limits(self, group_id: str, kind: str, default: Limits) -> Limits:

@@ -10,6 +10,8 @@ from penstock.groups.consumer.commit import check_transactional_commit
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.offset_requests import no_offsets
 from penstock.groups.share.group import ShareGroup
+from penstock.groups.streams import commit as streams_commit
+from penstock.groups.streams.group import StreamsGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
@@ -62,6 +64,8 @@ def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> No
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_transactional_commit(group, request.member_id, request.generation_id)
+    elif isinstance(group, StreamsGroup):
+        streams_commit.check_transactional_commit(group, request)
     elif group is not None:
         check_commit(
             turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True

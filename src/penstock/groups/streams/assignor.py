@@ -1,0 +1,194 @@
+"""The sticky assignor of streams groups: gives every task to one member, evenly, and moves as few tasks as possible.
+
+1. An active task stays with its member, then goes to a member that had it as a standby, within an equal share.
+2. The remaining active tasks go to the members with the fewest tasks.
+3. A standby goes to the process that lost the task or had the standby, within an equal share of all tasks, otherwise to
+   the member with the fewest tasks in a process that does not have the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from penstock.groups.streams.group import Role, TaskKey, Tasks
+
+Task = tuple[str, int]  # subtopology and partition
+
+
+class MemberSpec(NamedTuple):
+    process_id: str
+    previous: Tasks
+
+
+class SubtopologySpec(NamedTuple):
+    tasks: int
+    is_stateful: bool
+
+
+class _Share:
+    """The largest number of tasks of one member if all tasks are spread evenly over the members that are not full."""
+
+    def __init__(self, tasks: int, members: int) -> None:
+        self._tasks, self._members = tasks, members
+        self.limit = -(-tasks // members) if members else 0
+
+    def grown(self, count: int) -> None:
+        """Counts a member that now has `count` tasks. A full member leaves the others with what remains."""
+        if count == self.limit:
+            self._tasks -= count
+            self._members -= 1
+            self.limit = -(-self._tasks // self._members) if self._members else 0
+
+
+class _Loads:
+    """How many tasks each member and each process has got so far."""
+
+    def __init__(self, members: Mapping[str, MemberSpec]) -> None:
+        self.counts = dict.fromkeys(members, 0)
+        self._process = {member: spec.process_id for member, spec in members.items()}
+        self._size = dict.fromkeys(self._process.values(), 0)  # members of each process
+        for process in self._process.values():
+            self._size[process] += 1
+        self._held: dict[str, set[Task]] = {process: set() for process in self._size}
+        self._order = {member: position for position, member in enumerate(members)}
+        self._heap = [(self._rank(member), member) for member in members]
+        heapify(self._heap)
+
+    def _rank(self, member: str) -> tuple[int, float, int]:
+        process = self._process[member]
+        return self.counts[member], len(self._held[process]) / self._size[process], self._order[member]
+
+    def has(self, member: str, task: Task) -> bool:
+        """Returns True if the member's process has the task."""
+        return task in self._held[self._process[member]]
+
+    def add(self, member: str, task: Task) -> int:
+        self.counts[member] += 1
+        self._held[self._process[member]].add(task)
+        return self.counts[member]
+
+    def least(self, candidates: Iterable[str]) -> str | None:
+        return min(candidates, key=self._rank, default=None)
+
+    def least_without(self, task: Task) -> str | None:
+        """Returns the member with the fewest tasks in a process that does not have the task; None if all have it."""
+        skipped = []
+        found = None
+        while self._heap and found is None:
+            rank, member = heappop(self._heap)
+            current = self._rank(member)
+            if rank != current:  # the member or its process has got tasks since
+                heappush(self._heap, (current, member))
+                continue
+            skipped.append((rank, member))
+            if not self.has(member, task):
+                found = member
+        for entry in skipped:
+            heappush(self._heap, entry)
+        return found
+
+
+def assign(
+    members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
+) -> dict[str, Tasks]:
+    """Returns the tasks of each member. A standby that no other process can take is left out."""
+    if not members:
+        return {}
+    tasks = [(name, index) for name, spec in subtopologies.items() for index in range(spec.tasks)]
+    stateful = [task for task in tasks if subtopologies[task[0]].is_stateful] if standbys else []
+    loads = _Loads(members)
+    total = _Share(len(tasks) + len(stateful) * standbys, len(members))
+    was_active = {task: member for task, [member] in _previous(members, Role.ACTIVE, last=True).items()}
+    was_standby = _previous(members, Role.STANDBY)
+    active = _assign_active(tasks, loads, total, was_active, was_standby)
+    copies = _assign_standbys(stateful, standbys, loads, total, was_active, was_standby)
+    return _by_member(members, active, copies)
+
+
+def _previous(members: Mapping[str, MemberSpec], role: Role, *, last: bool = False) -> dict[Task, list[str]]:
+    found: dict[Task, list[str]] = {}
+    for member, spec in members.items():
+        for key, partitions in spec.previous.items():
+            for partition in partitions if key.role is role else ():
+                if last:
+                    found[key.subtopology, partition] = [member]
+                else:
+                    found.setdefault((key.subtopology, partition), []).append(member)
+    return found
+
+
+def _assign_active(
+    tasks: list[Task],
+    loads: _Loads,
+    total: _Share,
+    was_active: Mapping[Task, str],
+    was_standby: Mapping[Task, list[str]],
+) -> dict[Task, str]:
+    share = _Share(len(tasks), len(loads.counts))
+    active: dict[Task, str] = {}
+
+    def give(task: Task, member: str) -> None:
+        active[task] = member
+        count = loads.add(member, task)
+        share.grown(count)
+        total.grown(count)
+
+    by_partition = sorted(tasks, key=lambda task: (task[1], task[0]))
+    for task in by_partition:
+        member = was_active.get(task)
+        if member is not None and loads.counts[member] < share.limit:
+            give(task, member)
+    for task in by_partition:
+        if task not in active:
+            member = loads.least(was_standby.get(task, ()))
+            if member is not None and loads.counts[member] < share.limit:
+                give(task, member)
+    for task in sorted(tasks):
+        if task not in active:
+            member = loads.least_without(task)
+            assert member is not None  # no process has an active task before it is given
+            give(task, member)
+    return active
+
+
+def _assign_standbys(
+    tasks: list[Task],
+    standbys: int,
+    loads: _Loads,
+    total: _Share,
+    was_active: Mapping[Task, str],
+    was_standby: Mapping[Task, list[str]],
+) -> dict[Task, list[str]]:
+    copies: dict[Task, list[str]] = {}
+
+    def give(task: Task, member: str) -> None:
+        copies.setdefault(task, []).append(member)
+        total.grown(loads.add(member, task))
+
+    for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
+        earlier = [was_active[task]] if task in was_active else []
+        for member in (*earlier, *sorted(was_standby.get(task, ()), key=loads.counts.__getitem__)):
+            wanted = len(copies.get(task, ())) < standbys and not loads.has(member, task)
+            if wanted and loads.counts[member] < total.limit:
+                give(task, member)
+    for task in sorted(tasks, reverse=True):
+        while len(copies.get(task, ())) < standbys:
+            least = loads.least_without(task)
+            if least is None:
+                break
+            give(task, least)
+    return copies
+
+
+def _by_member(
+    members: Iterable[str], active: Mapping[Task, str], copies: Mapping[Task, list[str]]
+) -> dict[str, Tasks]:
+    found: dict[str, dict[TaskKey, set[int]]] = {member: {} for member in members}
+    for (subtopology, partition), member in active.items():
+        found[member].setdefault(TaskKey(Role.ACTIVE, subtopology), set()).add(partition)
+    for (subtopology, partition), holders in copies.items():
+        for member in holders:
+            found[member].setdefault(TaskKey(Role.STANDBY, subtopology), set()).add(partition)
+    return {member: {key: frozenset(indexes) for key, indexes in tasks.items()} for member, tasks in found.items()}

@@ -1,0 +1,66 @@
+"""Checks of a StreamsGroupHeartbeat request that need no group, in Kafka's order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_STATIC_EPOCH
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatRequest
+
+
+def check_request(request: StreamsGroupHeartbeatRequest) -> None:
+    """Raises INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY with the reason if a StreamsGroupHeartbeat request is not
+    valid."""
+    reason = _unsupported(request) or _invalid(request)
+    if reason is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
+    for subtopology in request.topology.subtopologies if request.topology is not None else ():
+        for topic in subtopology.state_changelog_topics:
+            if topic.partitions:
+                raise KafkaError(
+                    ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                    f"Changelog topic {topic.name} has {topic.partitions} partitions: give 0 and let its tasks decide.",
+                )
+
+
+def _unsupported(request: StreamsGroupHeartbeatRequest) -> str | None:
+    """Returns the reason if the request uses a part of the protocol that Kafka 4.3 refuses, too."""
+    if request.instance_id is not None:
+        return "Streams groups have no static members yet: give no instance id."
+    if request.task_offsets is not None or request.task_end_offsets is not None:
+        return "Offsets of tasks are not used yet: give none."
+    if request.warmup_tasks:
+        return "Warm-up tasks are not assigned yet: give none."
+    if request.topology is not None and any(each.source_topic_regex for each in request.topology.subtopologies):
+        return "Patterns of source topics are not supported yet: give topic names."
+    return None
+
+
+def _invalid(request: StreamsGroupHeartbeatRequest) -> str | None:
+    epoch = request.member_epoch
+    tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    reason = None
+    if not request.member_id:
+        reason = "The member has no id: give it one."
+    elif not request.group_id:
+        reason = "The group has no id: give it one."
+    elif request.rack_id == "":
+        reason = "The rack id is empty: give one, or null for none."
+    elif epoch == JOIN_EPOCH and request.rebalance_timeout_ms == -1:
+        reason = "The joining member has no rebalance timeout: give one."
+    elif epoch == JOIN_EPOCH and any(each is None or each for each in tasks):
+        reason = "The joining member reports owned tasks: send empty lists."
+    elif epoch == JOIN_EPOCH and request.topology is None:
+        reason = "The joining member has no topology: give one."
+    elif epoch == LEAVE_STATIC_EPOCH:
+        reason = "Only a static member can leave temporarily: give -1 to leave."
+    elif epoch < LEAVE_STATIC_EPOCH:
+        reason = f"There is no member epoch {epoch}: give -1 or more."
+    elif any(each is None for each in tasks) and any(each is not None for each in tasks):
+        reason = "Some kinds of tasks are left out: give active, standby and warm-up tasks, or none of them."
+    elif epoch != JOIN_EPOCH and request.topology is not None:
+        reason = "A topology is only accepted from a joining member: leave it out."
+    return reason

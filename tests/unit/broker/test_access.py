@@ -106,7 +106,7 @@ def fetched(topic: str, *, session: tuple[int, int] = (0, -1), replica: int = -1
     )
 
 
-def test_fetch_of_a_forbidden_topic_does_not_tell_whether_it_exists() -> None:
+def test_fetch_of_a_forbidden_topic_gets_the_same_error_whether_or_not_the_topic_exists() -> None:
     async def scenario(clients: Clients) -> None:
         for topic in ("secret", "nowhere"):
             answer = await clients.ask(ANN, fetched(topic), version=12)
@@ -117,7 +117,7 @@ def test_fetch_of_a_forbidden_topic_does_not_tell_whether_it_exists() -> None:
     with_clients(scenario)
 
 
-def test_fetch_session_loses_access_when_its_acl_is_removed_and_serves_no_other_user() -> None:
+def test_removing_an_acl_ends_access_through_an_open_fetch_session_and_other_users_cannot_use_the_session() -> None:
     async def scenario(clients: Clients) -> None:
         opened = await clients.ask(ANN, fetched("open", session=(0, 0)), version=12)
         await clients.ask(ADMIN, produced("open"), version=12)
@@ -174,7 +174,7 @@ def test_metadata_shows_only_topics_that_the_client_may_describe(version: int) -
     with_clients(scenario)
 
 
-def test_metadata_creates_a_missing_topic_only_for_a_client_with_create() -> None:
+def test_metadata_request_creates_a_missing_topic_only_if_the_client_has_the_create_permission() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(ANN, Operation.DESCRIBE, AclResource.TOPIC, "new", prefixed=True)
         request = metadata.MetadataRequest(
@@ -216,7 +216,7 @@ def test_describe_topic_partitions_leaves_out_invisible_topics_before_it_counts_
     with_clients(scenario)
 
 
-def test_offsets_need_the_group_and_then_each_topic() -> None:
+def test_offset_requests_need_permission_for_the_group_and_then_for_each_topic() -> None:
     async def scenario(clients: Clients) -> None:
         partitions = [offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=3)]
         request = offset_commit.OffsetCommitRequest(
@@ -256,7 +256,7 @@ def test_offsets_need_the_group_and_then_each_topic() -> None:
     with_clients(scenario)
 
 
-def test_coordinators_are_found_only_for_visible_groups() -> None:
+def test_find_coordinator_answers_only_for_groups_that_the_client_may_describe() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", "h"])
@@ -279,7 +279,7 @@ def test_producer_ids_are_given_to_clients_that_may_write_to_some_topic() -> Non
     with_clients(scenario)
 
 
-def test_configs_are_described_for_visible_resources_and_the_rest_is_refused_by_kind() -> None:
+def test_describe_configs_returns_allowed_resources_and_refuses_others_with_the_error_of_their_type() -> None:
     async def scenario(clients: Clients) -> None:
         request = describe_configs.DescribeConfigsRequest(
             resources=[
@@ -317,7 +317,7 @@ def test_created_topics_hide_their_configs_from_clients_without_describe_configs
     with_clients(scenario)
 
 
-def test_acls_by_host_apply_to_clients_from_that_address_only() -> None:
+def test_acl_with_a_host_applies_only_to_clients_from_that_address() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(BOB, Operation.WRITE, AclResource.TOPIC, "open", host="10.0.0.1")
         answer = await clients.ask(BOB, produced("open"), version=12, host="10.0.0.1")
@@ -380,7 +380,7 @@ def test_an_invalid_acl_is_refused_and_the_others_are_created(change: dict[str, 
     with_clients(scenario)
 
 
-def test_resources_without_acls_are_open_where_the_setting_says_so() -> None:
+def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is_set() -> None:
     async def scenario(clients: Clients) -> None:
         assert (await clients.ask(BOB, produced("secret"), version=12)).responses[0].partition_responses[
             0
@@ -391,7 +391,7 @@ def test_resources_without_acls_are_open_where_the_setting_says_so() -> None:
     with_clients(scenario, **{"allow.everyone.if.no.acl.found": "true"})
 
 
-def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
+def test_forwarded_request_is_authorized_for_the_client_that_sent_it() -> None:
     async def scenario(clients: Clients) -> None:
         topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
         inner = create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000)
@@ -410,7 +410,7 @@ def test_a_forwarded_request_is_judged_for_the_client_that_sent_it() -> None:
     with_clients(scenario)
 
 
-def test_pattern_of_a_subscription_matches_only_topics_that_the_client_may_describe() -> None:
+def test_subscribed_pattern_matches_only_topics_that_the_client_may_describe() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.ask(ADMIN, find_coordinator.FindCoordinatorRequest(key="g"), version=3)
         await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
@@ -438,7 +438,7 @@ def test_pattern_of_a_subscription_matches_only_topics_that_the_client_may_descr
     with_clients(scenario, **{"group.consumer.assignment.interval.ms": "0"})
 
 
-def test_request_for_the_controller_on_this_node_is_judged_for_the_client_that_sent_it() -> None:
+def test_request_to_the_controller_on_the_same_node_is_authorized_for_the_client_that_sent_it() -> None:
     async def scenario(clients: Clients) -> None:
         topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
         request = create_topics.CreateTopicsRequest(topics=topics, timeout_ms=1000)
@@ -456,7 +456,7 @@ def test_request_for_the_controller_on_this_node_is_judged_for_the_client_that_s
     with_clients(scenario)
 
 
-def test_fetch_by_topic_id_asks_for_the_topic_of_this_id() -> None:
+def test_fetch_by_topic_id_is_authorized_by_the_name_of_the_topic() -> None:
     async def scenario(clients: Clients) -> None:
         named = await clients.ask(ADMIN, metadata.MetadataRequest(topics=None))
         ids = {topic.name: topic.topic_id for topic in named.topics}
@@ -473,7 +473,7 @@ def test_fetch_by_topic_id_asks_for_the_topic_of_this_id() -> None:
     with_clients(scenario)
 
 
-def test_long_names_of_a_denied_client_are_neither_kept_nor_shown_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_names_in_a_denied_request_are_shortened_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(clients: Clients) -> None:
         keys = ["x" * 30_000 + str(number) for number in range(20)]
         await clients.ask(BOB, find_coordinator.FindCoordinatorRequest(coordinator_keys=keys), version=4)

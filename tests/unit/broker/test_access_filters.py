@@ -36,7 +36,7 @@ def ann(key: int) -> Asker:
 
 
 @pytest.mark.parametrize("where", ["subscribed", "assignment", "target_assignment"])
-def test_members_of_a_consumer_group_are_hidden_with_any_topic_that_the_client_may_not_describe(where: str) -> None:
+def test_members_of_a_consumer_group_are_hidden_if_one_of_its_topics_is_invisible_to_the_client(where: str) -> None:
     def described(topic: str) -> Any:
         member = consumer.Member(member_id="m", subscribed_topic_names=[topic] if where == "subscribed" else [])
         if where != "subscribed":
@@ -52,7 +52,7 @@ def test_members_of_a_consumer_group_are_hidden_with_any_topic_that_the_client_m
 
 
 @pytest.mark.parametrize("where", ["subscribed", "assignment"])
-def test_members_of_a_share_group_are_hidden_with_any_topic_that_the_client_may_not_describe(where: str) -> None:
+def test_members_of_a_share_group_are_hidden_if_one_of_its_topics_is_invisible_to_the_client(where: str) -> None:
     member = share.Member(member_id="m", subscribed_topic_names=["secret"] if where == "subscribed" else ["open"])
     if where == "assignment":
         member.assignment = share.Assignment(topic_partitions=[share.TopicPartitions(topic_name="secret")])
@@ -62,7 +62,9 @@ def test_members_of_a_share_group_are_hidden_with_any_topic_that_the_client_may_
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_share_offsets_of_an_invisible_topic_get_an_error_if_named_and_are_left_out_otherwise(named: bool) -> None:
+def test_share_offsets_of_an_invisible_topic_get_an_error_if_requested_by_name_and_are_omitted_otherwise(
+    named: bool,
+) -> None:
     asked = [share_offsets.DescribeShareGroupOffsetsRequestTopic(topic_name=name) for name in ("open", "secret")]
     request = share_offsets.DescribeShareGroupOffsetsRequest(
         groups=[share_offsets.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=asked if named else None)]
@@ -86,7 +88,7 @@ def test_share_offsets_of_an_invisible_topic_get_an_error_if_named_and_are_left_
     assert seen == {"open": (7, 5, 0)} | ({"secret": (-1, -1, DENIED)} if named else {})
 
 
-def test_topics_of_a_transaction_are_left_out_where_the_client_may_not_describe_them() -> None:
+def test_description_of_a_transaction_omits_topics_that_the_client_may_not_describe() -> None:
     state = transactions.TransactionState(
         transactional_id="t",
         topics=[transactions.TopicData(topic=name, partitions=[0]) for name in ("open", "secret")],

@@ -279,7 +279,7 @@ def acls_of(row: Row) -> list[AclCreation]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_every_api_asks_for_kafkas_acls_and_answers_with_kafkas_codes(row: Row) -> None:
+def test_every_api_requires_the_same_acls_and_returns_the_same_error_codes_as_kafka(row: Row) -> None:
     async def scenario(clients: Clients) -> None:
         named = await clients.ask(ADMIN, MetadataRequest(topics=None))
         ids: dict[object, bytes] = {OPEN_ID: next(each.topic_id for each in named.topics if each.name == "open")}
@@ -311,5 +311,5 @@ def test_every_api_asks_for_kafkas_acls_and_answers_with_kafkas_codes(row: Row) 
     with_clients(scenario, **{"super.users": ADMIN, **dict(row.settings)})
 
 
-def test_every_served_api_has_a_row() -> None:
+def test_every_served_api_has_a_row_in_the_table_of_required_acls() -> None:
     assert {row.key for row in ROWS} == HANDLERS.keys() - NEVER_REFUSED

@@ -60,7 +60,7 @@ class Coordinators:
         )
 
 
-def test_each_partition_gets_its_own_answer() -> None:
+def test_each_partition_gets_its_own_verification_result() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         codes = await Admission(peers, peers.spawn).ask(2, "tx", 5, 1, [("t", 0), ("t", 9)], add=False)
@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_calls_during_a_request_are_sent_together_but_no_request_names_a_transaction_twice() -> None:
+def test_verifications_during_a_request_share_the_next_request_and_no_request_contains_a_transaction_twice() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()
@@ -95,7 +95,7 @@ def test_calls_during_a_request_are_sent_together_but_no_request_names_a_transac
     asyncio.run(scenario())
 
 
-def test_a_lost_request_fails_its_callers_and_the_next_call_sends_a_new_request() -> None:
+def test_lost_verification_request_fails_its_callers_and_the_next_call_sends_a_new_request() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.lost = True

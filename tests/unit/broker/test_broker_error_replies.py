@@ -79,18 +79,18 @@ def is_t0(target: Target) -> bool:
     return target.topic == "t" and target.partition == 0
 
 
-def test_a_produce_error_names_every_partition_asked_for() -> None:
+def test_produce_error_response_contains_every_requested_partition() -> None:
     response: Any = error_response(0, 9, produce(("t", [0, 2]), ("u", [1])), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     said = [(t.name, p.index, p.error_code, p.base_offset) for t in response.responses for p in t.partition_responses]
     assert said == [("t", 0, 6, -1), ("t", 2, 6, -1), ("u", 1, 6, -1)]
 
 
-def test_session_errors_are_at_the_top_of_a_fetch_response() -> None:
+def test_fetch_session_error_is_the_top_level_error_code_of_the_response() -> None:
     response: Any = error_response(1, 12, filled(FetchRequest, 12), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     assert (response.error_code, response.responses) == (70, [])
 
 
-def test_targets_returns_the_topics_and_partitions_that_a_request_names() -> None:
+def test_targets_returns_the_topics_and_partitions_of_a_request() -> None:
     named = targets(produce(("t", [0, 2]), ("u", [])), 9)
     assert named == [Target("t", None, 0), Target("t", None, 2), Target("u", None, None)]
     assert targets(DeleteTopicsRequest(topic_names=["a", "b"]), 5) == [Target("a", None, None), Target("b", None, None)]
@@ -104,7 +104,7 @@ def test_splitting_a_request_separates_matching_partitions_from_others() -> None
     assert kept.topic_data[0].partition_data[0].records == b"r"
 
 
-def test_if_all_partitions_match_a_split_leaves_no_other_request() -> None:
+def test_splitting_a_request_leaves_no_second_request_if_all_partitions_match() -> None:
     kept, hit = split(produce(("t", [0])), 9, is_t0)
     assert kept is None
     assert hit is not None
@@ -118,7 +118,7 @@ def test_merging_puts_partitions_back_under_their_topic() -> None:
     assert said == [("t", [(1, 0), (0, 6)]), ("u", [(0, 0)])]
 
 
-def test_overwriting_a_fetch_drops_only_records_of_matching_partitions() -> None:
+def test_overwriting_a_fetch_response_drops_only_records_of_matching_partitions() -> None:
     partitions = [PartitionData(partition_index=p, high_watermark=9, records=b"data") for p in (0, 1)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     assert overwrite(response, 12, ErrorCode.OFFSET_OUT_OF_RANGE, is_t0)
@@ -127,7 +127,7 @@ def test_overwriting_a_fetch_drops_only_records_of_matching_partitions() -> None
     assert (other.partition_index, other.error_code, other.records) == (1, 0, b"data")
 
 
-def test_overwriting_metadata_puts_the_error_on_the_topic() -> None:
+def test_overwriting_a_metadata_response_sets_the_error_code_of_the_topic() -> None:
     response = MetadataResponse(topics=[MetadataResponseTopic(name="t"), MetadataResponseTopic(name="u")])
     assert overwrite(response, 9, ErrorCode.LEADER_NOT_AVAILABLE, lambda target: target.topic == "t")
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", 5), ("u", 0)]

@@ -40,7 +40,7 @@ class _Follower:
     def snapshot_damaged(self) -> None: ...
 
 
-def test_an_observer_receives_every_role_change_that_the_follower_receives() -> None:
+def test_observer_receives_the_same_role_changes_as_the_quorum_follower() -> None:
     async def run() -> tuple[list[NodeEvent], list[tuple[str, int, int]]]:
         events: list[NodeEvent] = []
         disk, clock = MemoryDisk(), SystemClock()
@@ -63,7 +63,7 @@ def test_an_observer_receives_every_role_change_that_the_follower_receives() -> 
     assert QuorumRoleChanged(1, "leader", 1, 1) in events
 
 
-def test_an_event_reaches_the_log_and_the_other_observers(caplog: pytest.LogCaptureFixture) -> None:
+def test_notify_all_passes_an_event_to_the_log_and_to_every_observer(caplog: pytest.LogCaptureFixture) -> None:
     events: list[NodeEvent] = []
     with caplog.at_level(logging.INFO, "penstock.broker.events"):
         notify_all((events.append, log_event))(QuorumRoleChanged(2, "follower", 7, 3))

@@ -86,7 +86,7 @@ def codes(response: Any) -> dict[int, int]:
     return {p.index: p.error_code for topic in response.responses for p in topic.partition_responses}
 
 
-def test_a_rule_applies_to_the_next_n_requests_only() -> None:
+def test_fault_rule_applies_to_the_next_n_requests_only() -> None:
     faults, log = Faults(), Log()
     rule = faults.add(api="Produce", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     seen = [codes(produce(faults, log, produce_request(0)))[0] for _ in range(3)]
@@ -95,7 +95,7 @@ def test_a_rule_applies_to_the_next_n_requests_only() -> None:
     assert rule.hits == 2
 
 
-def test_a_partition_rule_does_not_affect_other_partitions() -> None:
+def test_fault_rule_for_a_partition_does_not_affect_other_partitions() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", partition=1, error="KAFKA_STORAGE_ERROR")
     assert codes(produce(faults, log, produce_request(0, 1, 2))) == {0: 0, 2: 0, 1: 56}
@@ -106,14 +106,14 @@ def test_a_partition_rule_does_not_affect_other_partitions() -> None:
     "about",
     [{"topic": "other"}, {"api": "Fetch"}, {"client_id": "someone"}, {"topic": "t", "partition": 5}],
 )
-def test_a_rule_does_not_affect_other_requests(about: dict[str, Any]) -> None:
+def test_fault_rule_for_one_api_does_not_affect_other_apis(about: dict[str, Any]) -> None:
     faults, log = Faults(), Log()
     rule = faults.add(**about, error=ErrorCode.UNKNOWN_SERVER_ERROR)
     assert codes(produce(faults, log, produce_request(0))) == {0: 0}
     assert rule.hits == 0
 
 
-def test_a_rule_also_matches_a_topic_by_its_id() -> None:
+def test_fault_rule_for_a_topic_name_also_matches_requests_by_topic_id() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=[PartitionProduceData(index=0, records=b"r")])]
@@ -121,7 +121,7 @@ def test_a_rule_also_matches_a_topic_by_its_id() -> None:
     assert (response.responses[0].topic_id, codes(response)) == (TOPIC_ID, {0: 6})
 
 
-def test_close_closes_the_connection_before_the_request_is_handled() -> None:
+def test_close_fault_closes_the_connection_before_the_request_is_handled() -> None:
     faults, log, ctx = Faults(), Log(), context(0, 9)
     faults.add(close=True)
     ended = asyncio.run(faults.apply(ctx, produce_request(0), log, TOPIC_NAMES.get))
@@ -130,14 +130,14 @@ def test_close_closes_the_connection_before_the_request_is_handled() -> None:
     assert log.taken == []
 
 
-def test_a_lost_reply_with_close_handles_the_request_and_closes_the_connection() -> None:
+def test_lost_reply_fault_with_close_handles_the_request_and_then_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(lose_reply=True, close=True)
     assert isinstance(produce(faults, log, produce_request(0)), Close)
     assert log.taken == [("t", 0)]
 
 
-def test_a_lost_reply_handles_the_request_and_sends_nothing() -> None:
+def test_lost_reply_fault_handles_the_request_and_sends_no_response() -> None:
     async def scenario() -> None:
         faults, log, ctx = Faults(), Log(), context(0, 9)
         faults.add(lose_reply=True)
@@ -151,7 +151,7 @@ def test_a_lost_reply_handles_the_request_and_sends_nothing() -> None:
     asyncio.run(scenario())
 
 
-def test_release_ends_lost_replies_so_that_a_broker_can_stop() -> None:
+def test_release_ends_pending_lost_replies_so_that_a_broker_can_stop() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)
@@ -178,7 +178,7 @@ def fetch(faults: Faults, request: FetchRequest) -> Any:
     return asyncio.run(faults.apply(context(1, 12), request, handle, TOPIC_NAMES.get))
 
 
-def test_a_fetch_is_handled_and_the_error_is_set_on_its_partition() -> None:
+def test_error_fault_on_a_fetch_sets_the_error_code_of_the_partition() -> None:
     faults = Faults()
     faults.add(api="Fetch", topic="t", partition=1, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     request = FetchRequest(session_epoch=0, max_wait_ms=500)
@@ -188,14 +188,14 @@ def test_a_fetch_is_handled_and_the_error_is_set_on_its_partition() -> None:
     assert request.max_wait_ms == 0
 
 
-def test_an_incremental_fetch_becomes_a_full_fetch_without_using_up_the_rule() -> None:
+def test_incremental_fetch_becomes_a_full_fetch_without_using_up_the_fault_rule() -> None:
     faults = Faults()
     rule = faults.add(api="Fetch", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1)
     assert fetch(faults, FetchRequest(session_id=3, session_epoch=4)).error_code == 70
     assert rule.hits == 0
 
 
-def test_an_error_for_a_produce_without_acks_closes_the_connection() -> None:
+def test_error_fault_on_a_produce_with_acks_0_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(api="Produce", topic="t", partition=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     request = produce_request(0, 1)
@@ -204,7 +204,7 @@ def test_an_error_for_a_produce_without_acks_closes_the_connection() -> None:
     assert log.taken == [("t", 1)]
 
 
-def test_the_error_can_be_set_in_a_cached_encoded_response() -> None:
+def test_error_fault_can_change_a_cached_encoded_response() -> None:
     faults = Faults()
     faults.add(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE)
     kept = Encoded(encode(MetadataResponse(topics=[MetadataResponseTopic(name="t")]), 9))
@@ -213,7 +213,7 @@ def test_the_error_can_be_set_in_a_cached_encoded_response() -> None:
     assert [topic.error_code for topic in response.topics] == [5]
 
 
-def test_a_rule_is_removed_by_remove_by_clear_or_at_the_end_of_its_context() -> None:
+def test_fault_rule_is_removed_by_remove_or_clear_or_at_the_end_of_its_with_block() -> None:
     faults = Faults()
     faults.add(close=True).remove()
     assert not faults.rules
@@ -226,7 +226,7 @@ def test_a_rule_is_removed_by_remove_by_clear_or_at_the_end_of_its_context() -> 
     assert not faults.rules
 
 
-def test_used_up_rules_are_dropped_when_the_next_rule_is_added() -> None:
+def test_used_up_fault_rules_are_dropped_when_the_next_rule_is_added() -> None:
     faults = Faults()
     faults.add(close=True, times=1).hits = 1
     kept = faults.add(close=True)
@@ -237,6 +237,6 @@ def test_used_up_rules_are_dropped_when_the_next_rule_is_added() -> None:
     "wrong",
     [{}, {"api": "Nonsense", "close": True}, {"partition": 1, "close": True}, {"times": 0, "close": True}],
 )
-def test_an_invalid_rule_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_fault_rule_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Faults().add(**wrong)

@@ -42,7 +42,7 @@ class ColdFetching(Fetching):
 
 
 @pytest.mark.parametrize("end", ["read", "failed", "hung up"])
-def test_the_bytes_of_a_cold_fetch_are_released_however_it_ends(end: str) -> None:
+def test_cold_fetch_releases_its_reserved_bytes_after_a_read_or_an_error_or_a_disconnect(end: str) -> None:
     async def scenario() -> None:
         unsent = ByteBudget(10 * SIZE)
         fetching = ColdFetching(
@@ -77,7 +77,7 @@ class ParkedColdFetching(ColdFetching):
         return super().pass_over(some) if self.passes > 1 else ([PartitionRead(cast(Any, None))], 0, False)
 
 
-def test_a_parked_fetch_that_is_woken_and_abandoned_is_answered_once() -> None:
+def test_parked_fetch_that_is_notified_and_then_abandoned_is_answered_once() -> None:
     async def scenario() -> None:
         fetching = ParkedColdFetching(cast(Any, SimpleNamespace()), [], min_bytes=1, max_bytes=SIZE, isolation=0)
         fetching.passes = 0

@@ -261,7 +261,7 @@ def test_levels_of_loggers_are_set_and_deleted(broker: Any, logger: logging.Logg
     assert broker.metadata.image.configs == before.configs
 
 
-def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger) -> None:
+def test_validate_only_does_not_change_a_log_level(broker: Any, logger: logging.Logger) -> None:
     assert alter(broker, LOGGER, "1", (logger.name, SET, "DEBUG"), validate_only=True) == ("NONE", None)
     assert logger.level == logging.NOTSET
 
@@ -297,7 +297,7 @@ def test_validating_a_level_does_not_set_it(broker: Any, logger: logging.Logger)
         ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is not a node id: give a number."),
     ],
 )
-def test_invalid_levels_are_refused(
+def test_invalid_log_levels_are_refused(
     broker: Any, node: str, op: tuple[str, int, str | None], code: str, message: str
 ) -> None:
     assert alter(broker, LOGGER, node, op) == (code, message)
@@ -348,7 +348,7 @@ def test_altered_quotas_are_described(broker: Any) -> None:
     assert [(each.key, each.value) for each in quota.values] == [("producer_byte_rate", 5.0)]
 
 
-def test_an_invalid_filter_gets_null_entries(broker: Any) -> None:
+def test_describe_client_quotas_with_an_invalid_filter_returns_null_entries(broker: Any) -> None:
     component = describe_quotas.ComponentData(entity_type="user", match_type=9)
     request = describe_quotas.DescribeClientQuotasRequest(components=[component])
     response = api_48_describe_client_quotas.handle(broker, context(), request)
@@ -392,7 +392,7 @@ def resources(count: int, kind: int, name: str = "{}") -> list[DescribeConfigsRe
 
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("version", [1, 4])
-def test_a_resource_is_described_as_often_as_it_is_named_but_computed_once(
+def test_resource_that_a_request_contains_twice_is_described_twice_but_computed_once(
     broker: Any, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
@@ -423,7 +423,9 @@ def test_a_resource_is_described_as_often_as_it_is_named_but_computed_once(
     assert made == len(one.configs)
 
 
-def test_a_pass_of_the_loop_describes_a_bounded_number_of_configs(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_configs_handles_a_bounded_number_of_configs_per_event_loop_iteration(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Uses groups, because any group name has all group configs."""
     made: list[int] = []
     config = api_32_describe_configs._config

@@ -292,7 +292,7 @@ def test_a_broker_that_reconnects_is_not_fenced() -> None:
     play(script)
 
 
-def test_losing_an_old_connection_does_not_affect_a_broker_that_has_a_new_connection() -> None:
+def test_closing_an_old_connection_does_not_fence_a_broker_that_has_a_new_connection() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         old = stage.connections.pop(1)
@@ -325,7 +325,7 @@ def test_a_new_controller_probes_every_broker() -> None:
     play(script)
 
 
-def test_no_broker_is_fenced_for_a_pause_of_the_controller() -> None:
+def test_pause_of_the_controller_fences_no_broker() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         asyncio.get_running_loop().block(60.0)  # type: ignore[attr-defined]
@@ -428,7 +428,7 @@ def test_a_late_registration_of_an_ended_incarnation_changes_nothing() -> None:
     play(script)
 
 
-def test_late_registrations_do_not_confirm_each_other() -> None:
+def test_late_registration_does_not_make_another_late_registration_valid() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         first = stage.log.image.brokers[1].epoch
@@ -503,7 +503,7 @@ def test_enabling_unclean_elections_takes_effect_at_once() -> None:
     assert play(script).controller.unclean_elections == 1
 
 
-def test_a_controller_that_lost_its_leadership_does_nothing_more() -> None:
+def test_former_controller_stops_all_periodic_work() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.log.lead(False)
@@ -516,6 +516,6 @@ def test_a_controller_that_lost_its_leadership_does_nothing_more() -> None:
     play(script)
 
 
-def test_the_rules_of_partition_changes_come_from_the_settings() -> None:
+def test_rules_for_partition_changes_come_from_the_broker_settings() -> None:
     rules = rules_of(Settings({"node.id": "4", "min.insync.replicas": "2", "unclean.leader.election.enable": "true"}))
     assert (rules.min_insync_replicas, rules.unclean_leader_election, rules.node_id) == (2, True, 4)

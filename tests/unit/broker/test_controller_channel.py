@@ -89,7 +89,7 @@ def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifec
     return Lifecycle(identity, cast(Any, channel), cast(Any, metadata), Settings({"node.id": "1"}), directories)
 
 
-def test_a_change_during_a_heartbeat_is_sent_at_once_afterwards() -> None:
+def test_state_change_during_a_heartbeat_is_sent_right_after_the_response() -> None:
     async def scenario() -> None:
         told: list[tuple[list[bytes], list[bytes]]] = []
         online, failed, closed = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)

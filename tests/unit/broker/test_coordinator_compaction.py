@@ -119,7 +119,7 @@ async def start_often(broker: Broker, transactional_id: str, times: int) -> tupl
         await connection.wait_closed()
 
 
-def test_a_compacted_transaction_journal_keeps_the_last_state_of_each_id() -> None:
+def test_compacted_transaction_log_keeps_the_last_state_of_each_transactional_id() -> None:
     with Broker(config={**EAGER_TRANSACTIONS, "transactional.id.expiration.ms": "604800000"}) as broker:
         quiet = asyncio.run(start_often(broker, "quiet", 3))
         busy = asyncio.run(start_often(broker, LONG_ID, 100))
@@ -132,7 +132,7 @@ def test_a_compacted_transaction_journal_keeps_the_last_state_of_each_id() -> No
 
 
 @pytest.mark.slow
-def test_an_expired_transactional_id_leaves_no_record() -> None:
+def test_expired_transactional_id_leaves_no_record_in_the_compacted_log() -> None:
     with Broker(config=EAGER_TRANSACTIONS) as broker:
         old_id, _ = asyncio.run(start_often(broker, "gone", 1))
         wait_until(lambda: None in states_in_the_journal(broker))
@@ -144,7 +144,7 @@ def test_an_expired_transactional_id_leaves_no_record() -> None:
         assert (new_id != old_id, epoch) == (True, 0)
 
 
-def test_a_compacted_journal_keeps_the_last_commit_and_drops_tombstones() -> None:
+def test_compacted_offsets_log_keeps_the_last_commit_of_each_key_and_drops_tombstones() -> None:
     with Broker(config=EAGER, topics={"t": 1}) as broker:
         asyncio.run(commit_often(broker))
         wait_until(lambda: len(groups_in_the_journal(broker)) <= COMMITS // 2)

@@ -36,7 +36,7 @@ async def refusal(future: "asyncio.Future[OffsetCommitResponse]") -> ErrorCode:
     return refused.value.code
 
 
-def test_decisions_in_flight_are_answered_in_order_as_the_high_watermark_passes_them() -> None:
+def test_uncommitted_coordinator_writes_are_answered_in_order_as_the_high_watermark_passes_them() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -57,7 +57,7 @@ def test_decisions_in_flight_are_answered_in_order_as_the_high_watermark_passes_
 
 
 @pytest.mark.parametrize("step", ["decided", "appended", "half committed"])
-def test_losing_leadership_answers_all_waiting_requests(step: str) -> None:
+def test_coordinator_that_loses_leadership_answers_all_waiting_requests(step: str) -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -116,7 +116,7 @@ def test_a_coordinator_writes_no_marker_after_the_leader_epoch_changed() -> None
     run(scenario)
 
 
-def test_loaded_state_is_returned_only_once_it_is_committed() -> None:
+def test_coordinator_returns_loaded_state_only_once_it_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         before = coordinate(partition)
@@ -191,7 +191,7 @@ def test_markers_of_a_decision_that_was_not_replicated_in_time_are_sent_once_it_
     run(scenario)
 
 
-def test_too_few_replicas_refuse_a_write_without_losing_the_state() -> None:
+def test_coordinator_write_is_refused_if_too_few_replicas_are_in_sync_and_state_is_kept() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -206,7 +206,7 @@ def test_too_few_replicas_refuse_a_write_without_losing_the_state() -> None:
     run(scenario)
 
 
-def test_a_write_whose_isr_shrinks_after_the_append_is_kept_and_the_client_retries() -> None:
+def test_coordinator_write_is_kept_and_client_retries_if_the_isr_shrinks_after_the_append() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -228,7 +228,7 @@ def test_a_write_whose_isr_shrinks_after_the_append_is_kept_and_the_client_retri
     run(scenario)
 
 
-def test_a_write_that_is_not_replicated_in_time_gets_a_retriable_error() -> None:
+def test_coordinator_write_that_is_not_replicated_in_time_gets_a_retriable_error() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         shard = coordinate(partition).machine

@@ -176,7 +176,7 @@ async def passes(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_decisions_of_one_pass_of_the_loop_are_written_as_one_batch() -> None:
+def test_coordinator_writes_of_one_event_loop_iteration_are_one_batch() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -211,7 +211,7 @@ def test_responses_and_reads_of_uncommitted_state_wait_for_the_high_watermark() 
     run(scenario)
 
 
-def test_each_of_several_decisions_that_can_not_be_committed_is_answered_in_time() -> None:
+def test_each_uncommitted_coordinator_write_is_answered_within_its_timeout() -> None:
     """The second decision comes after the first was answered, while the high watermark still does not move."""
 
     async def scenario() -> None:
@@ -229,7 +229,7 @@ def test_each_of_several_decisions_that_can_not_be_committed_is_answered_in_time
     run(scenario)
 
 
-def test_a_replay_restores_the_state_and_the_members_sessions() -> None:
+def test_replaying_the_log_restores_coordinator_state_and_member_sessions() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         first = coordinate(partition)
@@ -274,7 +274,7 @@ def test_a_marker_commits_or_drops_the_pending_offsets_of_its_transaction() -> N
     run(scenario)
 
 
-def test_a_failed_append_fails_all_its_requests_and_reloads_the_state() -> None:
+def test_failed_append_fails_all_its_requests_and_coordinator_reloads_its_state() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -298,7 +298,7 @@ def test_a_failed_append_fails_all_its_requests_and_reloads_the_state() -> None:
     run(scenario)
 
 
-def test_losing_the_partition_fails_uncommitted_requests() -> None:
+def test_coordinator_that_loses_its_partition_fails_uncommitted_requests() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -316,7 +316,7 @@ def test_losing_the_partition_fails_uncommitted_requests() -> None:
     run(scenario)
 
 
-def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_a_batch_is_refused() -> None:
+def test_records_of_one_write_larger_than_a_batch_are_split_and_a_single_larger_record_is_refused() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(max_message_bytes=1000)
         coordinator = coordinate(partition)
@@ -337,7 +337,7 @@ def test_a_decision_larger_than_a_batch_is_split_and_a_record_larger_than_a_batc
     run(scenario)
 
 
-def test_a_log_that_cannot_be_read_completely_is_not_served() -> None:
+def test_coordinator_does_not_serve_a_partition_whose_log_cannot_be_read_completely() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         key = b"\x00\x01" + b"\x00\x01g" + b"\x00\x09t"  # the length of the topic name is wrong
@@ -352,7 +352,7 @@ def test_a_log_that_cannot_be_read_completely_is_not_served() -> None:
     run(scenario)
 
 
-def test_a_large_log_loads_while_requests_are_answered() -> None:
+def test_coordinator_answers_other_requests_while_it_loads_a_large_log() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         writer = coordinate(partition)
@@ -372,7 +372,7 @@ def test_a_large_log_loads_while_requests_are_answered() -> None:
     run(scenario)
 
 
-def test_timers_fire_without_a_request() -> None:
+def test_coordinator_timers_fire_without_a_request() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         config = GroupConfig(initial_rebalance_delay_ms=5)

@@ -48,7 +48,7 @@ class Hosted:
         return self.coordinators.apply(cast(Any, self.image))
 
 
-def test_partitions_led_here_have_coordinators_and_the_others_do_not() -> None:
+def test_broker_has_coordinators_only_for_partitions_that_it_leads() -> None:
     async def scenario() -> None:
         hosted = Hosted(2)
         assert hosted.lead(p0=(HERE, 1), p1=(ELSEWHERE, 1))
@@ -99,7 +99,7 @@ def test_a_new_leader_epoch_gets_a_new_coordinator_that_loads_the_log(seen_elsew
     asyncio.run(scenario())
 
 
-def test_a_topic_created_again_gets_new_coordinators_in_the_same_epoch() -> None:
+def test_recreated_internal_topic_gets_new_coordinators_even_in_the_same_leader_epoch() -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.lead(p0=(HERE, 0))

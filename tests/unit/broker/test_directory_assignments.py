@@ -50,7 +50,7 @@ def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
     return channel.asked
 
 
-def test_a_replica_in_its_recorded_directory_is_not_reported() -> None:
+def test_broker_does_not_report_a_replica_whose_directory_the_metadata_already_has() -> None:
     assert told((partition(0, OTHER, NEW), NEW), channel=Channel()) == []
 
 
@@ -63,7 +63,7 @@ def test_all_moved_replicas_are_reported_in_one_request_grouped_by_directory() -
     assert [part.partition_index for part in directory.topics[0].partitions] == [0, 1]
 
 
-def test_a_report_is_repeated_until_it_succeeds() -> None:
+def test_broker_repeats_a_directory_report_until_it_succeeds() -> None:
     refused = AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     channel = Channel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"), refused)
     assert len(told((partition(0, OTHER, OLD), NEW), channel=channel)) == 3

@@ -74,7 +74,7 @@ def test_a_malformed_frame_closes_its_connection(request_bytes: bytes) -> None:
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_a_header_full_of_tagged_fields_is_refused_before_they_are_read() -> None:
+def test_request_header_with_very_many_tagged_fields_is_refused_before_they_are_decoded() -> None:
     """Checks the CPU time: five megabytes of empty fields once took fourteen seconds."""
     count = 1 << 20
     started = time.thread_time()
@@ -127,7 +127,7 @@ def test_a_failing_handler_gets_the_error_response_of_its_api(
 
 
 @pytest.mark.parametrize(("api_key", "role"), [*((key, "BROKER") for key in sorted(HANDLERS)), (1, "CONTROLLER")])
-def test_a_handlers_return_type_is_a_response_or_later_and_no_awaitable(api_key: int, role: Role) -> None:
+def test_every_handler_is_annotated_to_return_a_response_or_a_later_but_no_awaitable(api_key: int, role: Role) -> None:
     name = ON_CONTROLLERS[api_key] if role == "CONTROLLER" else HANDLERS[api_key]
     function = import_module(f"penstock.broker.handlers.{name}").handle
     told = inspect.signature(function).return_annotation

@@ -23,14 +23,14 @@ from penstock.broker.events.quorum_changes import QuorumChanges
 EVERY_KIND = [each for each in vars(kinds).values() if isinstance(each, type) and issubclass(each, NodeEvent)]
 
 
-def test_every_kind_has_its_own_name() -> None:
+def test_every_kind_of_event_has_its_own_name() -> None:
     names = [each.KIND for each in EVERY_KIND if each is not NodeEvent]
     assert all(names)
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("kind", [each for each in EVERY_KIND if each is not NodeEvent], ids=lambda each: each.__name__)
-def test_every_kind_prints_one_line_and_is_valid_json(kind: type[NodeEvent]) -> None:
+def test_every_kind_of_event_is_one_line_of_text_and_valid_json(kind: type[NodeEvent]) -> None:
     examples = {"int": 7, "str": "x", "bool": True, "int | None": None}
     values = [examples.get(str(each.type), ("a",)) for each in dataclasses.fields(kind)]
     event = kind(*values)
@@ -39,7 +39,7 @@ def test_every_kind_prints_one_line_and_is_valid_json(kind: type[NodeEvent]) -> 
     assert json.loads(json.dumps(event.fields())).keys() == {each.name for each in dataclasses.fields(kind)}
 
 
-def test_the_history_counts_all_events_and_keeps_the_last() -> None:
+def test_event_history_counts_all_events_and_keeps_only_the_newest() -> None:
     history = EventHistory(3, iter(range(10_000)).__next__)
     heard: list[int] = []
     history.listeners.append(lambda entry: heard.append(entry.number))
@@ -94,20 +94,22 @@ class Quorum:
         return [each.KIND for each in self.events]
 
 
-def test_a_leader_that_resigns_while_it_runs_has_lost_its_majority() -> None:
+def test_resignation_of_a_running_quorum_leader_is_reported_as_a_lost_majority() -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
     assert quorum.changed("resigned", 3, -1) == ["quorum.majority_lost", "quorum.role"]
 
 
 @pytest.mark.parametrize(("stopping", "is_voter"), [(True, True), (False, False)])
-def test_a_leader_that_stops_or_is_removed_has_not_lost_its_majority(stopping: bool, is_voter: bool) -> None:
+def test_resignation_of_a_stopping_or_removed_quorum_leader_is_not_reported_as_a_lost_majority(
+    stopping: bool, is_voter: bool
+) -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
     assert quorum.changed("resigned", 3, -1, stopping=stopping, is_voter=is_voter) == ["quorum.role"]
 
 
-def test_the_time_without_a_leader_is_measured() -> None:
+def test_event_history_measures_the_time_without_a_quorum_leader() -> None:
     quorum = Quorum()
     assert quorum.changed("unattached", 1, -1) == ["quorum.role"]
     assert quorum.changed("follower", 1, 2) == ["quorum.role"], "the first leader is not a leader again"

@@ -65,7 +65,7 @@ def test_equal_images_give_no_events() -> None:
         ),
     ],
 )
-def test_a_shrunk_in_sync_set_tells_why_the_broker_left(
+def test_isr_shrink_event_has_the_reason_why_the_broker_left(
     broker: BrokerImage, partition: PartitionImage, reason: str
 ) -> None:
     assert between(image(), image([partition], b2=broker)) == [IsrChanged(("t-0",), 1, (1, 2, 3), (1, 3), reason)]
@@ -76,7 +76,7 @@ def test_a_broker_that_joins_an_in_sync_set_has_caught_up() -> None:
     assert between(short, image()) == [IsrChanged(("t-0",), 1, (1, 3), (1, 2, 3), "broker 2 caught up")]
 
 
-def test_another_order_of_the_same_in_sync_set_is_no_event() -> None:
+def test_reordering_an_isr_is_no_event() -> None:
     assert between(image(), image([replace(WHOLE, isr=(3, 2, 1))])) == []
 
 
@@ -108,7 +108,7 @@ def test_brokers_that_come_and_go_are_events() -> None:
     assert between(image(), gone) == [BrokerUnregistered(2)]
 
 
-def test_a_topic_that_was_made_again_is_deleted_and_created() -> None:
+def test_recreated_topic_gives_a_deletion_event_and_a_creation_event() -> None:
     other = TopicImage("t", b"u" * 16, {0: WHOLE})
     again = replace(image(), topics={"t": other}, topics_by_id={b"u" * 16: other})
     assert between(image(), again) == [TopicsChanged(("t",), 1, "deleted"), TopicsChanged(("t",), 1, "created")]
@@ -122,7 +122,7 @@ def test_changed_configs_are_named_without_their_values() -> None:
     assert "second" not in str(between(old, new)[0])
 
 
-def test_changed_acls_are_counted_and_their_principals_named() -> None:
+def test_acl_event_has_the_number_of_changes_and_the_principals() -> None:
     acl = AclImage(2, "t", 3, "User:ann", "*", 3, 3)
     with_acl = replace(image(), acls={b"1": acl})
     assert between(image(), with_acl) == [AclsChanged(1, 0, ("User:ann",))]

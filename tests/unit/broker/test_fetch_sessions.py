@@ -38,7 +38,7 @@ def keys(wanted: object) -> list[tuple[str, int]]:
     return [(w.topic, w.partition) for w in wanted if isinstance(w, Wanted)]  # type: ignore[attr-defined]
 
 
-def test_epoch_minus_one_reads_without_a_session() -> None:
+def test_fetch_with_session_epoch_minus_one_uses_no_session() -> None:
     cache = sessions()
     session, wanted, incremental = cache.open(request(0, -1, {"a": [0, 1]}), NOW)
     assert session is None
@@ -99,7 +99,7 @@ def test_partitions_that_returned_data_move_to_the_back_of_their_session() -> No
     assert keys(wanted) == [("a", 1), ("a", 2), ("a", 0)]
 
 
-def test_topic_ids_and_names_do_not_mix_in_one_session() -> None:
+def test_fetch_session_refuses_a_mix_of_topic_ids_and_names() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0]})
     mixed = request(session.id, 1)

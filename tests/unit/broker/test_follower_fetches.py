@@ -71,7 +71,7 @@ async def with_silent_followers() -> Cluster:
         pytest.param(REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=9, replica_epoch=109)}, id="no broker"),
     ],
 )
-def test_a_fetch_without_the_registered_epoch_does_not_advance_the_high_watermark(
+def test_follower_fetch_with_another_broker_epoch_than_the_registered_one_does_not_advance_the_high_watermark(
     version: int, fields: dict[str, Any]
 ) -> None:
     async def scenario() -> None:
@@ -119,7 +119,7 @@ def test_a_fetch_with_a_replica_id_gets_no_records_on_a_client_listener() -> Non
     run(scenario())
 
 
-def test_the_idle_session_of_an_ended_incarnation_keeps_no_replica_in_sync() -> None:
+def test_idle_fetch_session_of_an_ended_incarnation_keeps_no_replica_in_sync() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))

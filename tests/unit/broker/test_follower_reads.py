@@ -39,7 +39,7 @@ async def follower_behind(*, isr: tuple[int, ...] = (1, 3)) -> Cluster:
     return cluster
 
 
-def test_a_lagging_follower_reports_no_loss() -> None:
+def test_lagging_follower_reports_no_diverging_epoch_to_a_consumer() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         assert await fetched(cluster, 2, 3, 1) == (ErrorCode.OFFSET_OUT_OF_RANGE, NONE)
@@ -49,7 +49,7 @@ def test_a_lagging_follower_reports_no_loss() -> None:
     run(scenario())
 
 
-def test_a_follower_without_its_leaders_epoch_reports_no_loss() -> None:
+def test_follower_without_the_newest_epoch_reports_no_diverging_epoch_to_a_consumer() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         cluster.change(leader=3)
@@ -64,7 +64,7 @@ def test_a_follower_without_its_leaders_epoch_reports_no_loss() -> None:
     run(scenario())
 
 
-def test_an_empty_follower_reports_no_loss() -> None:
+def test_empty_follower_reports_no_diverging_epoch_to_a_consumer() -> None:
     async def scenario() -> None:
         cluster = await follower_behind()
         cluster.change(leader=3)
@@ -76,7 +76,7 @@ def test_an_empty_follower_reports_no_loss() -> None:
     run(scenario())
 
 
-def test_a_diverging_follower_reports_no_loss_above_its_high_watermark() -> None:
+def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_high_watermark() -> None:
     """The follower is a former leader and has not truncated its own records yet."""
 
     async def scenario() -> None:
@@ -90,7 +90,7 @@ def test_a_diverging_follower_reports_no_loss_above_its_high_watermark() -> None
     run(scenario())
 
 
-def test_a_follower_reports_a_loss_below_its_high_watermark() -> None:
+def test_follower_reports_a_diverging_epoch_to_a_consumer_below_its_high_watermark() -> None:
     """Its records there are committed: a consumer with other records has read them from an unclean leader."""
 
     async def scenario() -> None:

@@ -216,7 +216,7 @@ def test_groups_and_offsets_survive_a_kill() -> None:
         talk(broker, after)
 
 
-def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
+def test_committed_offsets_of_a_deleted_topic_are_erased() -> None:
     with Broker(topics={"t": 1}) as broker:
 
         async def scenario(connection: BrokerConnection) -> None:
@@ -254,7 +254,7 @@ def test_a_parked_join_does_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-def test_one_round_of_expiry_visits_every_group_of_a_coordinator() -> None:
+def test_one_expiry_run_visits_every_group_of_a_coordinator() -> None:
     with Broker(topics={"t": 1}, config={"offsets.topic.num.partitions": "1"}) as broker:
 
         async def commit(connection: BrokerConnection) -> None:

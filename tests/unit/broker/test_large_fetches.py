@@ -103,7 +103,7 @@ def test_a_fetch_in_slices_returns_the_same_response_as_a_fetch_in_one_pass(
     run(scenario())
 
 
-def test_a_small_request_in_a_large_session_is_served_in_slices_too(passed: list[int]) -> None:
+def test_small_fetch_in_a_large_session_is_served_in_slices_too(passed: list[int]) -> None:
     async def scenario() -> None:
         cluster = await leader()
         first = decoded(await handled(cluster, asked(), large=True))
@@ -118,7 +118,7 @@ def test_a_small_request_in_a_large_session_is_served_in_slices_too(passed: list
     run(scenario())
 
 
-def test_few_partitions_are_answered_in_the_pass_of_their_arrival(passed: list[int]) -> None:
+def test_fetch_of_few_partitions_is_answered_in_the_event_loop_iteration_of_its_arrival(passed: list[int]) -> None:
     async def scenario() -> None:
         cluster = await leader()
         assert isinstance(handled(cluster, asked(1_000)), FetchResponse)
@@ -146,7 +146,7 @@ def test_a_large_read_runs_in_a_thread_even_if_it_is_in_memory(count: int, monke
 
 
 @pytest.mark.parametrize("passes", [0, 3, 1000])
-def test_an_append_completes_a_large_fetch_during_its_first_read_and_while_it_is_parked(passes: int) -> None:
+def test_append_completes_a_large_fetch_both_during_its_first_read_and_while_it_is_parked(passes: int) -> None:
     async def scenario() -> None:
         cluster = await leader()
         loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ def changes(session_id: int) -> FetchRequest:
     return request
 
 
-def test_updating_a_session_in_slices_gives_the_same_session_as_updating_it_at_once() -> None:
+def test_updating_a_fetch_session_in_slices_gives_the_same_session_as_in_one_step() -> None:
     async def scenario() -> None:
         states = []
         for in_slices in (False, True):
@@ -243,7 +243,7 @@ def test_updating_a_session_in_slices_gives_the_same_session_as_updating_it_at_o
     run(scenario())
 
 
-def test_a_session_closed_during_its_update_keeps_no_partitions() -> None:
+def test_fetch_session_closed_during_its_update_keeps_no_partitions() -> None:
     async def scenario() -> None:
         cache = FetchSessions(10, random.Random(1))
         session, _, _ = cache.open(asked(), 0)
@@ -265,7 +265,7 @@ def test_a_session_closed_during_its_update_keeps_no_partitions() -> None:
 # --- turns
 
 
-def test_a_pass_of_the_loop_runs_at_most_one_slice_however_many_requests_wait() -> None:
+def test_event_loop_iteration_runs_at_most_one_slice_of_all_waiting_large_fetches() -> None:
     async def scenario() -> None:
         slices = Slices()
         done: list[str] = []

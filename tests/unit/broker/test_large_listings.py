@@ -51,7 +51,7 @@ def broker(**fields: Any) -> Any:
     return SimpleNamespace(access=None, logs=SimpleNamespace(environment=SimpleNamespace(disk=MemoryDisk())), **fields)
 
 
-def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_groups_are_listed_in_several_event_loop_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(**fields: Any) -> Any:
@@ -70,7 +70,7 @@ def test_many_groups_are_listed_in_several_passes(monkeypatch: pytest.MonkeyPatc
     assert max(made) <= 5_000
 
 
-def test_many_quotas_are_described_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_quotas_are_described_in_several_event_loop_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(**fields: Any) -> EntryData:

@@ -107,7 +107,7 @@ def scalar(kind: str, number: int) -> Any:
 
 @pytest.mark.parametrize("counts", [[7, 5], [1, 23], [20, 1], [3, 0], [2, 3, 4], [1, 2, 30]])
 @pytest.mark.parametrize("key", sorted(IN_PIECES))
-def test_joining_the_responses_to_all_pieces_gives_the_response_to_the_whole_request(
+def test_joined_responses_to_the_pieces_of_a_request_equal_the_response_to_the_whole_request(
     key: int, counts: list[int]
 ) -> None:
     for version in served_versions(key):
@@ -189,7 +189,9 @@ def asked(names: list[str]) -> MetadataRequest:
     return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
 
 
-def test_a_request_with_many_elements_is_handled_in_pieces_of_one_pass_each(handler: MetadataHandler) -> None:
+def test_request_with_many_elements_is_handled_in_pieces_with_one_event_loop_iteration_each(
+    handler: MetadataHandler,
+) -> None:
     names = [f"t{number}" for number in range(LARGE)]
     assert gc.isenabled()
     passes, reply = send(3, 12, asked(names))
@@ -202,12 +204,14 @@ def test_a_request_with_many_elements_is_handled_in_pieces_of_one_pass_each(hand
     assert gc.isenabled()
 
 
-def test_a_repeated_name_is_answered_once(handler: MetadataHandler) -> None:
+def test_name_that_a_large_request_repeats_is_answered_once(handler: MetadataHandler) -> None:
     _, reply = send(3, 12, asked(["t"] * LARGE))
     assert [topic.name for topic in decode(MetadataResponse, 12, b"".join(reply[1:])).topics] == ["t"]
 
 
-def test_a_request_with_few_elements_is_answered_in_the_pass_of_its_arrival(handler: MetadataHandler) -> None:
+def test_request_with_few_elements_is_answered_in_the_event_loop_iteration_of_its_arrival(
+    handler: MetadataHandler,
+) -> None:
     dispatcher = Dispatcher(broker())
     assert isinstance(dispatcher(cast(Any, None), frame(3, 12, asked(["t"] * 100))), list)
     assert handler.collecting == [True]
@@ -357,7 +361,7 @@ def test_a_produce_with_many_partitions_is_appended_in_pieces_in_order(producing
     assert nodes[:3] == [7, 0, 1]
 
 
-def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_of_its_arrival(
+def test_produce_to_a_thousand_partitions_is_appended_in_the_event_loop_iteration_of_its_arrival(
     producing: ProduceHandler,
 ) -> None:
     assert isinstance(Dispatcher(broker())(cast(Any, None), frame(0, 10, produced(1_000))), list)
@@ -365,7 +369,7 @@ def test_a_produce_with_a_thousand_partitions_is_appended_in_the_pass_of_its_arr
 
 
 @pytest.mark.parametrize("fails_at", [-1, 3_000])
-def test_a_large_produce_without_acks_has_no_response_and_ends_with_its_first_error(
+def test_large_produce_with_acks_0_gets_no_response_and_stops_at_its_first_error(
     fails_at: int, producing: ProduceHandler
 ) -> None:
     producing.fails_at = fails_at
@@ -437,7 +441,7 @@ async def _later(fails: bool) -> int:
     return 1000
 
 
-def test_a_handler_with_few_steps_answers_in_one_pass_of_the_loop() -> None:
+def test_handler_with_few_steps_answers_in_one_event_loop_iteration() -> None:
     assert run_steps(counting(STEPS_PER_PASS - 1)) == STEPS_PER_PASS - 1
 
 

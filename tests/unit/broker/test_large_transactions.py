@@ -51,7 +51,9 @@ def context(key: int, version: int) -> RequestContext:
 
 @pytest.mark.parametrize(("markers", "indexes"), [(1_000, 1), (1, 1_000), (10, 100)])
 @pytest.mark.parametrize("high_watermark", [0, 1])
-def test_many_markers_are_written_in_several_passes(markers: int, indexes: int, high_watermark: int) -> None:
+def test_many_markers_are_written_in_several_event_loop_iterations(
+    markers: int, indexes: int, high_watermark: int
+) -> None:
     passes = Passes()
 
     async def committed(end_offset: int, leader_epoch: int) -> None:
@@ -105,7 +107,7 @@ def add(passes: Passes, monkeypatch: pytest.MonkeyPatch, version: int, sizes: li
 
 
 @pytest.mark.parametrize("sizes", [[100] * 200, [1] * 5_000, [9_000, 1, 1, 9_000, 3_000]])
-def test_partitions_of_many_transactions_are_added_in_several_passes(
+def test_partitions_of_many_transactions_are_added_in_several_event_loop_iterations(
     sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = Passes()

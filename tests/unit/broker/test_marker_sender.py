@@ -149,7 +149,7 @@ def test_markers_for_local_partitions_are_written_at_once() -> None:
     run(scenario)
 
 
-def test_a_marker_is_done_when_it_is_committed() -> None:
+def test_marker_counts_as_written_only_when_it_is_committed() -> None:
     async def scenario() -> None:
         world = World({("t", 0): HERE}, high_watermark=9)
         world.send(("t", 0))
@@ -191,7 +191,7 @@ def test_only_lost_or_refused_markers_are_sent_again() -> None:
     run(scenario)
 
 
-def test_a_malformed_response_loses_no_marker(caplog: pytest.LogCaptureFixture) -> None:
+def test_marker_is_sent_again_after_a_malformed_response(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [ValueError("999 is no error code")]})
         world.send(("t", 0), producer_id=1)
@@ -230,7 +230,7 @@ def test_a_dead_node_does_not_delay_other_nodes() -> None:
     run(scenario)
 
 
-def test_a_partition_that_knows_a_newer_coordinator_ends_the_attempt() -> None:
+def test_newer_coordinator_epoch_in_a_partition_stops_the_marker() -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2, ("t", 1): HERE}, scripts={2: [{0: ErrorCode.TRANSACTION_COORDINATOR_FENCED}]})
         world.send(("t", 0), ("t", 1))
@@ -250,7 +250,7 @@ def test_a_partition_that_already_ended_the_transaction_gets_no_further_marker()
     run(scenario)
 
 
-def test_no_markers_are_sent_for_a_coordinator_that_lost_its_partition() -> None:
+def test_coordinator_that_lost_its_partition_sends_no_markers() -> None:
     async def scenario() -> None:
         world = World({("t", 0): HERE}, refusals=[ErrorCode.NOT_ENOUGH_REPLICAS])
         world.send(("t", 0))

@@ -144,7 +144,7 @@ def test_every_metadata_version_returns_the_brokers_and_all_topics(version: int)
     assert reply.controller_id == (1 if version else -1)
 
 
-def test_an_empty_list_means_no_topics_since_version_1() -> None:
+def test_empty_topic_list_in_metadata_means_no_topics_since_version_1() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     assert metadata(broker, MetadataRequest(topics=[]), 1).topics == []
 
@@ -159,7 +159,7 @@ def test_the_response_for_all_topics_is_encoded_once_per_image() -> None:
     assert ask(api_03_metadata, broker, MetadataRequest(topics=None), 12) is not first
 
 
-def test_topics_are_found_by_id_and_each_answered_once() -> None:
+def test_metadata_finds_topics_by_id_and_returns_each_once() -> None:
     known = topic("a", 1, *on_one())
     broker = broker_with(image_with(known))
     by_id = [MetadataRequestTopic(name=None, topic_id=known.topic_id)] * 2
@@ -227,7 +227,7 @@ def test_a_topic_that_can_not_be_created_is_reported_as_unknown() -> None:
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_authorised_operations_are_returned_on_request() -> None:
+def test_metadata_returns_authorized_operations_on_request() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     reply = metadata(
         broker,
@@ -311,7 +311,7 @@ def three_topics() -> Any:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-def test_all_pages_together_contain_every_partition_once_in_order(limit: int) -> None:
+def test_pages_of_describe_topic_partitions_contain_every_partition_once_and_in_order(limit: int) -> None:
     broker = three_topics()
     seen: list[tuple[str | None, int]] = []
     cursor: tuple[str, int] | None = None
@@ -324,7 +324,7 @@ def test_all_pages_together_contain_every_partition_once_in_order(limit: int) ->
     assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
 
 
-def test_a_page_ends_before_the_first_topic_that_does_not_fit() -> None:
+def test_page_of_describe_topic_partitions_ends_before_the_first_topic_that_does_not_fit() -> None:
     broker = three_topics()
     assert page(broker, ["a", "b", "x"], 2) == ([("a", [0, 1])], ("b", 0))
     assert page(broker, ["a", "b", "x"], 4) == ([("a", [0, 1]), ("b", [0, 1])], ("b", 2))
@@ -334,13 +334,13 @@ def test_a_page_ends_before_the_first_topic_that_does_not_fit() -> None:
     assert page(broker, [], 9, ("bb", 1)) == ([("c", [0])], None)
 
 
-def test_the_broker_limits_the_page_size() -> None:
+def test_broker_limits_the_page_size_of_describe_topic_partitions() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one(5))), max_request_partition_size_limit="2")
     assert page(broker, [], 100) == ([("a", [0, 1])], ("a", 2))
 
 
 @pytest.mark.parametrize("cursor", [("zzz", 1), ("a", -1)])
-def test_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
+def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
     with pytest.raises(KafkaError) as refusal:
         page(three_topics(), ["a", "b"], 9, cursor)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
@@ -362,7 +362,7 @@ def test_fenced_brokers_are_described_on_request() -> None:
 @pytest.mark.parametrize(
     ("endpoint_type", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
 )
-def test_controllers_are_not_described_by_a_broker(endpoint_type: int, code: ErrorCode) -> None:
+def test_describe_cluster_at_a_broker_refuses_to_list_controllers(endpoint_type: int, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refusal:
         ask(
             api_60_describe_cluster,
@@ -375,7 +375,7 @@ def test_controllers_are_not_described_by_a_broker(endpoint_type: int, code: Err
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_only_the_metadata_partition_is_described_as_a_quorum(version: int) -> None:
+def test_describe_quorum_accepts_only_the_metadata_partition(version: int) -> None:
     wanted = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData(partition_index=0)])
     request = DescribeQuorumRequest(topics=[wanted])
     reply = ask(api_55_describe_quorum, broker_with(image_with()), request, version, 55)

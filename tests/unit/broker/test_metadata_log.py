@@ -114,7 +114,7 @@ def run(coroutine: object) -> None:
     asyncio.run(coroutine)  # type: ignore[arg-type]
 
 
-def test_a_fresh_log_starts_with_the_features_it_was_formatted_with() -> None:
+def test_new_metadata_log_starts_with_the_features_of_its_format() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         assert metadata.image.features == {
@@ -134,7 +134,7 @@ def test_a_fresh_log_starts_with_the_features_it_was_formatted_with() -> None:
     run(scenario())
 
 
-def test_a_restart_gives_the_same_image_and_a_higher_epoch() -> None:
+def test_restart_gives_the_same_metadata_image_and_a_higher_epoch() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         first = await started(disk)
@@ -174,7 +174,7 @@ def test_replaying_a_log_twice_gives_equal_images() -> None:
     run(scenario())
 
 
-def test_concurrent_submits_see_each_other_before_they_are_committed() -> None:
+def test_concurrent_metadata_changes_see_each_other_before_they_are_committed() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         await with_broker(metadata)
@@ -185,7 +185,7 @@ def test_concurrent_submits_see_each_other_before_they_are_committed() -> None:
     run(scenario())
 
 
-def test_listeners_see_every_change_once_and_before_the_reply() -> None:
+def test_metadata_listeners_get_every_change_once_and_before_the_reply() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         await with_broker(metadata)
@@ -205,7 +205,7 @@ def test_listeners_see_every_change_once_and_before_the_reply() -> None:
     run(scenario())
 
 
-def test_a_failing_listener_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_metadata_listener_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         seen: list[int] = []
@@ -237,7 +237,7 @@ def test_a_refused_decision_writes_no_record() -> None:
     run(scenario())
 
 
-def test_an_unfinished_transaction_is_aborted_by_the_next_leader() -> None:
+def test_next_leader_aborts_an_unfinished_metadata_transaction() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -276,7 +276,9 @@ def test_replaying_the_log_restores_the_times_of_fencings() -> None:
     run(scenario())
 
 
-def test_a_change_larger_than_a_batch_is_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_change_larger_than_a_batch_is_written_as_one_metadata_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -348,7 +350,7 @@ def test_the_previous_snapshot_is_loaded_if_the_last_one_is_torn() -> None:
     run(scenario())
 
 
-def test_a_snapshot_written_back_as_records_builds_the_same_image() -> None:
+def test_records_of_a_snapshot_build_the_same_image() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         await with_broker(metadata)
@@ -364,7 +366,7 @@ def test_a_snapshot_written_back_as_records_builds_the_same_image() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_acknowledged_changes_survive_a_crash_at_any_moment(seed: int) -> None:
+def test_acknowledged_metadata_changes_survive_a_crash_at_any_moment(seed: int) -> None:
     async def scenario() -> None:
         random = Random(seed)
         disk = formatted_disk()
@@ -391,7 +393,7 @@ def test_acknowledged_changes_survive_a_crash_at_any_moment(seed: int) -> None:
     run(scenario())
 
 
-def test_a_failing_disk_is_fatal_and_reported_once() -> None:
+def test_failing_disk_of_the_metadata_log_is_fatal_and_reported_once() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         fatal: list[Exception] = []
@@ -424,7 +426,7 @@ async def start_fails(disk: MemoryDisk, message: str) -> None:
         assert disk.read_bytes(name) == content
 
 
-def test_a_single_node_does_not_take_over_the_log_of_a_quorum() -> None:
+def test_single_running_node_of_a_three_voter_quorum_does_not_lead_and_refuses_changes() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         voters = [Voter(node_id, bytes([node_id] * 16)) for node_id in (1, 2, 3)]

@@ -42,7 +42,7 @@ def test_consumers_are_notified_of_the_high_watermark_and_followers_of_appends()
     assert (consumer.seen, follower.seen) == ([7], [10])
 
 
-def test_an_unparked_fetch_is_not_notified_again() -> None:
+def test_fetch_that_is_no_longer_parked_is_not_notified_again() -> None:
     waiters = PartitionWaiters()
     consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
     waiters.unpark(consumer)
@@ -54,7 +54,7 @@ def test_an_unparked_fetch_is_not_notified_again() -> None:
     assert [consumer.answered, follower.answered] == [False, False]
 
 
-def test_a_new_log_start_notifies_only_followers_and_a_removed_partition_all_fetches() -> None:
+def test_new_log_start_notifies_only_follower_fetches_and_a_removed_partition_notifies_all_fetches() -> None:
     waiters = PartitionWaiters()
     consumers, followers = [Fetch(waiters) for _ in range(2)], [Fetch(waiters, from_follower=True) for _ in range(2)]
     waiters.answer_followers()
@@ -64,7 +64,7 @@ def test_a_new_log_start_notifies_only_followers_and_a_removed_partition_all_fet
     assert all(each.answered for each in (*consumers, late))
 
 
-def test_commits_complete_in_the_order_of_their_offsets() -> None:
+def test_waiting_produce_requests_complete_in_the_order_of_their_offsets() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         commits = {offset: waiters.commit(offset) for offset in (5, 3, 9, 4)}
@@ -76,7 +76,7 @@ def test_commits_complete_in_the_order_of_their_offsets() -> None:
     run(scenario())
 
 
-def test_cancelled_commits_do_not_accumulate_while_the_high_watermark_stands_still() -> None:
+def test_cancelled_produce_requests_do_not_accumulate_while_the_high_watermark_stands_still() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         for _ in range(100):
@@ -87,7 +87,7 @@ def test_cancelled_commits_do_not_accumulate_while_the_high_watermark_stands_sti
     run(scenario())
 
 
-def test_deletions_complete_when_the_low_watermark_reaches_them() -> None:
+def test_delete_records_requests_complete_when_the_low_watermark_reaches_their_offset() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         near, far, gone = waiters.deletion(3), waiters.deletion(8), waiters.deletion(9)
@@ -102,7 +102,7 @@ def test_deletions_complete_when_the_low_watermark_reaches_them() -> None:
     run(scenario())
 
 
-def test_a_failure_ends_commits_and_deletions_with_separate_errors_and_keeps_fetches() -> None:
+def test_failed_partition_ends_waiting_produces_and_deletions_with_their_own_errors_and_keeps_parked_fetches() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         fetch = Fetch(waiters)

@@ -99,7 +99,7 @@ def test_a_batch_that_is_unpacked_later_keeps_its_place_in_the_response() -> Non
     assert node.charged == [2 * len(many()) + len(small)]  # each batch once, including the unpacked one
 
 
-def test_an_error_after_unpacking_names_the_records() -> None:
+def test_error_after_unpacking_lists_the_invalid_records() -> None:
     node = Node()
     (refused,) = told(awaited(node.produce((COMPACTED, many(key=None)))))
     assert refused.error_code == ErrorCode.INVALID_RECORD
@@ -112,7 +112,7 @@ def test_an_error_after_unpacking_names_the_records() -> None:
 
 
 @pytest.mark.parametrize(("key", "answer"), [(b"k", None), (None, Close)])
-def test_without_acks_an_error_after_unpacking_closes_the_connection(key: bytes | None, answer: type | None) -> None:
+def test_error_after_unpacking_closes_the_connection_if_acks_is_0(key: bytes | None, answer: type | None) -> None:
     found = awaited(Node().produce((COMPACTED, many(key=key)), acks=0))
     assert found is None if answer is None else isinstance(found, answer)
 

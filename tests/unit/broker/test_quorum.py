@@ -104,7 +104,7 @@ def test_all_replicas_restart_with_their_logs() -> None:
     with_three(run)
 
 
-def test_a_fourth_node_observes_and_becomes_a_voter() -> None:
+def test_fourth_node_follows_as_observer_and_then_becomes_a_voter() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("old")
@@ -131,7 +131,7 @@ def test_a_fourth_node_observes_and_becomes_a_voter() -> None:
     with_three(run)
 
 
-def test_a_node_below_the_log_start_loads_the_snapshot() -> None:
+def test_node_whose_log_ends_below_the_leaders_log_start_loads_the_snapshot() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("gone", "with", "the", "log")
@@ -249,7 +249,7 @@ def test_requests_with_invalid_numbers_do_not_stop_the_leader() -> None:
     with_three(run)
 
 
-def test_the_address_of_a_refused_leader_is_ignored() -> None:
+def test_address_of_a_leader_whose_claim_is_refused_is_ignored() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         follower = next(one for one in group.replicas if one is not leader)
@@ -264,7 +264,7 @@ def test_the_address_of_a_refused_leader_is_ignored() -> None:
     with_three(run)
 
 
-def test_an_address_that_only_a_peer_named_is_not_trusted() -> None:
+def test_leader_address_from_a_message_of_another_node_is_not_trusted_like_a_configured_address() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         voters, epoch = leader.running.describe().voter_set, leader.running.epoch

@@ -37,7 +37,7 @@ def start_again(disk: MemoryDisk, log: Log, snapshot: OffsetAndEpoch) -> QuorumF
     return QuorumFiles(log, disk, ManualClock(), SnapshotStore(disk, log.path), VOTERS)
 
 
-def test_a_snapshot_stored_before_a_crash_replaces_a_longer_log_of_an_older_epoch() -> None:
+def test_snapshot_that_was_stored_before_a_crash_replaces_a_longer_log_of_an_older_epoch() -> None:
     disk = MemoryDisk()
     disk.mkdir("/data")
     log = open_log(disk)

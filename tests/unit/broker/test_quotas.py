@@ -33,7 +33,7 @@ def quotas(limits: dict[QuotaEntity, dict[str, float]]) -> Quotas:
 # --- rates ----------------------------------------------------------------------------------------
 
 
-def test_a_burst_of_a_windows_quota_passes_and_the_next_byte_is_throttled() -> None:
+def test_burst_as_large_as_the_quota_of_a_window_passes_and_the_next_byte_is_throttled() -> None:
     rate = Rate(100, Window(11, 1000))
     assert rate.record(1000, START) == 0
     assert rate.record(100, START) == 1000
@@ -57,7 +57,7 @@ def test_a_steady_rate_of_twice_the_limit_is_throttled_within_a_window() -> None
     assert waits[-1] > 0
 
 
-def test_old_samples_leave_the_window() -> None:
+def test_old_samples_no_longer_count_towards_the_rate() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(5000, START)
     assert not rate.idle(START + 10_999)
@@ -86,7 +86,7 @@ def test_a_token_bucket_does_not_change_while_the_clock_goes_back() -> None:
     assert bucket.take(0, START - 3_600_000 + 1000) == 0
 
 
-def test_forget_subtracts_a_recorded_amount_from_the_rate() -> None:
+def test_forget_subtracts_a_recorded_amount_from_the_quota_rate() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(2000, START)
     rate.forget(2000, START)
@@ -164,7 +164,7 @@ def test_a_client_ids_quota_is_shared_by_users() -> None:
     assert enforced.record_produce(request(user="u2"), 100) == 1000
 
 
-def test_a_changed_quota_applies_at_once_and_keeps_the_counts() -> None:
+def test_changed_quota_applies_at_once_to_the_amounts_already_counted() -> None:
     enforced = quotas({((USER, "u"),): {"producer_byte_rate": 100.0}})
     assert enforced.record_produce(request(), 1000) == 0
     enforced.apply_image(MetadataImage(client_quotas={((USER, "u"),): {"producer_byte_rate": 50.0}}))
@@ -196,7 +196,7 @@ def test_a_throttled_fetch_is_answered_empty_and_not_counted() -> None:
     assert enforced.record_fetch(request(), 100) == 0
 
 
-def test_a_batch_larger_than_the_windows_quota_passes_alone() -> None:
+def test_batch_larger_than_the_quota_of_a_window_passes_if_no_other_bytes_count() -> None:
     enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
     assert enforced.record_fetch(request(), 5000) == 0
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
@@ -254,7 +254,7 @@ def test_connections_are_limited_by_address() -> None:
     assert enforced.record_connection("127.0.0.1", START + 11_000) == 0
 
 
-def test_the_number_of_clients_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quota_manager_keeps_a_bounded_number_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.limits.quotas.MAX_TRACKED", 5)
     enforced = quotas(
         {((CLIENT, None),): {"producer_byte_rate": 1.0}, ((IP, None),): {"connection_creation_rate": 1.0}}

@@ -78,7 +78,7 @@ def test_a_follower_fetches_only_from_its_synced_offset_if_the_topic_requires_fs
     run(scenario())
 
 
-def test_a_partition_that_fails_to_start_does_not_stop_others(
+def test_partition_that_cannot_start_following_does_not_stop_other_partitions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -104,7 +104,7 @@ def test_a_partition_that_fails_to_start_does_not_stop_others(
     run(scenario())
 
 
-def test_partitions_with_new_records_move_to_the_end_of_a_fetch_without_session() -> None:
+def test_partitions_that_returned_records_move_to_the_end_of_the_next_fetch_without_a_session() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []
@@ -128,7 +128,7 @@ def test_partitions_with_new_records_move_to_the_end_of_a_fetch_without_session(
     run(scenario())
 
 
-def test_each_round_opens_the_logs_of_only_a_few_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_fetcher_round_opens_the_logs_of_only_a_few_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.replicas.replica_fetcher.OPEN_SLICE_SECONDS", 0.0)
     monkeypatch.setattr("penstock.broker.replicas.partitions.Partitions._open_one", lambda self, partition: None)
     resume, opened = ReplicaFetcher._resume, []
@@ -154,7 +154,7 @@ def test_each_round_opens_the_logs_of_only_a_few_new_partitions(monkeypatch: pyt
     assert (max(opened), sum(opened)) == (1, 20)
 
 
-def test_a_repeated_divergence_is_not_fetched_in_a_tight_loop() -> None:
+def test_follower_pauses_between_fetches_if_the_divergence_repeats() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -285,7 +285,7 @@ def test_a_lower_min_isr_commits_waiting_records_at_once() -> None:
     run(scenario())
 
 
-def test_a_shrunken_isr_commits_nothing_before_an_image_that_may_raise_min_isr() -> None:
+def test_shrunk_isr_commits_no_records_before_the_leader_has_the_image_with_the_current_min_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), min_insync_replicas="1")

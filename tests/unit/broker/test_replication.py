@@ -30,7 +30,7 @@ def refused(error: pytest.ExceptionInfo[KafkaError], code: ErrorCode) -> bool:
     return error.value.code is code
 
 
-def test_an_append_is_committed_by_the_fetch_of_the_last_replica() -> None:
+def test_record_is_committed_when_the_last_in_sync_replica_fetches_after_it() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -48,7 +48,7 @@ def test_an_append_is_committed_by_the_fetch_of_the_last_replica() -> None:
     run(scenario())
 
 
-def test_a_sole_replica_commits_in_the_same_pass() -> None:
+def test_only_replica_of_a_partition_commits_a_record_at_once() -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         await cluster.start(led_by_1(1))
@@ -198,7 +198,7 @@ def test_a_follower_continues_after_its_abandoned_fetch_failed() -> None:
     run(scenario())
 
 
-def test_a_follower_below_the_leaders_log_start_starts_over() -> None:
+def test_follower_whose_log_ends_below_the_leaders_log_start_truncates_fully_and_starts_there() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -292,7 +292,7 @@ def test_a_refused_isr_change_is_requested_again_while_it_is_needed(code: ErrorC
     run(scenario())
 
 
-def test_a_newer_image_settles_a_pending_isr_change() -> None:
+def test_newer_metadata_image_ends_a_pending_isr_change() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         cluster.refuse_isr = [ErrorCode.INVALID_UPDATE_VERSION]
@@ -410,7 +410,7 @@ def test_followers_that_serve_consumers_get_the_high_watermark_at_once() -> None
     assert run(scenario(replica_selector_class="RackAwareReplicaSelector")) < 0.1
 
 
-def test_a_node_without_a_replica_names_the_leader() -> None:
+def test_fetch_at_a_node_without_a_replica_gets_the_leader_in_the_response() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2))
@@ -442,7 +442,7 @@ def test_fetch_sessions_contain_only_partitions_with_changes() -> None:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_throttled_follower_fetches_at_its_limit(side: str) -> None:
+def test_throttled_follower_fetches_no_faster_than_its_limit(side: str) -> None:
     async def scenario(rate: int | None) -> float:
         cluster = Cluster(1, 2, replica_fetch_max_bytes="4000", replica_lag_time_max_ms="1000000")
         if rate is not None:

@@ -68,7 +68,7 @@ def test_two_consumers_share_one_partition(node: Broker, topic: str) -> None:
     run(scenario)
 
 
-def test_a_released_record_comes_again_and_a_rejected_one_does_not(node: Broker, topic: str) -> None:
+def test_released_record_is_delivered_again_and_a_rejected_one_is_not(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic)
@@ -84,7 +84,7 @@ def test_a_released_record_comes_again_and_a_rejected_one_does_not(node: Broker,
     run(scenario)
 
 
-def test_an_expired_lock_makes_records_available_until_the_limit(node: Broker, topic: str) -> None:
+def test_record_is_available_again_when_its_lock_expires_until_its_delivery_limit(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic, share_record_lock_duration_ms=str(LOCK_MS), share_delivery_count_limit="2")
@@ -99,7 +99,7 @@ def test_an_expired_lock_makes_records_available_until_the_limit(node: Broker, t
     run(scenario)
 
 
-def test_records_of_a_closed_connection_are_released_and_do_not_count(node: Broker, topic: str) -> None:
+def test_records_of_a_closed_connection_are_released_without_counting_a_delivery(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)
@@ -116,7 +116,7 @@ def test_records_of_a_closed_connection_are_released_and_do_not_count(node: Brok
     run(scenario)
 
 
-def test_a_renewed_record_stays_with_its_member(node: Broker, topic: str) -> None:
+def test_renewed_lock_keeps_a_record_with_its_member(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic)
@@ -260,7 +260,7 @@ def test_deleted_records_are_not_delivered(node: Broker, topic: str) -> None:
     run(scenario)
 
 
-def test_a_group_that_reads_committed_records_skips_aborted_ones(node: Broker, topic: str) -> None:
+def test_read_committed_share_group_skips_aborted_records(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic, share_isolation_level="read_committed")
@@ -469,7 +469,7 @@ def test_bad_acknowledgements_change_nothing(node: Broker, topic: str, batches: 
     run(scenario)
 
 
-def test_acknowledging_before_fetching_and_unknown_topics(node: Broker, topic: str) -> None:
+def test_acknowledgement_before_a_fetch_or_for_an_unknown_topic_is_refused(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)

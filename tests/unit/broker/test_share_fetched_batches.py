@@ -34,7 +34,7 @@ LOG = (
 )
 
 
-def test_markers_are_not_deliverable() -> None:
+def test_transaction_markers_are_not_deliverable_to_a_share_group() -> None:
     assert list(FetchedBatches(LOG)) == [
         FetchedBatch(0, 1),
         FetchedBatch(2, 3),
@@ -51,7 +51,7 @@ def test_batches_of_an_aborted_transaction_are_not_deliverable_until_its_marker(
     assert kinds == [(0, True), (2, False), (4, True), (6, False), (7, False), (8, True)]
 
 
-def test_a_member_gets_the_batches_from_its_first_to_its_last_record() -> None:
+def test_share_member_gets_the_batches_from_its_first_to_its_last_acquired_record() -> None:
     batches = FetchedBatches(LOG)
     list(batches)
     cut = batches.cut([Acquired(3, 3, 1), Acquired(4, 4, 2)])

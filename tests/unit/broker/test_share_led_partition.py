@@ -122,7 +122,9 @@ def test_the_chosen_start_offset_is_stored_before_the_first_delivery() -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1, 3])
-def test_expired_locks_are_written_also_after_failed_writes(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
 
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
@@ -163,7 +165,9 @@ def test_a_dead_letter_is_written_between_archiving_and_archived(failing: int, m
     [(Summary(3, 0, 9, 0), False), (Summary(4, 0, 0, 0), True), (Summary(3, -1, -1, -1), True), (Summary(), True)],
     ids=["same", "altered", "created-again", "deleted"],
 )
-def test_a_state_that_was_replaced_at_the_share_coordinator_is_dropped(seen: Summary, replaced: bool) -> None:
+def test_share_partition_leader_drops_a_state_that_was_replaced_at_the_share_coordinator(
+    seen: Summary, replaced: bool
+) -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         coordinator = Coordinator()
         led = await loaded(coordinator, tasks)

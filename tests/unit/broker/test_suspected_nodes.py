@@ -76,7 +76,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_a_response_waits_for_the_controllers_decision() -> None:
+def test_metadata_response_waits_until_the_controller_decides_about_a_suspected_leader() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         asyncio.get_running_loop().call_later(0.02, node.decide, image(2, fenced=1))
@@ -87,7 +87,7 @@ def test_a_response_waits_for_the_controllers_decision() -> None:
     in_virtual_time(test)
 
 
-def test_a_request_waits_only_once_for_a_decision_that_the_controller_does_not_make() -> None:
+def test_metadata_request_waits_only_once_if_the_controller_does_not_decide_about_a_suspected_leader() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         assert leader_of(await node.ask()) == 1
@@ -110,7 +110,7 @@ def test_a_node_that_answers_again_is_not_suspected() -> None:
     in_virtual_time(test)
 
 
-def test_metadata_of_topics_with_other_leaders_is_answered_at_once() -> None:
+def test_metadata_of_topics_without_a_suspected_leader_is_answered_at_once() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(2)
         assert leader_of(await node.ask()) == 1
@@ -119,7 +119,7 @@ def test_metadata_of_topics_with_other_leaders_is_answered_at_once() -> None:
     in_virtual_time(test)
 
 
-def test_a_node_just_fenced_stays_in_the_list_of_brokers_for_a_while() -> None:
+def test_just_fenced_node_stays_in_the_broker_list_of_metadata_for_a_while() -> None:
     async def test(node: Fixture) -> None:
         node.decide(image(2, fenced=1))
         assert {broker.node_id for broker in (await node.ask()).brokers} == {1, 2}

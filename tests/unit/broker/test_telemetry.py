@@ -67,7 +67,7 @@ def push(
     return "NONE"
 
 
-def test_a_client_without_an_id_gets_a_permanent_one() -> None:
+def test_client_without_an_instance_id_gets_a_permanent_one() -> None:
     found = telemetry()
     first, _ = found.subscribe(request(), ZERO_UUID)
     second, _ = found.subscribe(request(), ZERO_UUID)
@@ -88,7 +88,7 @@ def test_a_client_without_an_id_gets_a_permanent_one() -> None:
         (f"client_instance_id={'aWlpaWlpaWlpaWlpaWlpaQ'}", True),
     ],
 )
-def test_all_patterns_must_match_the_whole_value(match: str, asked: bool) -> None:
+def test_client_matches_a_subscription_only_if_all_patterns_match_whole_values(match: str, asked: bool) -> None:
     _, instance = telemetry(s={"metrics": "a", "match": match}).subscribe(request(), ID)
     assert instance.metrics == (("a",) if asked else ())
 
@@ -161,7 +161,7 @@ def test_a_push_after_the_terminating_push_is_refused() -> None:
 
 
 @pytest.mark.parametrize("instance_id", [ZERO_UUID, bytes(15) + b"\x01"])
-def test_reserved_ids_can_not_push(instance_id: bytes) -> None:
+def test_telemetry_push_with_a_reserved_instance_id_is_refused(instance_id: bytes) -> None:
     assert push(telemetry(), 0, instance_id=instance_id) == "INVALID_REQUEST"
 
 
@@ -183,14 +183,14 @@ def test_pushes_with_a_wrong_size_compression_or_subscription_are_refused(
     assert push(found, number + wrong, metrics=metrics, compression=compression) == error
 
 
-def test_a_changed_subscription_must_be_asked_for_again() -> None:
+def test_push_for_a_changed_subscription_is_refused_until_the_client_gets_it_again() -> None:
     found = telemetry(s={"metrics": "a"})
     number = found.subscribe(request(), ID)[1].subscription_id
     found.set_subscriptions({"s": {"metrics": "b"}})
     assert push(found, number) == "UNKNOWN_SUBSCRIPTION_ID"
 
 
-def test_payloads_go_unchanged_to_every_receiver() -> None:
+def test_pushed_telemetry_payload_reaches_every_receiver_unchanged() -> None:
     found = telemetry()
     got: list[Payload] = []
     found.receivers = [got.append, got.append]
@@ -210,7 +210,7 @@ def test_a_failing_receiver_is_reported_to_the_client(caplog: pytest.LogCaptureF
     assert "receiver failed" in caplog.text
 
 
-def test_instances_expire_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_telemetry_client_instances_expire_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     found.subscribe(request(), ID)
     found.subscribe(request(START + 60_001), b"j" * 16)
@@ -235,7 +235,7 @@ def test_subscriptions_come_from_the_image_and_invalid_ones_are_ignored(caplog: 
     assert "bad is ignored" in caplog.text
 
 
-def test_the_handlers_answer_with_kafkas_messages() -> None:
+def test_telemetry_handlers_answer_with_kafkas_messages() -> None:
     broker = cast(Any, SimpleNamespace(telemetry=telemetry(s={"metrics": "a", "interval.ms": "1000"})))
     response = api_71_get_telemetry_subscriptions.handle(broker, request(), GetTelemetrySubscriptionsRequest())
     assert response.error_code == 0

@@ -57,7 +57,9 @@ def stable_up_to_the_end(broker: Broker, topic: str) -> bool:
 # --- verification before the first batch
 
 
-def test_since_version_12_the_first_batch_adds_its_partition(broker: Broker, topic: str, producer: RawProducer) -> None:
+def test_produce_since_version_12_adds_the_partition_to_the_transaction_with_its_first_batch(
+    broker: Broker, topic: str, producer: RawProducer
+) -> None:
     producer.init()
     assert producer.produce(topic) is NONE
     described = producer.describe()
@@ -78,7 +80,7 @@ def test_since_version_12_the_first_batch_adds_its_partition(broker: Broker, top
         (12, NONE),
     ],
 )
-def test_before_version_12_a_partition_that_was_not_added_is_refused(
+def test_produce_before_version_12_to_a_partition_outside_the_transaction_is_refused(
     broker: Broker, topic: str, producer: RawProducer, version: int, code: ErrorCode
 ) -> None:
     producer.init()
@@ -147,7 +149,7 @@ def test_a_repeated_end_of_transaction_succeeds_until_the_next_transaction_begin
     assert producer.describe().transaction_state == "Ongoing"
 
 
-def test_a_late_offset_commit_of_an_earlier_transaction_does_not_count(
+def test_late_offset_commit_of_an_earlier_transaction_is_refused(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     group = producer.id
@@ -168,7 +170,9 @@ def test_a_late_offset_commit_of_an_earlier_transaction_does_not_count(
     assert producer.committed_offset(group, topic) == 5
 
 
-def test_before_version_5_an_offset_commit_needs_add_offsets_to_txn(topic: str, producer: RawProducer) -> None:
+def test_transactional_offset_commit_before_version_5_needs_add_offsets_to_txn(
+    topic: str, producer: RawProducer
+) -> None:
     group = producer.id
     assert producer.committed_offset(group, topic) == -1
     producer.init()
@@ -180,7 +184,7 @@ def test_before_version_5_an_offset_commit_needs_add_offsets_to_txn(topic: str, 
     assert producer.committed_offset(group, topic) == 5
 
 
-def test_a_transaction_may_be_the_first_to_use_the_offsets_topic() -> None:
+def test_transactional_offset_commit_creates_the_missing_offsets_topic() -> None:
     with Broker(topics={"t": 1}) as fresh:
         producer = RawProducer(fresh)
         producer.init()
@@ -232,7 +236,7 @@ def test_a_fenced_producer_gets_an_error_that_its_request_version_knows(
     zombie.close()
 
 
-def test_partitions_are_added_all_or_none(topic: str, producer: RawProducer) -> None:
+def test_add_partitions_to_txn_adds_all_partitions_or_none(topic: str, producer: RawProducer) -> None:
     producer.init()
     expected = [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert producer.add(topic, "no-such-topic") == expected
@@ -350,7 +354,7 @@ def test_markers_are_retried_until_they_are_written(
     assert refusals == []
 
 
-def test_a_verification_that_the_previous_marker_invalidated_is_repeated(
+def test_transaction_verification_is_repeated_if_a_marker_invalidated_it(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.broker.coordinators.transactions import Transactions
@@ -385,7 +389,7 @@ def test_a_transaction_with_a_deleted_topic_can_end(broker: Broker, topic: str, 
 # --- queries
 
 
-def test_without_the_transaction_topic_there_is_no_coordinator() -> None:
+def test_describe_transactions_gets_not_coordinator_while_the_transaction_topic_does_not_exist() -> None:
     with Broker() as fresh, fresh.client() as client:
         asked = DescribeTransactionsRequest(transactional_ids=["x"])
         [state] = client.request(asked).transaction_states

@@ -81,7 +81,9 @@ def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, n
     assert shell.json("topic", "list", name) == []
 
 
-def test_existing_and_missing_topics_have_their_own_exit_codes(shell: Shell, name: str) -> None:
+def test_creating_an_existing_topic_and_using_a_missing_topic_have_their_own_exit_codes(
+    shell: Shell, name: str
+) -> None:
     shell.run("topic", "create", name)
     shell.run("topic", "create", name, code=Exit.EXISTS)
     assert shell.err.count("\n") == 1
@@ -96,7 +98,7 @@ def test_a_dry_run_creates_nothing(shell: Shell, name: str) -> None:
     assert shell.json("topic", "list", name) == []
 
 
-def test_a_refused_topic_does_not_hide_the_created_one(shell: Shell, name: str) -> None:
+def test_topic_create_shows_the_created_topic_even_if_another_topic_is_refused(shell: Shell, name: str) -> None:
     made = shell.run("topic", "create", name, "not/a/name", code=Exit.FAILED)
     assert name in made
     assert "not/a/name" in shell.err
@@ -153,7 +155,7 @@ def test_a_value_out_of_bounds_is_refused_with_its_reason(shell: Shell, name: st
     assert "segment.bytes" in shell.err
 
 
-def test_broker_defaults_are_set_for_all_brokers(shell: Shell) -> None:
+def test_config_set_broker_default_changes_a_setting_of_all_brokers(shell: Shell) -> None:
     shell.run("config", "set", "broker", "default", "log.cleaner.threads=2")
     row = next(r for r in shell.json("config", "describe", "broker", "1") if r["name"] == "log.cleaner.threads")
     assert (row["value"], row["source"]) == ("2", "all brokers")
@@ -164,7 +166,7 @@ def test_broker_defaults_are_set_for_all_brokers(shell: Shell) -> None:
 # --- produce and consume ------------------------------------------------------------------------------------------
 
 
-def test_produced_lines_are_consumed_as_lines(shell: Shell, name: str) -> None:
+def test_lines_given_to_produce_are_printed_by_consume(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, stdin=b"one\ntwo\nthree")
     assert shell.err == f"produced 3 records to {name}\n"
     assert shell.run("consume", "-t", name, "-e") == "one\ntwo\nthree\n"
@@ -190,7 +192,7 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     assert first[0]["headers"] == ["h", "1", "none", None]
 
 
-def test_consume_writes_once_per_fetch(
+def test_consume_writes_its_output_once_per_fetch(
     shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written = b"".join(b"%d\n" % number for number in range(20_000))
@@ -216,7 +218,9 @@ def test_consume_writes_once_per_fetch(
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"--"])
 @given(parts=st.lists(st.text("ab-\n", max_size=6).map(str.encode), max_size=8))
-def test_splitting_into_records_does_not_depend_on_read_boundaries(delimiter: bytes, parts: list[bytes]) -> None:
+def test_produce_splits_input_into_the_same_records_at_any_read_boundaries(
+    delimiter: bytes, parts: list[bytes]
+) -> None:
     *whole, rest = b"".join(parts).split(delimiter)
     found = [record for records in produce.split(parts, delimiter) for record in records]
     assert found == [*whole, *([rest] if rest else [])]
@@ -313,7 +317,7 @@ def test_consume_resumes_at_the_groups_stored_offset(shell: Shell, name: str) ->
     assert shell.run("consume", "-t", name, "-G", f"g-{name}", "-e", "-q") == ""
 
 
-def test_a_refused_record_fails_the_produce_command(shell: Shell, name: str) -> None:
+def test_produce_fails_if_the_broker_refuses_a_record(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "-c", "max.message.bytes=200")
     shell.run("produce", "-t", name, stdin=b"x" * 1000 + b"\n", code=Exit.FAILED)
     assert shell.err.count("\n") == 1

@@ -34,7 +34,9 @@ def check(path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> tuple
     return code, {row["property"]: row["verdict"] for row in json.loads(said.out)}, said.err
 
 
-def test_kafkas_combined_properties_file_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_kafkas_sample_properties_of_a_combined_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, verdicts, said = check(tmp_path / "server.properties", COMBINED, capsys)
     assert code == Exit.OK
     assert set(verdicts.values()) == {"honoured"}
@@ -42,7 +44,7 @@ def test_kafkas_combined_properties_file_is_accepted(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == [tmp_path / "server.properties"]
 
 
-def test_ignored_properties_are_listed_and_refused_ones_set_the_exit_code(
+def test_check_lists_ignored_properties_and_fails_for_refused_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "server.properties"
@@ -66,11 +68,13 @@ def test_check_refuses_the_same_security_settings_as_start(tmp_path: Path, capsy
     assert "authorizer.class.name" in capsys.readouterr().err
 
 
-def test_contradicting_properties_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_properties_that_contradict_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, said = check(tmp_path / "server.properties", COMBINED + "process.roles=controller\n", capsys)
     assert code == Exit.USAGE
     assert "a node would refuse to start: listeners: PLAINTEXT is for clients" in said
 
 
-def test_a_missing_file_has_its_own_exit_code(tmp_path: Path) -> None:
+def test_check_of_a_missing_file_has_its_own_exit_code(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "absent")]) == Exit.NOT_FOUND

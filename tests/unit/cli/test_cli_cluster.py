@@ -38,7 +38,9 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 # --- one node -------------------------------------------------------------------------------------------------------
 
 
-def test_the_quorum_of_one_node_has_one_voter(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_command_shows_one_voter_for_a_single_node(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = ("--bootstrap", penstock_session.bootstrap)
     status = asked(capsys, "quorum", "describe", *where)
     assert status["leader_id"] == 1
@@ -76,7 +78,9 @@ def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pyt
     assert name not in said(capsys, "cluster", "status", "--problems", *where)
 
 
-def test_a_cluster_of_one_node_moves_no_partition(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drain_and_rebalance_on_a_single_node_move_no_partition(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     penstock_session.create_topic(f"t-{secrets.token_hex(4)}")
     where = ("--bootstrap", penstock_session.bootstrap)
     assert asked(capsys, "cluster", "rebalance", "--dry-run", *where) == []
@@ -122,7 +126,7 @@ def three_nodes() -> Facts:
     )
 
 
-def test_a_partition_row_shows_its_worst_problem_and_lag() -> None:
+def test_partition_row_of_cluster_status_shows_its_worst_problem_and_lag() -> None:
     rows = partition_rows(three_nodes())
     assert [row["problem"] for row in rows] == ["under-replicated", "under min ISR", "offline"]
     assert [row["lag"] for row in rows] == [None] * 3
@@ -130,7 +134,7 @@ def test_a_partition_row_shows_its_worst_problem_and_lag() -> None:
     assert rows[2]["leader"] is None
 
 
-def test_the_lag_of_a_silent_replica_is_unknown() -> None:
+def test_lag_of_a_replica_whose_node_does_not_respond_is_unknown() -> None:
     facts = three_nodes()
     asked_for = argparse.Namespace(partitions=True, problems=False)
     lags = [row["lag"] for row in cluster_status._table(facts, asked_for)[1]]
@@ -141,7 +145,7 @@ def test_the_lag_of_a_silent_replica_is_unknown() -> None:
     assert [row["lag"] for row in nodes] == [2, 2, "unknown"]
 
 
-def test_a_node_row_counts_led_held_and_out_of_sync_partitions() -> None:
+def test_node_row_of_cluster_status_counts_leaders_and_replicas_and_out_of_sync_replicas() -> None:
     first, second, third = node_rows(three_nodes())
     assert (first["state"], first["controller"], first["leaders"], first["replicas"]) == ("up", "active", 1, 2)
     assert (first["out_of_sync"], first["bytes"], first["lag"]) == (1, 150, 2)

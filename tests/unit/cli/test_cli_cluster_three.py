@@ -126,14 +126,14 @@ def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytes
         assert any(3 in replicas for replicas in replicas_of(cluster, "later").values())
 
 
-def test_a_move_asks_for_confirmation_and_names_the_yes_option(shell: Shell, cluster: Cluster) -> None:
+def test_cluster_move_asks_for_confirmation_and_mentions_the_yes_option(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "asked", (1, 2))
     shell.run("cluster", "drain", "2", "--topic", "asked", code=Exit.USAGE)
     assert "--yes" in shell.err
     assert replicas_of(cluster, "asked") == {0: (1, 2)}
 
 
-def test_leaders_go_back_to_their_preferred_replicas(shell: Shell, cluster: Cluster) -> None:
+def test_rebalance_returns_leadership_to_preferred_replicas(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "led", (1, 2, 3))
     cluster.restart(1)
     cluster.wait_in_sync("led")
@@ -163,7 +163,7 @@ def test_status_shows_a_fenced_node_and_its_under_replicated_partitions(shell: S
     cluster.wait_in_sync("lacking")
 
 
-def test_voters_are_removed_and_added_again(shell: Shell, cluster: Cluster) -> None:
+def test_quorum_command_removes_a_voter_and_adds_it_again(shell: Shell, cluster: Cluster) -> None:
     leader = shell.json("quorum", "describe")["leader_id"]
     voter = next(node for node in cluster.nodes if node != leader)
     listener = cluster.node(voter).controller_bootstrap
@@ -174,7 +174,7 @@ def test_voters_are_removed_and_added_again(shell: Shell, cluster: Cluster) -> N
     assert sorted(row["status"] for row in rows) == ["leader", "voter", "voter"]
 
 
-def test_verify_finds_a_differing_range_and_reset_copies_the_replica_anew(
+def test_verify_finds_a_damaged_replica_and_reset_copies_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Cluster(data=tmp_path) as cluster:

@@ -17,7 +17,7 @@ RECORD = Record(42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)
 maybe_bytes = st.none() | st.binary() | st.text().map(str.encode)
 
 
-def test_the_envelope_is_one_json_line() -> None:
+def test_json_envelope_of_a_record_is_one_line() -> None:
     line = envelopes(Place("t", 3), [RECORD])
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
@@ -38,7 +38,7 @@ def test_the_envelope_is_one_json_line() -> None:
     headers=st.lists(st.tuples(st.text(), maybe_bytes)).map(tuple),
     timestamp=st.integers(-1, 2**63 - 1),
 )
-def test_any_bytes_survive_a_round_trip(
+def test_record_with_any_bytes_survives_a_round_trip_through_the_json_envelope(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     line = envelopes(Place("t", 0), [Record(0, timestamp, key, value, headers)])
@@ -46,7 +46,7 @@ def test_any_bytes_survive_a_round_trip(
     assert read_envelope(line) == (key, value, headers, timestamp)
 
 
-def test_fields_that_are_not_utf8_are_base64_and_named() -> None:
+def test_fields_that_are_not_utf8_are_written_in_base64_and_listed_in_the_envelope() -> None:
     shown = json.loads(
         envelopes(Place("t", 3), [RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))])
     )
@@ -64,7 +64,7 @@ def test_terminal_control_characters_are_escaped() -> None:
     assert read_envelope(line)[1] == "\x1b[2J\x7f\x9b2J".encode()
 
 
-def test_the_fields_that_kcat_writes_are_accepted() -> None:
+def test_envelope_reader_accepts_the_fields_that_kcat_writes() -> None:
     line = b'{"topic":"t","partition":0,"offset":1,"broker":2,"tstype":"create","ts":3,"key":null,"payload":"v"}'
     assert read_envelope(line) == (None, b"v", (), 3)
 

@@ -30,7 +30,7 @@ def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
     assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
-def test_nulls_have_length_minus_one_and_are_printed_as_null_with_option_z() -> None:
+def test_null_key_or_value_has_length_minus_one_and_is_printed_as_null_with_option_z() -> None:
     assert compile_format("%k|%s|%K|%S")(PLACE, [NULLS]) == b"||-1|-1"
     assert compile_format("%k|%s", null=b"NULL")(PLACE, [NULLS]) == b"NULL|NULL"
     assert compile_format("%R")(PLACE, [NULLS]) == b"\xff\xff\xff\xff"
@@ -56,13 +56,13 @@ def test_a_terminal_gets_escapes_for_control_characters_but_not_for_newlines() -
     assert b"\x1b" not in delimited(key_delimiter=None, delimiter=b"\n", shown=for_terminal)(PLACE, [record])
 
 
-def test_delimiters_follow_key_and_value() -> None:
+def test_key_delimiter_follows_the_key_and_record_delimiter_follows_the_value() -> None:
     assert delimited(key_delimiter=None, delimiter=b"\n")(PLACE, [RECORD]) == b"value\n"
     assert delimited(key_delimiter=b":", delimiter=b";")(PLACE, [RECORD, RECORD]) == b"k:value;" * 2
     assert delimited(key_delimiter=b":", delimiter=b"\n", null=b"NULL")(PLACE, [NULLS]) == b"NULL:NULL\n"
 
 
-def test_unescape_keeps_unknown_escapes() -> None:
+def test_unescape_leaves_unknown_backslash_escapes_unchanged() -> None:
     assert unescape("a\\qb\\") == b"a\\qb\\"
     assert unescape("é\\t") == "é\t".encode()
 
@@ -82,7 +82,7 @@ def test_unescape_keeps_unknown_escapes() -> None:
         (["e@2000"], Span(Beginning(), 2000)),
     ],
 )
-def test_positions_are_parsed_as_by_kcat(texts: list[str], expected: Span) -> None:
+def test_option_o_is_parsed_as_kcat_parses_it(texts: list[str], expected: Span) -> None:
     assert parse_span(texts, Beginning()) == expected
 
 
@@ -93,11 +93,11 @@ def test_positions_are_parsed_as_by_kcat(texts: list[str], expected: Span) -> No
         *[["s@9223372036854775808"], ["e@" + "9" * 5000]],
     ],
 )
-def test_a_wrong_offset_is_refused(texts: list[str]) -> None:
+def test_option_o_with_an_invalid_position_is_refused(texts: list[str]) -> None:
     with pytest.raises(Failure):
         parse_span(texts, Beginning())
 
 
-def test_a_time_may_be_given_as_a_date() -> None:
+def test_option_o_accepts_a_time_as_a_date() -> None:
     assert parse_time("1970-01-01T00:00:01") == 1000
     assert parse_time("1970-01-01T01:00:00+01:00") == 0

@@ -95,7 +95,7 @@ def test_a_dry_run_shows_the_reset_without_changing_offsets(run: Run, group: str
     assert offsets(run, group) == {0: 4}
 
 
-def test_a_reset_takes_topics_and_partitions_and_refuses_missing_ones(run: Run, group: str, topic: str) -> None:
+def test_reset_offsets_accepts_topics_and_partitions_and_refuses_missing_ones(run: Run, group: str, topic: str) -> None:
     run("reset-offsets", group, "-t", topic, "--to-earliest")
     assert offsets(run, group) == {0: 0, 1: 0}
     assert "no partition 9" in run("reset-offsets", group, "-t", f"{topic}:9", "--to-latest", code=Exit.NOT_FOUND)
@@ -124,7 +124,7 @@ def test_groups_and_offsets_are_deleted(run: Run, group: str, topic: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_members_are_shown_and_their_offsets_can_not_be_reset(
+def test_group_with_members_shows_them_and_refuses_to_reset_offsets(
     run: Run, penstock_session: Broker, topic: str, protocol: str
 ) -> None:
     name = f"g-{secrets.token_hex(4)}"
@@ -168,7 +168,7 @@ COORDINATOR_ERRORS = ["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINAT
         (["group", "delete", "{group}"], ["DeleteGroups"]),
     ],
 )
-def test_a_request_is_repeated_until_the_coordinator_is_ready(
+def test_group_command_repeats_a_request_until_the_coordinator_is_ready(
     penstock_session: Broker, topic: str, group: str, words: list[str], apis: list[str], error: str
 ) -> None:
     rules = [penstock_session.faults.add(api=api, times=1, error=error) for api in apis]

@@ -64,7 +64,9 @@ def elsewhere(node: Broker, name: str) -> tuple[str, str]:
     return source, next(each for each in (A, B, C) if each != source)
 
 
-def test_list_shows_directories_with_bytes_and_replicas(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logdir_list_shows_each_directory_with_its_bytes_and_replicas(
+    node: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled(node, partitions=3)
     rows = asked(capsys, node, "list")
     assert [(row["node"], row["directory"], row["state"]) for row in rows] == [
@@ -78,7 +80,7 @@ def test_list_shows_directories_with_bytes_and_replicas(node: Broker, capsys: py
     )
 
 
-def test_a_replica_is_moved_and_its_records_stay(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logdir_move_moves_a_replica_and_keeps_its_records(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     name = filled(node)
     source, target = elsewhere(node, name)
     told = asked(capsys, node, "move", f"{name}-0", target, "--wait")
@@ -105,7 +107,7 @@ def test_a_throttled_move_is_described_and_cancelled(node: Broker, capsys: pytes
     assert asked(capsys, node, "move", f"{name}-0@1", target, "--wait")["directory"] == target
 
 
-def test_refused_moves_name_the_cause(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_logdir_move_reports_the_cause(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     name = filled(node)
     where = ("-b", node.bootstrap)
     wrong = said(capsys, "logdir", "move", f"{name}-0@1", "/data/x", *where, code=Exit.NOT_FOUND)
@@ -115,7 +117,9 @@ def test_refused_moves_name_the_cause(node: Broker, capsys: pytest.CaptureFixtur
     assert "names no replica" in said(capsys, "logdir", "move", name.replace("-", ""), B, *where, code=Exit.USAGE)
 
 
-def test_balance_evens_out_directories_and_asks_first(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logdir_balance_asks_for_confirmation_and_evens_out_directories(
+    node: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = filled(node, partitions=6)
     for partition in range(6):
         asked(capsys, node, "move", f"{name}-{partition}@1", A, "--wait")
@@ -131,7 +135,7 @@ def test_balance_evens_out_directories_and_asks_first(node: Broker, capsys: pyte
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)
 
 
-def test_a_move_has_failed_only_if_two_looks_find_its_replica_behind() -> None:
+def test_logdir_move_counts_as_failed_only_if_two_successive_checks_find_the_replica_in_its_old_directory() -> None:
     """Kafka lists a replica in the middle of its swap only in the old directory."""
     move = DirectoryMove(("t", 0), A, B, 10)
     at = {path: Holdings([], {("t", 0): HeldReplica(path, 10)}) for path in (A, B)}
@@ -146,7 +150,7 @@ def test_a_move_has_failed_only_if_two_looks_find_its_replica_behind() -> None:
         assert going == {}
 
 
-def test_an_interrupted_balance_is_resumed_by_the_same_command(
+def test_repeating_an_interrupted_logdir_balance_resumes_it(
     node: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = filled(node, partitions=6, records=20)

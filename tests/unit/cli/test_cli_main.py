@@ -19,7 +19,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_names_every_noun_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_noun_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == Exit.OK
     shown = capsys.readouterr().out
     assert all(noun in shown for noun in cli.NOUNS)
@@ -85,7 +85,7 @@ def test_ctrl_c_exits_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_an_invalid_address_is_answered_with_the_expected_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_for_an_invalid_address_shows_the_expected_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["topic", "list", "--bootstrap", "host:port"]) == Exit.USAGE
     assert "host:port" in capsys.readouterr().err
 

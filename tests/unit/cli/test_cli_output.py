@@ -18,7 +18,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_pipe_gets_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_to_a_pipe_has_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic", "partitions"], ROWS)
     assert capsys.readouterr().out == "TOPIC   PARTITIONS\na       3\nlonger  -\n"
 
@@ -30,7 +30,7 @@ def test_json_output_has_every_key_of_a_row(capsys: pytest.CaptureFixture[str]) 
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_an_empty_listing_prints_a_remark_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_listing_prints_a_note_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")
@@ -38,7 +38,9 @@ def test_an_empty_listing_prints_a_remark_or_an_empty_json_list(capsys: pytest.C
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_terminal_is_a_drawn_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     output.rows("table", ["topic", "partitions"], ROWS)
     assert "longer" in capsys.readouterr().out
@@ -94,7 +96,7 @@ def test_printed_json_parses_to_the_original_value(capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out) == {"group": EVIL}
 
 
-def test_a_log_line_holds_no_control_characters() -> None:
+def test_control_characters_in_a_log_line_are_escaped() -> None:
     formatter = PrintableFormatter("%(levelname)s %(message)s")
     try:
         raise ValueError(EVIL)

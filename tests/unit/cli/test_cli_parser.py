@@ -59,14 +59,14 @@ def test_an_invalid_command_line_is_reported_in_one_sentence(
     assert said.out == ""
 
 
-def test_help_is_also_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_works_as_a_command_and_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "topic", "create"]) == Exit.OK
     assert "usage: penstock topic create" in capsys.readouterr().out
     assert main(["help"]) == Exit.OK
     assert "produce" in capsys.readouterr().out
 
 
-def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_without_a_command_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.USAGE
     assert "produce" in capsys.readouterr().err
 
@@ -83,11 +83,11 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
         ("-b", "-b"),
     ],
 )
-def test_shared_options_may_stand_before_the_command(words: str, expected: str) -> None:
+def test_shared_options_are_accepted_before_the_command(words: str, expected: str) -> None:
     assert shared_options_last(words.split(), WITH_VERBS) == expected.split()
 
 
-def test_the_list_of_commands_with_verbs_is_complete() -> None:
+def test_parser_knows_every_command_that_has_verbs() -> None:
     def has_verbs(noun: str) -> bool:
         try:
             build_parser(noun).parse_args([noun, "no-such-verb"])

@@ -24,7 +24,7 @@ def test_one_seed_prints_its_events_and_verdict(capsys: pytest.CaptureFixture[st
     assert told.rstrip().endswith("verdict: all promises kept; excused: 0 records, 0 partitions, 0 seconds")
 
 
-def test_json_holds_the_digest_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_of_sim_has_the_digest_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "calm", "--seconds", "1", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is True
@@ -51,12 +51,12 @@ def test_a_range_of_seeds_prints_a_summary(capsys: pytest.CaptureFixture[str]) -
     assert (found["seeds"], found["failed"], found["failed_seeds"]) == (2, 0, [])
 
 
-def test_seeds_may_run_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_runs_seeds_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seeds", "1..2", "--seconds", "1", "--jobs", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seeds"] == 2
 
 
-def test_a_trace_has_every_message_and_every_change_of_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_of_sim_has_every_message_and_every_disk_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "1", "--profile", "calm", "--seconds", "1", "--actors", "1", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "< c1 " in told
@@ -68,7 +68,7 @@ def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
 
-def test_runs_with_faults_at_points_write_their_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_points_writes_a_coverage_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--profile", "points", "--seconds", "2", "--coverage", str(tmp_path / "coverage.json")]
     assert main(["sim", "--seeds", "1..2", *words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_runs_with_faults_at_points_write_their_coverage(tmp_path: Path, capsys:
     assert covered > found["cells_covered"] > 0
 
 
-def test_a_fault_at_a_point_is_part_of_the_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_story_of_a_run_contains_its_faults_at_points(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "3", "--profile", "calm", "--seconds", "2", "--at", "write segment#3:kill"]
     assert main(["sim", *words]) == 0
     assert "write segment#3: kill of n1" in capsys.readouterr().out
@@ -120,6 +120,6 @@ def test_a_bridged_cluster_serves_until_it_is_interrupted() -> None:
         [],
     ],
 )
-def test_a_wrong_command_line_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_refuses_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", *words]) == 2
     assert capsys.readouterr().err

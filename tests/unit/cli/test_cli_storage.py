@@ -43,7 +43,7 @@ def properties(tmp_path: Path, roles: str, *lines: str, node_id: int = 1) -> Pat
         ("broker,controller", "", [], True),
     ],
 )
-def test_only_the_directories_of_a_new_quorum_record_voters(
+def test_storage_format_writes_voters_only_for_a_new_quorum(
     tmp_path: Path, roles: str, line: str, flags: list[str], names_voters: bool
 ) -> None:
     path = properties(tmp_path, roles, line)
@@ -61,7 +61,7 @@ def test_only_the_directories_of_a_new_quorum_record_voters(
         ("broker", SERVERS, ["--standalone"], "--standalone needs a controller: leave it out"),
     ],
 )
-def test_flags_that_would_split_the_cluster_are_refused(
+def test_storage_format_refuses_options_that_would_make_two_clusters(
     tmp_path: Path, roles: str, line: str, flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = properties(tmp_path, roles, line)

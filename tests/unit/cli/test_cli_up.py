@@ -65,7 +65,7 @@ def test_up_warns_about_overrides_without_effect(begin: Begin) -> None:
     ]
 
 
-def test_the_ready_line_names_address_directory_and_process_id(begin: Begin, tmp_path: Path) -> None:
+def test_ready_line_contains_address_and_directory_and_process_id(begin: Begin, tmp_path: Path) -> None:
     process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
     try:
         said = re.fullmatch(r"ready 127\.0\.0\.1:(\d+) directory=(\S+) pid=(\d+)\n", line)
@@ -91,7 +91,7 @@ def send_without_end(client: socket.socket, questions: bytes) -> None:
         sent += client.send(questions[sent % len(questions) :])
 
 
-def test_a_second_signal_does_not_wait_for_a_client_that_reads_nothing(begin: Begin) -> None:
+def test_second_signal_ends_up_without_waiting_for_a_client_that_does_not_read(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
@@ -127,7 +127,7 @@ def test_a_taken_port_is_reported_in_one_line(penstock_session: Broker, capsys: 
     assert str(penstock_session.port) in said.err
 
 
-def test_the_console_address_is_printed_and_answers(begin: Begin) -> None:
+def test_printed_console_address_answers_requests(begin: Begin) -> None:
     process, _ = begin("up", "--port", "0", "--ephemeral")
     assert process.stdout is not None
     said = re.fullmatch(r"console (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())

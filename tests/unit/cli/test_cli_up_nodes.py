@@ -97,7 +97,9 @@ def test_a_local_cluster_restarts_killed_nodes_and_keeps_its_data(begin: Begin, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_nodes_serve_old_data_on_new_ports_and_end_with_their_parent_process(begin: Begin, tmp_path: Path) -> None:
+def test_local_nodes_serve_old_data_on_new_ports_and_end_with_their_parent_process(
+    begin: Begin, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     process, said = begin("--data", str(data))
     with Client(said["bootstrap"]) as client:
@@ -120,7 +122,7 @@ def _is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_number_of_nodes_that_differs_from_the_data_is_refused_before_anything_is_written(
+def test_up_refuses_a_node_count_that_differs_from_the_existing_data_and_writes_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for node in "123":
@@ -130,7 +132,9 @@ def test_a_number_of_nodes_that_differs_from_the_data_is_refused_before_anything
     assert "holds a cluster of 3 nodes: use --nodes 3" in capsys.readouterr().err
 
 
-def test_a_port_with_too_few_ports_above_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_with_nodes_refuses_a_port_with_too_few_port_numbers_above_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["up", "--nodes", "3", "--port", "65534", "--data", str(tmp_path / "data")]) == Exit.USAGE
     assert "leaves too few ports above it for" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()

@@ -40,7 +40,7 @@ def found(own: list[Piece]) -> tuple[int, str] | None:
     return None if difference is None else (difference.offset, difference.what)
 
 
-def test_equal_replicas_have_no_difference_and_one_digest() -> None:
+def test_equal_replicas_have_no_difference_and_the_same_digest() -> None:
     assert found(list(LEADER)) is None
     assert digest_of(list(LEADER)) == digest_of(LEADER)
 
@@ -59,7 +59,7 @@ def test_digests_depend_on_batch_boundaries() -> None:
     assert digest_of(pieces((0, 1, b"a"))) != digest_of(pieces((0, 2, b"a")))
 
 
-def test_ranges_begin_at_multiples_of_their_size() -> None:
+def test_compared_ranges_begin_at_multiples_of_the_range_size() -> None:
     assert _spans(3, 25, 10) == [(3, 10), (10, 20), (20, 25)]
     assert _spans(10, 20, 10) == [(10, 20)]
 
@@ -88,7 +88,7 @@ def outlined(client: Client) -> Comparison:
     return client.run(outline(client.asynchronous, target(client), at_rate(None)))
 
 
-def test_results_do_not_depend_on_the_division_into_shares() -> None:
+def test_comparison_of_replicas_has_the_same_result_for_any_split_into_shares() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
             for first in range(0, 98, 7):  # batches extend from one range into the next
@@ -107,7 +107,7 @@ def test_results_do_not_depend_on_the_division_into_shares() -> None:
             assert gathered(found, [done[at] for at in sorted(done)]).digest == whole.digest
 
 
-def test_records_deleted_by_retention_meanwhile_are_not_compared() -> None:
+def test_records_that_retention_deletes_during_a_comparison_are_not_compared() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
             producer.send_many("t", [(b"k", b"v%d" % n, (), None) for n in range(50)])
@@ -123,7 +123,7 @@ def test_records_deleted_by_retention_meanwhile_are_not_compared() -> None:
         assert (again.first, again.end) == (55, 100)
 
 
-def test_a_damaged_batch_is_located_though_the_broker_refuses_reads_around_it(tmp_path: Path) -> None:
+def test_comparison_finds_a_damaged_batch_even_if_the_broker_refuses_to_return_it(tmp_path: Path) -> None:
     with Broker(data=tmp_path, topics={"t": 1}) as broker:
         with broker.client() as client, client.producer() as producer:
             for first in range(0, 60, 5):

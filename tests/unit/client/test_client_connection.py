@@ -34,7 +34,7 @@ def named(name: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(cluster_id=name)
 
 
-def test_the_highest_common_version_is_used() -> None:
+def test_client_uses_the_highest_version_that_broker_and_client_support() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[60] = (0, 1)
@@ -89,7 +89,7 @@ def test_an_unsupported_request_is_refused_before_it_is_sent() -> None:
     run(scenario())
 
 
-def test_a_value_out_of_range_for_its_field_is_reported() -> None:
+def test_client_reports_a_value_that_is_out_of_range_for_its_field() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[60] = (1, 1)
@@ -102,7 +102,7 @@ def test_a_value_out_of_range_for_its_field_is_reported() -> None:
     run(scenario())
 
 
-def test_requests_may_overlap_and_get_their_own_answers() -> None:
+def test_concurrent_requests_on_a_connection_get_their_own_answers() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             count = 0
@@ -120,7 +120,7 @@ def test_requests_may_overlap_and_get_their_own_answers() -> None:
     run(scenario())
 
 
-def test_a_late_answer_fails_the_connection_and_all_its_requests() -> None:
+def test_request_timeout_closes_the_connection_and_fails_all_its_requests() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -184,7 +184,7 @@ def test_an_invalid_answer_fails_the_connection(answer: list[bytes], sentence: s
     run(scenario())
 
 
-def test_nothing_is_written_to_a_connection_that_is_closing() -> None:
+def test_client_sends_no_request_on_a_closing_connection() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connected(broker) as connection:
             transport = connection._stream.transport
@@ -199,7 +199,7 @@ def test_nothing_is_written_to_a_connection_that_is_closing() -> None:
     run(scenario())
 
 
-def test_a_refused_connection_is_a_network_exception_with_the_address() -> None:
+def test_refused_connection_raises_a_network_exception_with_the_address() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             port = broker.port

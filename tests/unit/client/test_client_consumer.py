@@ -82,7 +82,7 @@ async def read(consumer: Consumer, count: int) -> list[bytes | None]:
     return values
 
 
-def test_everything_is_read_in_order_from_the_beginning() -> None:
+def test_consumer_reads_all_records_in_order_from_the_beginning() -> None:
     async def scenario() -> None:
         async with consuming(23) as (consumer, _, _):
             await consumer.assign({T0: EARLIEST})
@@ -127,7 +127,7 @@ def test_a_consumer_can_be_assigned_at_an_offset_an_end_or_a_time(position: int 
     run(scenario())
 
 
-def test_data_fetched_for_an_old_position_is_dropped() -> None:
+def test_consumer_drops_data_fetched_before_a_seek() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: 0})
@@ -138,7 +138,7 @@ def test_data_fetched_for_an_old_position_is_dropped() -> None:
     run(scenario())
 
 
-def test_a_position_out_of_range_is_reported_with_the_available_offsets() -> None:
+def test_error_for_a_position_out_of_range_contains_the_available_offsets() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, log, _):
             log.start = 5
@@ -199,7 +199,7 @@ def test_a_batch_with_a_wrong_length_raises_an_error_and_is_not_fetched_again() 
     run(scenario())
 
 
-def test_fetches_carry_the_isolation_level() -> None:
+def test_fetch_requests_contain_the_isolation_level() -> None:
     async def scenario() -> None:
         async with consuming(5, ConsumerSettings(isolation_level=READ_COMMITTED)) as (consumer, _, broker):
             await consumer.assign({T0: EARLIEST})
@@ -210,7 +210,7 @@ def test_fetches_carry_the_isolation_level() -> None:
     run(scenario())
 
 
-def test_an_unassigned_partition_is_not_read() -> None:
+def test_consumer_does_not_read_a_partition_after_it_is_unassigned() -> None:
     async def scenario() -> None:
         async with consuming(5) as (consumer, _, _):
             await consumer.assign({T0: 0})
@@ -222,7 +222,7 @@ def test_an_unassigned_partition_is_not_read() -> None:
     run(scenario())
 
 
-def test_a_fetch_follows_the_leader_named_by_a_refusal() -> None:
+def test_consumer_fetches_from_the_leader_that_an_error_response_names() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = [one]

@@ -132,7 +132,7 @@ def test_a_send_to_a_node_missing_from_metadata_is_retried_at_the_new_leader() -
     run(scenario())
 
 
-def test_a_silent_bootstrap_address_does_not_delay_the_next() -> None:
+def test_bootstrap_address_that_does_not_respond_does_not_delay_the_next_address() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as silent, fake_broker(2) as broker:
             gate = asyncio.Event()
@@ -167,7 +167,7 @@ def test_an_unreachable_node_is_skipped_for_a_while() -> None:
     run(scenario())
 
 
-def test_metadata_is_requested_from_an_idle_node() -> None:
+def test_client_requests_metadata_from_a_node_without_pending_requests() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -212,7 +212,7 @@ def test_an_older_leader_epoch_in_metadata_is_ignored_unless_the_topic_was_recre
     assert cluster.leader("t", 0) == 2
 
 
-def test_a_partition_without_a_leader_does_not_block_the_others() -> None:
+def test_partition_without_a_leader_does_not_block_other_partitions_of_a_producer() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.leaders = {0: 1, 1: -1}
@@ -281,7 +281,7 @@ def test_a_transaction_continues_with_the_next_coordinator() -> None:
     run(scenario())
 
 
-def test_a_change_is_retried_while_there_is_no_controller() -> None:
+def test_admin_request_is_retried_while_there_is_no_controller() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             codes = [ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER, ErrorCode.NONE]

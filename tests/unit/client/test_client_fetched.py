@@ -31,14 +31,14 @@ def offsets(log: list[bytes], start: int = 0, transactions: list[AbortedTransact
     return [header.base_offset for header, _ in batches]
 
 
-def test_control_batches_are_never_shown_and_move_the_position() -> None:
+def test_control_batches_are_hidden_from_the_user_and_advance_the_position() -> None:
     log = [data(0, b"a", producer=7), marker(1, 7, commit=True)]
     batches, next_offset = visible_batches(memoryview(b"".join(log)), 0)
     assert [header.base_offset for header, _ in batches] == [0]
     assert next_offset == 2
 
 
-def test_aborted_data_is_dropped_from_its_first_offset_to_its_marker() -> None:
+def test_records_of_an_aborted_transaction_are_dropped_from_its_first_offset_to_its_marker() -> None:
     log = [
         data(0, b"committed", producer=7),
         marker(1, 7, commit=True),
@@ -55,7 +55,7 @@ def test_aborted_data_is_dropped_from_its_first_offset_to_its_marker() -> None:
     assert offsets(log, 0, None) == [0, 2, 3, 4, 5, 7]
 
 
-def test_two_producers_abort_independently() -> None:
+def test_aborted_transactions_of_two_producers_are_dropped_independently() -> None:
     log = [
         data(0, b"x", producer=1),
         data(1, b"x", producer=2),
@@ -68,7 +68,7 @@ def test_two_producers_abort_independently() -> None:
     assert offsets(log, 0, aborted((2, 1), (1, 0))) == [3]
 
 
-def test_an_incomplete_last_batch_is_left_for_the_next_fetch() -> None:
+def test_incomplete_last_batch_of_a_fetch_is_read_by_the_next_fetch() -> None:
     whole, cut = data(0, b"a"), data(1, b"b")
     batches, next_offset = visible_batches(memoryview(whole + cut[:-1]), 0)
     assert len(batches) == 1

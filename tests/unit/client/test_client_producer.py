@@ -84,7 +84,7 @@ async def producing(
             await producer.close()
 
 
-def test_a_record_gets_its_offset_and_time() -> None:
+def test_send_returns_the_offset_and_timestamp_of_a_record() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, _):
             first = await producer.send("t", b"one", b"key", headers=(("h", b"x"),))
@@ -117,7 +117,7 @@ def test_records_are_gathered_into_batches_in_order() -> None:
     run(scenario())
 
 
-def test_keys_decide_the_partition_and_other_records_are_spread_by_batch() -> None:
+def test_key_decides_the_partition_and_records_without_a_key_change_partition_per_batch() -> None:
     async def scenario() -> None:
         async with producing(partitions=3) as (producer, logs, _):
             for _ in range(3):
@@ -133,7 +133,7 @@ def test_keys_decide_the_partition_and_other_records_are_spread_by_batch() -> No
     run(scenario())
 
 
-def test_send_many_makes_the_partition_choices_of_send_with_one_choice_per_batch(
+def test_send_many_chooses_partitions_like_send_with_one_choice_per_batch_for_records_without_a_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]
@@ -227,7 +227,7 @@ def test_a_refused_batch_fails_its_records_and_no_others() -> None:
     run(scenario())
 
 
-def test_an_answered_duplicate_counts_as_written() -> None:
+def test_duplicate_sequence_error_counts_as_a_successful_write() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, _):
             logs.refusals = [ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
@@ -337,7 +337,7 @@ def test_closing_the_client_still_sends_records_with_acks_0() -> None:
     run(scenario())
 
 
-def test_a_new_leader_named_by_a_refusal_is_used_without_a_metadata_request() -> None:
+def test_producer_uses_the_new_leader_in_an_error_response_without_a_metadata_request() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = [one]

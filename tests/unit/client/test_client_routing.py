@@ -55,7 +55,7 @@ class FakeConnection:
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
-def test_a_client_that_is_closed_while_it_connects_leaves_no_connection_behind(
+def test_closing_a_client_during_its_connect_leaves_no_open_connection(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[FakeConnection] = []
@@ -118,7 +118,7 @@ def test_a_node_has_one_connection_per_channel() -> None:
     run(scenario())
 
 
-def test_requests_follow_the_leader_when_it_moves() -> None:
+def test_client_sends_requests_to_the_new_leader_after_the_leader_moves() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = two.nodes = [one, two]
@@ -139,7 +139,7 @@ def test_requests_follow_the_leader_when_it_moves() -> None:
     run(scenario())
 
 
-def test_retries_are_limited() -> None:
+def test_client_gives_up_after_a_limited_number_of_retries() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.on[2] = lambda request, version: offset_answer(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -156,7 +156,7 @@ def test_retries_are_limited() -> None:
     run(scenario())
 
 
-def test_a_special_timestamp_is_not_sent_to_a_broker_that_would_read_it_as_a_time() -> None:
+def test_special_timestamp_is_not_sent_to_a_broker_whose_version_treats_it_as_a_normal_time() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[2] = (1, 6)
@@ -209,7 +209,7 @@ def test_configs_of_a_node_are_requested_from_that_node() -> None:
     run(scenario())
 
 
-def test_an_error_code_of_a_newer_broker_is_an_error() -> None:
+def test_unknown_error_code_of_a_newer_broker_is_reported_as_an_error() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.on[2] = lambda request, version: offset_answer(-1, 30_000)

@@ -25,7 +25,7 @@ def test_plaintext_needs_no_credentials() -> None:
         {"sasl.username": "ann", "sasl.password": "s3cret"},
     ],
 )
-def test_login_has_java_and_librdkafka_names(properties: dict[str, str]) -> None:
+def test_login_properties_are_accepted_under_java_and_librdkafka_names(properties: dict[str, str]) -> None:
     login = credentials_of({**SASL, **properties}).login
     assert login is not None
     assert (login.mechanism, login.username, login.password) == ("SCRAM-SHA-256", "ann", "s3cret")
@@ -39,7 +39,7 @@ def test_tls_trusts_the_system_by_default_and_checks_the_host_name() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "none"])
-def test_host_name_is_not_checked_only_on_request(value: str) -> None:
+def test_host_name_check_can_be_turned_off_only_explicitly(value: str) -> None:
     context = credentials_of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value}).tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
@@ -62,7 +62,9 @@ def test_host_name_is_not_checked_only_on_request(value: str) -> None:
         ({**SASL, "sasl.oauthbearer.scope": "x"}, "is not supported"),
     ],
 )
-def test_property_that_would_not_protect_is_refused(properties: dict[str, str], reason: str) -> None:
+def test_client_refuses_a_security_property_that_would_leave_it_unprotected(
+    properties: dict[str, str], reason: str
+) -> None:
     with pytest.raises(ClientSecurityError, match=reason):
         credentials_of(properties)
 

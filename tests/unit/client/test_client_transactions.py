@@ -118,7 +118,7 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_after_a_commit_the_sequence_continues_or_a_new_epoch_begins(
+def test_after_a_commit_the_producer_continues_its_sequence_or_uses_the_new_epoch_of_the_response(
     generation: int, expected: list[tuple[int, int]]
 ) -> None:
     async def scenario() -> None:
@@ -135,7 +135,7 @@ def test_after_a_commit_the_sequence_continues_or_a_new_epoch_begins(
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_an_abort_starts_a_new_epoch(generation: int) -> None:
+def test_producer_gets_a_new_epoch_after_an_abort(generation: int) -> None:
     async def scenario() -> None:
         async with producing(generation) as (producer, _, broker):
             producer.begin()
@@ -180,7 +180,7 @@ def test_after_a_lost_record_only_abort_is_possible() -> None:
     run(scenario())
 
 
-def test_offsets_of_a_group_join_the_transaction() -> None:
+def test_offset_commit_of_a_group_is_part_of_the_transaction() -> None:
     async def scenario() -> None:
         for generation in (1, 2):
             async with producing(generation) as (producer, _, broker):
@@ -224,7 +224,7 @@ def test_a_fenced_producer_stays_fenced() -> None:
     run(scenario())
 
 
-def test_sending_needs_an_open_transaction_and_begin_needs_a_transactional_id() -> None:
+def test_send_without_an_open_transaction_and_begin_without_a_transactional_id_are_refused() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, _):
             with pytest.raises(KafkaError, match="without an open transaction"):

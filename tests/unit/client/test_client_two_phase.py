@@ -43,7 +43,7 @@ def committed(client: Client, topic: str) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("text", "state"), [("4711:3", PreparedTxnState(4711, 3)), ("", NOTHING_PREPARED), ("0:0", PreparedTxnState(0, 0))]
 )
-def test_a_prepared_transaction_has_a_text_form(text: str, state: PreparedTxnState) -> None:
+def test_prepared_transaction_is_written_as_text_and_read_back(text: str, state: PreparedTxnState) -> None:
     assert str(state) == text
     assert PreparedTxnState.parse(text) == state
 
@@ -79,7 +79,7 @@ def test_a_new_producer_commits_the_given_transaction_and_aborts_any_other(clien
     assert committed(client, topic) == ([b"first"] if decided else []) + [b"second"]
 
 
-def test_completing_twice_is_a_no_op(client: Client) -> None:
+def test_completing_a_prepared_transaction_twice_changes_nothing(client: Client) -> None:
     client.create_topic("again", 1)
     with producer(client, "again") as first:
         first.begin()

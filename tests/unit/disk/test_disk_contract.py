@@ -36,7 +36,7 @@ def root(disk: Disk, tmp_path: Path) -> str:
     return path
 
 
-def test_appended_buffers_are_read_back_at_their_places(disk: Disk, root: str) -> None:
+def test_appended_buffers_are_read_back_at_their_offsets(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"hello ", bytearray(b"wor"), memoryview(b"ld"))
     file.append(b"!")
@@ -46,7 +46,7 @@ def test_appended_buffers_are_read_back_at_their_places(disk: Disk, root: str) -
     assert file.pread(5, 12) == b""
 
 
-def test_more_buffers_than_one_gathered_write_takes_arrive_in_order(disk: Disk, root: str) -> None:
+def test_more_buffers_than_fit_one_gathered_write_are_appended_in_order(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(*[bytes([number % 256]) for number in range(3000)])
     assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
@@ -61,7 +61,7 @@ def test_a_cached_read_returns_all_bytes_or_none(disk: Disk, root: str) -> None:
     assert at_end is None or bytes(at_end) == b"x" * 1000
 
 
-def test_reads_and_syncs_may_be_awaited(disk: Disk, root: str) -> None:
+def test_read_and_sync_have_async_forms(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"abcdef")
 
@@ -108,7 +108,7 @@ def test_a_file_larger_than_its_limit_is_not_read_into_memory(disk: Disk, root: 
         disk.read_bytes(f"{root}/a", limit=99)
 
 
-def test_an_atomic_write_replaces_the_file_and_leaves_nothing_else(disk: Disk, root: str) -> None:
+def test_atomic_write_replaces_the_file_and_leaves_no_temporary_file(disk: Disk, root: str) -> None:
     disk.write_atomic(f"{root}/a", b"old")
     disk.write_atomic(f"{root}/a", b"new", sync=False)
     assert disk.read_bytes(f"{root}/a") == b"new"
@@ -140,7 +140,7 @@ def test_syncing_a_directory_and_a_file_by_name_works(disk: Disk, root: str) -> 
     assert total >= usable
 
 
-def test_a_directory_has_one_holder_at_a_time(disk: Disk, root: str) -> None:
+def test_directory_can_be_locked_by_one_holder_at_a_time(disk: Disk, root: str) -> None:
     lock = disk.lock(root)
     with pytest.raises(DirectoryLockedError, match="already uses"):
         disk.lock(root)

@@ -40,7 +40,7 @@ def test_a_file_whose_directory_was_not_synced_may_be_missing() -> None:
     assert {each.exists("/d/a") for each in crashed(disk)} == {True, False}
 
 
-def test_a_rename_happens_whole_or_not_at_all() -> None:
+def test_crash_keeps_a_rename_completely_or_not_at_all() -> None:
     disk = crashable()
     disk.write_atomic("/d/a", b"old")
     disk.write_atomic("/d/b", b"new")
@@ -68,7 +68,7 @@ def test_an_unsynced_truncation_may_be_undone() -> None:
     assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"123456", b"12"}
 
 
-def test_the_write_hook_can_refuse_any_change() -> None:
+def test_write_hook_can_make_any_change_of_the_disk_fail() -> None:
     disk = crashable()
     file = disk.create("/d/a")
 

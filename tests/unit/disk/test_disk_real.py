@@ -18,7 +18,7 @@ from penstock.disk.api import DirectoryLockedError, DiskError
 from penstock.disk.real import RealDisk
 
 
-def test_descriptors_are_bounded_and_files_open_again_when_used(tmp_path: Path) -> None:
+def test_number_of_open_descriptors_is_bounded_and_closed_files_are_opened_again_when_used(tmp_path: Path) -> None:
     disk = RealDisk(max_open_files=16)
     files = [disk.create(f"{tmp_path}/{number}") for number in range(100)]
     for turn in range(3):
@@ -29,9 +29,7 @@ def test_descriptors_are_bounded_and_files_open_again_when_used(tmp_path: Path) 
     disk.close()
 
 
-def test_a_descriptor_in_use_by_a_thread_is_not_closed_under_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_descriptor_is_not_closed_while_a_thread_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(max_open_files=2)
     file = disk.create(f"{tmp_path}/slow")
     file.append(b"slow data")
@@ -63,9 +61,7 @@ def test_a_descriptor_in_use_by_a_thread_is_not_closed_under_it(
         assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_an_append_that_fails_half_way_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_append_that_fails_half_way_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
     file = disk.create(f"{tmp_path}/a")
     file.append(b"whole")

@@ -26,7 +26,7 @@ def test_the_first_member_leads_generation_one_and_gets_the_list_of_members() ->
     assert driver.state() == "CompletingRebalance"
 
 
-def test_a_dynamic_member_gets_an_id_first_and_joins_with_it() -> None:
+def test_dynamic_member_first_gets_a_member_id_and_then_joins_with_it() -> None:
     driver = Driver()
     member_id = handshake(driver)
     assert member_id.startswith("client-")
@@ -51,7 +51,7 @@ def test_a_rebalance_waits_for_a_pending_member_id() -> None:
     assert len(rejoined.joined.members) == 2
 
 
-def test_a_static_member_needs_no_handshake() -> None:
+def test_static_member_joins_without_first_getting_a_member_id() -> None:
     assert Driver().join(instance="i", version=5).joined.member_id.startswith("i-")
 
 
@@ -88,7 +88,7 @@ def test_a_member_that_shares_no_protocol_with_the_others_is_refused() -> None:
     assert driver.state() == "Stable"
 
 
-def test_the_protocol_with_most_first_votes_among_the_common_ones_wins() -> None:
+def test_group_selects_the_common_protocol_that_most_members_prefer() -> None:
     driver = Driver(DELAY)
     first = driver.join(protocols=(("a", b"1"), ("b", b"1"), ("c", b"1")))
     driver.join(protocols=(("b", b"2"), ("c", b"2")))
@@ -99,7 +99,7 @@ def test_the_protocol_with_most_first_votes_among_the_common_ones_wins() -> None
     assert {each.metadata for each in first.joined.members} == {b"1", b"2", b"3", b"4"}
 
 
-def test_each_new_member_prolongs_the_wait_of_the_first_rebalance() -> None:
+def test_each_new_member_extends_the_initial_rebalance_delay() -> None:
     driver = Driver(DELAY)
     first = driver.join()
     driver.advance(2999)
@@ -165,14 +165,14 @@ def test_a_follower_that_rejoins_with_new_metadata_starts_a_rebalance() -> None:
     assert driver.state() == "PreparingRebalance"
 
 
-def test_a_member_that_missed_its_response_gets_it_again_while_the_leader_assigns() -> None:
+def test_member_that_rejoins_unchanged_during_sync_gets_its_join_response_again() -> None:
     driver = Driver()
     member = driver.join().joined.member_id
     again = driver.join(member).joined
     assert (again.generation_id, again.leader, len(again.members)) == (1, member, 1)
 
 
-def test_changed_metadata_while_the_leader_assigns_restarts_the_rebalance() -> None:
+def test_member_that_rejoins_with_new_metadata_during_sync_restarts_the_rebalance() -> None:
     driver = Driver()
     member = driver.join().joined.member_id
     assert driver.join(member, protocols=(("range", b"other"),)).joined.generation_id == 2
@@ -212,7 +212,7 @@ def test_a_new_member_whose_first_join_waits_too_long_is_removed() -> None:
     assert newcomer.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_records_of_a_new_group_are_committed_before_its_first_answer() -> None:
+def test_records_of_a_new_group_are_committed_before_the_first_join_response() -> None:
     driver = Driver()
     driver.hold_commits = True
     joined = driver.join()

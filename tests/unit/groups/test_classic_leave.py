@@ -24,7 +24,7 @@ def test_a_leaving_member_starts_a_rebalance_at_once() -> None:
     assert driver.join(follower).joined.leader == follower
 
 
-def test_a_leave_in_the_join_phase_may_complete_that_phase() -> None:
+def test_leaving_member_can_complete_the_join_phase_of_the_others() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     rejoined = driver.join(leader)
@@ -66,14 +66,14 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_replaced_static_member_cannot_remove_its_successor() -> None:
+def test_old_member_id_of_a_replaced_static_member_cannot_leave_for_its_successor() -> None:
     driver = Driver()
     [old] = driver.stable(instance="i", version=5)
     driver.join(instance="i", version=5)
     assert codes(driver.leave((old, "i"))) == [ErrorCode.FENCED_INSTANCE_ID]
 
 
-def test_leaving_an_unknown_group_or_one_with_an_empty_id_is_refused() -> None:
+def test_leave_request_for_an_unknown_group_or_an_empty_group_id_is_refused() -> None:
     driver = Driver()
     assert codes(driver.leave("m")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.leave("m", group="").error_code == ErrorCode.INVALID_GROUP_ID

@@ -84,7 +84,7 @@ class Walk:
             assert not any(member.awaiting_sync for member in group.members.values())
 
 
-def test_a_group_takes_every_transition_of_the_diagram_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classic_group_makes_every_transition_of_the_diagram_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: set[tuple[State, State]] = set()
     transition = ClassicGroup.transition
 

@@ -35,14 +35,14 @@ def test_the_old_member_id_of_a_restarted_member_is_fenced() -> None:
     assert driver.join(follower, instance="b", version=5).error is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_restarted_leader_with_an_old_client_gets_its_old_member_id_as_leader() -> None:
+def test_restarted_static_leader_with_an_old_client_gets_its_old_member_id_as_leader_id() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     joined = driver.join(instance="a", version=8).joined
     assert (joined.leader, joined.members, joined.skip_assignment) == (leader, [], False)
 
 
-def test_a_restarted_leader_with_a_new_client_gets_the_members_and_skips_the_assignment() -> None:
+def test_restarted_static_leader_with_a_new_client_gets_the_member_list_and_need_not_assign() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="a", version=9).joined
@@ -69,7 +69,7 @@ def test_a_restart_that_changes_the_selected_protocol_rebalances() -> None:
     assert joined.joined.protocol_name == "sticky"
 
 
-def test_a_restart_while_the_leader_assigns_restarts_the_rebalance() -> None:
+def test_static_member_that_restarts_during_sync_restarts_the_rebalance() -> None:
     driver = Driver()
     first = driver.join(instance="a", version=5).joined.member_id
     second = driver.join(instance="b", version=5)
@@ -102,7 +102,7 @@ def test_an_absent_static_member_keeps_its_membership_until_its_session_ends() -
     assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_replacement_is_committed_before_the_response_and_survives_a_reload() -> None:
+def test_replacement_of_a_static_member_is_committed_before_the_response_and_survives_a_reload() -> None:
     driver = Driver()
     static_group(driver)
     driver.hold_commits = True
@@ -113,7 +113,7 @@ def test_a_replacement_is_committed_before_the_response_and_survives_a_reload() 
     assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
 
 
-def test_a_rebalance_of_only_static_members_waits_until_one_rejoins() -> None:
+def test_rebalance_with_only_static_members_waits_until_one_of_them_rejoins() -> None:
     driver = Driver()
     _, second = static_group(driver)
     driver.leave(("", "a"))

@@ -3,7 +3,7 @@ from group_driver import REBALANCE_MS, SESSION_MS, Driver
 from penstock.protocol.errors import ErrorCode
 
 
-def test_followers_wait_for_the_leader_and_get_its_assignments() -> None:
+def test_sync_requests_of_followers_wait_for_the_leaders_assignments() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     follower_join = driver.join()
@@ -89,7 +89,7 @@ def test_heartbeat_responses_depend_on_the_state_of_the_group() -> None:
     assert driver.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_session_lasts_as_long_as_heartbeats_arrive() -> None:
+def test_member_session_lasts_as_long_as_heartbeats_arrive() -> None:
     driver = Driver()
     [member] = driver.stable()
     for _ in range(5):

@@ -70,7 +70,7 @@ def test_every_subscribed_partition_has_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_equal_subscriptions_give_balanced_counts_and_cause_no_needless_moves(
+def test_equal_subscriptions_give_balanced_partition_counts_without_needless_moves(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))
@@ -92,7 +92,7 @@ def test_different_subscriptions_are_balanced_as_far_as_possible() -> None:
     assert sizes(assign_uniform(members, {T: TopicSpec(2), U: TopicSpec(4)}, lopsided)) == [3, 3]
 
 
-def test_uniform_prefers_members_in_the_rack_of_a_replica() -> None:
+def test_uniform_assignor_prefers_members_in_the_rack_of_a_replica() -> None:
     racks = tuple(frozenset({"east" if index % 2 else "west"}) for index in range(6))
     members = {
         "a": MemberSpec(frozenset({T}), "east"),
@@ -102,14 +102,14 @@ def test_uniform_prefers_members_in_the_rack_of_a_replica() -> None:
     assert assignment == {"a": {T: frozenset({1, 3, 5})}, "b": {T: frozenset({0, 2, 4})}}
 
 
-def test_range_assigns_equal_indexes_of_topics_to_the_same_member() -> None:
+def test_range_assignor_assigns_the_same_partition_index_of_all_topics_to_one_member() -> None:
     members = {name: MemberSpec(frozenset({T, U})) for name in "abc"}
     assignment = assign_range(members, {T: TopicSpec(4), U: TopicSpec(4)}, {})
     assert assignment["a"] == {T: frozenset({0, 1}), U: frozenset({0, 1})}
     assert assignment["b"] == {T: frozenset({2}), U: frozenset({2})}
 
 
-def test_a_static_member_keeps_its_place_in_the_range_under_a_new_id() -> None:
+def test_static_member_keeps_its_range_assignment_under_a_new_member_id() -> None:
     both = frozenset({T})
     before = assign_range({"x": MemberSpec(both, None, "1"), "a": MemberSpec(both, None, "2")}, {T: TopicSpec(3)}, {})
     after = assign_range({"z": MemberSpec(both, None, "1"), "a": MemberSpec(both, None, "2")}, {T: TopicSpec(3)}, {})

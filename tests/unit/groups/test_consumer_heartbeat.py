@@ -38,7 +38,7 @@ def test_an_unchanged_heartbeat_writes_no_record_and_returns_no_assignment() -> 
     assert (shares(response), response.member_epoch, len(driver.journal)) == (None, epoch, written)
 
 
-def test_heartbeats_compare_the_topics_again_only_after_a_change_of_the_metadata(
+def test_heartbeat_checks_subscribed_topics_again_only_after_a_metadata_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = ConsumerDriver()
@@ -87,7 +87,7 @@ def test_a_member_that_does_not_revoke_partitions_in_time_is_removed() -> None:
     assert shares(driver.beat("b", second.member_epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_a_session_without_heartbeats_ends_and_frees_its_partitions() -> None:
+def test_member_without_heartbeats_is_removed_and_its_partitions_are_reassigned() -> None:
     driver = ConsumerDriver()
     epoch = settled_pair(driver)
     driver.advance(SESSION_MS - 1)
@@ -97,7 +97,7 @@ def test_a_session_without_heartbeats_ends_and_frees_its_partitions() -> None:
     assert error(driver.beat("a", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_leaves_frees_its_partitions() -> None:
+def test_partitions_of_a_leaving_member_are_reassigned() -> None:
     driver = ConsumerDriver()
     epoch = settled_pair(driver)
     assert driver.beat("a", -1).member_epoch == -1
@@ -107,7 +107,7 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
     assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_wrong_epoch_is_fenced_and_the_previous_epoch_is_accepted_after_a_lost_response() -> None:
+def test_wrong_member_epoch_is_fenced_but_the_previous_epoch_is_accepted_after_a_lost_response() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     epoch = settled_pair(driver)
@@ -171,7 +171,7 @@ def test_an_invalid_pattern_is_refused_and_writes_no_record() -> None:
     assert error(driver.beat("a", 1)) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_changes_within_one_assignment_interval_share_one_assignment() -> None:
+def test_subscription_changes_within_one_assignment_interval_cause_one_new_assignment() -> None:
     driver = ConsumerDriver(GroupConfig(consumer_assignment_interval_ms=1000))
     first = driver.enter("a")
     second = driver.enter("b")
@@ -180,7 +180,7 @@ def test_changes_within_one_assignment_interval_share_one_assignment() -> None:
     assert shares(driver.beat("a", first.member_epoch)) == {"t": [0, 1]}
 
 
-def test_members_vote_for_the_assignor() -> None:
+def test_most_preferred_assignor_of_the_members_is_used() -> None:
     driver = ConsumerDriver(topics={"t": 2, "u": 2})
     driver.enter("a", "t", "u", server_assignor="range")
     assert driver.describe().assignor_name == "range"
@@ -261,7 +261,7 @@ def test_an_instance_id_in_use_is_refused_to_another_member() -> None:
 # --- offsets, deletion and reload
 
 
-def test_only_members_with_the_current_epoch_commit_and_fetch() -> None:
+def test_only_members_with_the_current_epoch_can_commit_and_fetch_offsets() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     assert driver.commit({("t", 0): 1}, member_id="a", generation=epoch) == [ErrorCode.NONE]
@@ -346,7 +346,7 @@ def test_a_new_pattern_that_takes_too_long_is_refused() -> None:
     assert driver.enter("b", subscribed_topic_names=["t"]).assignment is not None
 
 
-def test_a_known_pattern_that_takes_too_long_with_new_topics_keeps_its_topics() -> None:
+def test_pattern_that_takes_too_long_on_new_topics_keeps_its_previous_topics() -> None:
     driver = ConsumerDriver(topics={"c": 1})
     driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
     assert driver.consumers.regexes[COSTLY].topics == {"c"}
@@ -358,7 +358,7 @@ def test_a_known_pattern_that_takes_too_long_with_new_topics_keeps_its_topics() 
     assert shares(cheap) == {"xc": [0]}
 
 
-def test_a_group_has_a_bounded_number_of_patterns() -> None:
+def test_number_of_subscribed_patterns_in_a_group_is_bounded() -> None:
     driver = ConsumerDriver(topics={"t": 1})
     for number in range(MAX_PATTERNS):
         driver.enter(f"m{number}", subscribed_topic_names=None, subscribed_topic_regex=f"t|{number}")

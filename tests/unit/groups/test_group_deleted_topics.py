@@ -75,7 +75,7 @@ def test_deleting_a_topic_erases_its_offsets_when_a_timer_fires() -> None:
     assert taken_over(driver, GONE).fetch(T0) == {T0: -1}
 
 
-def test_a_deletion_before_the_log_is_loaded_erases_the_loaded_offsets() -> None:
+def test_topic_deletion_during_loading_erases_the_loaded_offsets() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     other = seeing(OLD)
@@ -87,7 +87,7 @@ def test_a_deletion_before_the_log_is_loaded_erases_the_loaded_offsets() -> None
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_topic_that_was_created_again_while_the_group_had_no_coordinator_has_no_offsets(transactional: bool) -> None:
+def test_topic_recreated_while_the_group_had_no_coordinator_has_no_committed_offsets(transactional: bool) -> None:
     driver = seeing(OLD)
     if transactional:
         commit_transactionally(driver, 5)
@@ -122,7 +122,7 @@ def test_offsets_of_existing_topics_are_kept() -> None:
         assert other.fetch(T0) == {T0: 6}
 
 
-def test_a_late_deletion_keeps_offsets_of_the_topic_created_again() -> None:
+def test_late_topic_deletion_keeps_offsets_of_the_recreated_topic() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -132,7 +132,7 @@ def test_a_late_deletion_keeps_offsets_of_the_topic_created_again() -> None:
     assert driver.fetch(T0) == {T0: 1}
 
 
-def test_a_late_deletion_keeps_pending_offsets_of_the_topic_created_again() -> None:
+def test_late_topic_deletion_keeps_pending_transactional_offsets_of_the_recreated_topic() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)

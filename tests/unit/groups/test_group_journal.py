@@ -24,12 +24,12 @@ def busy_driver() -> Driver:
     return driver
 
 
-def test_replaying_the_journal_restores_the_durable_state() -> None:
+def test_replaying_the_group_log_restores_the_committed_state() -> None:
     driver = busy_driver()
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_replaying_the_journal_twice_changes_nothing() -> None:
+def test_replaying_the_group_log_twice_gives_the_same_state() -> None:
     driver = busy_driver()
     other = Driver()
     other.replay(driver.journal)
@@ -112,7 +112,7 @@ def test_a_damaged_commit_key_raises_an_error(key: bytes) -> None:
         decode_record(b"\x00\x01" + key, b"x")
 
 
-def test_losing_the_partition_answers_parked_requests_with_not_coordinator() -> None:
+def test_parked_group_requests_get_not_coordinator_when_the_partition_is_lost() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     joining = driver.join(leader)

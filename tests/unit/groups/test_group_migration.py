@@ -87,7 +87,7 @@ def test_the_first_consumer_protocol_member_upgrades_the_group_and_the_others_ke
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_parked_joins_of_the_upgraded_classic_group_are_answered_with_rejoin() -> None:
+def test_parked_joins_are_told_to_rejoin_when_the_classic_group_is_upgraded() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     waiting = driver.join(first, protocols=metadata(0, 1))
@@ -191,14 +191,14 @@ def test_a_classic_member_without_heartbeats_is_removed_after_its_own_session_ti
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_the_migration_policy_forbids_an_upgrade(policy: str) -> None:
+def test_migration_policy_can_forbid_the_upgrade_to_the_consumer_protocol(policy: str) -> None:
     driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
     classic_pair(driver)
     assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("policy", ["upgrade"])
-def test_the_migration_policy_forbids_a_downgrade(policy: str) -> None:
+def test_migration_policy_can_forbid_the_downgrade_to_the_classic_protocol(policy: str) -> None:
     driver = ConsumerDriver(replace(CONFIG, consumer_migration_policy=policy))
     classic_pair(driver)
     driver.enter("new")
@@ -206,7 +206,7 @@ def test_the_migration_policy_forbids_a_downgrade(policy: str) -> None:
     assert not isinstance(driver.shard.groups["g"], ClassicGroup)
 
 
-def test_a_classic_group_of_non_consumers_is_not_upgraded() -> None:
+def test_classic_group_of_another_protocol_type_than_consumer_is_not_upgraded() -> None:
     driver = ConsumerDriver(CONFIG)
     driver.stable(protocol_type="connect")
     assert error(driver.enter("new")) is ErrorCode.GROUP_ID_NOT_FOUND

@@ -84,11 +84,11 @@ def test_a_member_may_commit_while_the_group_rebalances_but_not_while_the_leader
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_commit_with_a_generation_of_a_missing_group_is_refused(version: int, code: ErrorCode) -> None:
+def test_offset_commit_with_a_generation_for_a_missing_group_is_refused(version: int, code: ErrorCode) -> None:
     assert Driver().commit({T0: 1}, member_id="m", generation=3, version=version) == [code]
 
 
-def test_a_commit_keeps_the_session_alive() -> None:
+def test_offset_commit_keeps_the_member_session_alive() -> None:
     driver = Driver()
     [member] = driver.stable()
     for _ in range(3):
@@ -97,14 +97,14 @@ def test_a_commit_keeps_the_session_alive() -> None:
     assert driver.heartbeat(member, 1) is ErrorCode.NONE
 
 
-def test_metadata_that_is_too_large_fails_its_partition_alone() -> None:
+def test_offset_metadata_that_is_too_large_fails_only_its_partition() -> None:
     driver = Driver(GroupConfig(offset_metadata_max_bytes=3))
     assert driver.commit({T0: 1}, metadata="1234") == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
     assert driver.commit({T0: 1}, metadata="123") == [ErrorCode.NONE]
     assert driver.commit({T0: 2}, metadata=None) == [ErrorCode.NONE]
 
 
-def test_a_topic_created_again_under_its_name_starts_without_commits() -> None:
+def test_recreated_topic_has_no_committed_offsets_of_the_deleted_topic() -> None:
     driver = Driver()
     driver.commit({T0: 5}, topic_id=b"A" * 16)
     assert driver.fetch(T0, topic_id=b"B" * 16) == {T0: -1}
@@ -138,7 +138,7 @@ def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_retention_time_from_an_old_client_is_respected() -> None:
+def test_offset_retention_time_in_a_commit_of_an_old_client_is_respected() -> None:
     driver = Driver()
     driver.commit({T0: 1}, retention_ms=1000, version=4)
     driver = driver.reload()
@@ -150,7 +150,7 @@ def test_a_retention_time_from_an_old_client_is_respected() -> None:
     assert driver.fetch() == {}
 
 
-def test_a_retention_time_beyond_int64_is_capped() -> None:
+def test_offset_expiry_time_beyond_int64_is_capped() -> None:
     driver = Driver()
     driver.commit({T0: 5}, retention_ms=2**63 - 1, version=4)
     driver = driver.reload()
@@ -159,7 +159,7 @@ def test_a_retention_time_beyond_int64_is_capped() -> None:
     assert driver.fetch() == {T0: 5}
 
 
-def test_a_live_group_loses_only_old_offsets_of_topics_it_no_longer_reads() -> None:
+def test_group_with_members_loses_only_expired_offsets_of_topics_it_no_longer_reads() -> None:
     driver = Driver()
     [member] = driver.stable(protocols=subscription("t"), session_ms=1_800_000)
     driver.commit({T0: 1, ("other", 0): 1}, member_id=member, generation=1)

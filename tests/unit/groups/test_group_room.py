@@ -23,7 +23,7 @@ def bound(driver: Driver, limit: int) -> Allowance:
     return allowance
 
 
-def test_without_memory_new_groups_are_refused_and_known_members_rejoin() -> None:
+def test_new_groups_are_refused_at_the_memory_limit_but_known_members_can_rejoin() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 10_000)
     joined = []
@@ -67,7 +67,7 @@ def test_metadata_of_members_counts_towards_the_memory_limit() -> None:
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_without_memory_new_consumer_protocol_members_are_refused_with_a_message() -> None:
+def test_new_consumer_protocol_members_are_refused_with_a_message_at_the_memory_limit() -> None:
     driver = ConsumerDriver()
     bound(driver, 7_000)
     answers = [driver.enter(f"m{number}") for number in range(10)]
@@ -80,7 +80,7 @@ def test_without_memory_new_consumer_protocol_members_are_refused_with_a_message
     assert again.error_code == ErrorCode.NONE
 
 
-def test_without_memory_new_offsets_are_refused_and_known_ones_are_replaced() -> None:
+def test_new_offset_keys_are_refused_at_the_memory_limit_but_known_keys_are_updated() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 10_000)
     assert driver.commit({("t", 0): 5}, metadata="m" * 4000) == [ErrorCode.NONE]
@@ -90,7 +90,7 @@ def test_without_memory_new_offsets_are_refused_and_known_ones_are_replaced() ->
     assert driver.shard.held_bytes() < 6_000
 
 
-def test_the_size_of_offsets_is_correct_after_every_change() -> None:
+def test_counted_memory_of_offsets_is_correct_after_every_change() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     offsets = driver.shard.offsets
     driver.commit({("t", 0): 5}, metadata="m" * 100)
@@ -125,7 +125,7 @@ def test_names_of_protocols_count_towards_the_memory_limit() -> None:
     assert recounted(driver, "g0")
 
 
-def test_each_small_protocol_counts_with_the_memory_of_all_its_objects() -> None:
+def test_small_protocol_entry_of_a_member_counts_with_the_memory_of_all_its_objects() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.join(protocols=tuple((f"{number}", b"") for number in range(1_000)))
     assert driver.shard.held_bytes() > 1_000 * (getsizeof("9") + 130)  # a name, its bytes object, a tuple and a counter
@@ -150,7 +150,7 @@ def test_assignments_count_towards_the_memory_limit_as_long_as_they_are_kept() -
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_the_memory_of_assignments_that_were_not_stored_is_released() -> None:
+def test_memory_of_an_assignment_that_could_not_be_stored_is_released() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     joined = driver.join().joined
     driver.hold_commits = True
@@ -177,7 +177,7 @@ def test_subscribed_topics_of_classic_consumers_count_towards_the_memory_limit()
     assert driver.shard.held_bytes() > 1_000 * 100
 
 
-def test_a_rejoining_member_is_not_counted_twice() -> None:
+def test_memory_of_a_rejoining_member_is_not_counted_twice() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     protocols = (("range", bytes(600_000)),)
@@ -234,7 +234,7 @@ def test_a_larger_subscription_needs_memory_and_a_smaller_one_releases_it() -> N
     assert driver.shard.held_bytes() < 5_000
 
 
-def test_the_size_of_members_is_correct_after_a_load() -> None:
+def test_counted_memory_of_members_is_correct_after_loading() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.stable(3, protocols=(("range", bytes(10_000)),))
     assert recounted(driver.reload())

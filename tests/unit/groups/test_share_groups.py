@@ -70,7 +70,7 @@ def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
     return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}
 
 
-def test_partitions_are_assigned_once_their_states_exist() -> None:
+def test_share_partitions_are_assigned_once_their_states_are_initialized() -> None:
     driver = ShareDriver()
     first = driver.come("a")
     assert parts(first) == {}
@@ -84,7 +84,7 @@ def test_partitions_are_assigned_once_their_states_exist() -> None:
     assert second.heartbeat_interval_ms == driver.config.share_heartbeat_interval_ms
 
 
-def test_more_members_than_partitions_share_them() -> None:
+def test_partitions_are_shared_if_a_share_group_has_more_members_than_partitions() -> None:
     driver = ShareDriver(topics={"t": 2})
     driver.come("a")
     driver.create_states()
@@ -98,7 +98,7 @@ def test_more_members_than_partitions_share_them() -> None:
     assert all(target for target in driver.group.target.values())
 
 
-def test_partitions_of_a_removed_member_go_to_the_others() -> None:
+def test_partitions_of_a_removed_share_member_are_assigned_to_the_others() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()
@@ -117,7 +117,7 @@ def test_a_member_without_heartbeats_is_removed() -> None:
     assert ErrorCode(driver.share_beat("a", 1).error_code) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_states_that_were_not_created_in_time_are_asked_for_again() -> None:
+def test_initialization_of_share_states_is_requested_again_after_a_timeout() -> None:
     driver = ShareDriver()
     epoch = driver.come("a").member_epoch
     driver.advance(10_000)
@@ -130,7 +130,7 @@ def test_states_that_were_not_created_in_time_are_asked_for_again() -> None:
     assert len(other.asked) == 1, "a coordinator that has just loaded does not know whether anybody asked"
 
 
-def test_a_replay_restores_the_group() -> None:
+def test_replaying_the_log_restores_a_share_group() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()
@@ -184,7 +184,7 @@ def test_a_full_group_refuses_another_member() -> None:
     assert ErrorCode(driver.come("b").error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_other_protocols_are_refused_by_a_share_group() -> None:
+def test_share_group_refuses_members_of_other_protocols() -> None:
     driver = ShareDriver()
     driver.come("a")
     assert driver.join("").error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -194,7 +194,7 @@ def test_other_protocols_are_refused_by_a_share_group() -> None:
     ]
 
 
-def test_offsets_are_altered_and_deleted_only_without_members() -> None:
+def test_share_group_offsets_are_altered_and_deleted_only_while_it_has_no_members() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()
@@ -213,7 +213,7 @@ def test_offsets_are_altered_and_deleted_only_without_members() -> None:
     driver.run(lambda turn: share_requests.finish_delete(driver.shard, turn, "g", [topic_id("t")]))
 
 
-def test_a_deleted_group_leaves_no_record() -> None:
+def test_deleted_share_group_leaves_no_record() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()

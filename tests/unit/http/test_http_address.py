@@ -20,7 +20,7 @@ from penstock.node.listeners import ListenerError, plan_http
         ("node1.example:9644", "node1.example", 9644),
     ],
 )
-def test_an_address_is_host_and_port_and_the_host_defaults_to_loopback(text: str, host: str, port: int) -> None:
+def test_http_address_has_a_host_and_a_port_and_the_default_host_is_loopback(text: str, host: str, port: int) -> None:
     assert parse_address(text) == HttpAddress(host, port)
 
 
@@ -59,7 +59,7 @@ def test_local_host_names_are_accepted(host: str) -> None:
         "localhost:x",
     ],
 )
-def test_a_foreign_host_name_is_refused(host: str) -> None:
+def test_request_with_an_unknown_host_name_is_refused(host: str) -> None:
     assert not Names(HttpAddress("127.0.0.1", 9644)).allow(host)
 
 

@@ -21,7 +21,7 @@ def answer_to(sent: bytes, site: Site | None = None) -> bytes:
     return asyncio.run(scenario())
 
 
-def test_a_page_has_its_length_and_security_headers() -> None:
+def test_http_response_has_a_content_length_and_security_headers() -> None:
     answer = answer_to(get("/some%20page?a=1&b="))
     head = answer.partition(b"\r\n\r\n")[0].decode().lower()
     assert status(answer) == 200
@@ -34,7 +34,7 @@ def test_a_page_has_its_length_and_security_headers() -> None:
     assert "access-control" not in head
 
 
-def test_head_is_get_without_the_body() -> None:
+def test_head_request_returns_the_headers_of_get_without_the_body() -> None:
     site = Site()
     answer = answer_to(get("/page", method="HEAD"), site)
     assert status(answer) == 200
@@ -86,7 +86,7 @@ def test_an_empty_announced_body_is_accepted() -> None:
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"a" * 4 * HEADER_MAX_BYTES, 431),
     ],
 )
-def test_invalid_and_too_long_requests_are_refused_and_closed(sent: bytes, expected: int) -> None:
+def test_invalid_and_too_long_requests_are_refused_and_their_connections_closed(sent: bytes, expected: int) -> None:
     site = Site()
     assert status(answer_to(sent, site)) == expected
     assert site.asked == []
@@ -104,7 +104,7 @@ def test_requests_of_one_connection_are_answered_in_order() -> None:
     asyncio.run(scenario())
 
 
-def test_a_request_in_pieces_is_one_request() -> None:
+def test_request_that_arrives_in_pieces_is_handled_as_one_request() -> None:
     async def scenario() -> None:
         async with serving(Site()) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -184,7 +184,9 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer_to(b"") == b""
 
 
-def test_a_stuck_page_and_a_peer_that_never_reads_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_closed_if_its_page_takes_too_long_or_its_peer_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.05)
 
     async def never(request: Request) -> Response:

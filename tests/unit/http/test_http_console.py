@@ -118,7 +118,7 @@ def test_topics_that_need_attention_show_their_worst_problem() -> None:
     assert 'class="pill bad">2 offline' in html
 
 
-def test_a_failed_node_is_named_before_the_affected_topics() -> None:
+def test_console_lists_a_failed_node_before_the_affected_topics() -> None:
     found = facts(2, isr=(1,))
     found.partitions |= {("__consumer_offsets", index): PartitionFacts(1, 3, (1, 2), (1,)) for index in range(50)}
     html = page(PageContext(1, "1", [Failover(2, 1_700_000_000_000, 54, "was silent for 9000 ms")]), seen(found), [])
@@ -135,7 +135,7 @@ def test_a_failed_node_is_named_before_the_affected_topics() -> None:
     ]
 
 
-def test_stopped_and_silent_nodes_are_named_as_causes() -> None:
+def test_console_shows_stopped_and_unreachable_nodes_as_causes() -> None:
     stopped, silent = facts(isr=(1,)), facts()
     del silent.sizes[2], silent.ends[2]
     assert "Node 2 (10.0.0.2:9092) is fenced: it was stopped" in shown(stopped)
@@ -158,7 +158,7 @@ def test_a_directory_that_is_short_of_space_is_a_problem() -> None:
     assert "a directory is short of space</p>" in html
 
 
-def test_moves_between_log_directories_are_shown_with_what_is_left() -> None:
+def test_console_shows_moves_between_log_directories_with_their_remaining_bytes() -> None:
     assert "Moves between" not in shown(facts())
     move = MoveFigures("t", 0, "/a", "/b", MoveState.COPYING, 1024, 2048, 7, 1024.0)
     html = page(PageContext(1, "1", moves=[move] * 21), seen(facts()), [])
@@ -168,7 +168,7 @@ def test_moves_between_log_directories_are_shown_with_what_is_left() -> None:
     assert "and 1 more" in html
 
 
-def test_names_from_outside_are_escaped() -> None:
+def test_console_escapes_names_that_users_chose() -> None:
     query = Query(EVIL, True, 1, 2, 3, 4.0, 5, 6)
     pipelines = [Pipeline(EVIL, "running", EVIL, EVIL, EVIL, (query,)), Pipeline("x", EVIL, "", "", EVIL)]
     found = facts(rack=EVIL)
@@ -207,7 +207,7 @@ def test_pipelines_are_shown_with_their_queries() -> None:
     assert rows["other"]["last"] == "topic t is not there"
 
 
-def test_the_page_of_a_large_cluster_is_bounded() -> None:
+def test_console_page_of_a_large_cluster_has_a_bounded_size() -> None:
     found = facts(2000, isr=(1,))
     told = seen(found)
     html = page(PageContext(1, "1"), told, [])
@@ -218,7 +218,7 @@ def test_the_page_of_a_large_cluster_is_bounded() -> None:
     assert len(html) < 200_000
 
 
-def test_one_topic_returns_the_partitions_of_a_topic_or_none_for_an_unknown_topic() -> None:
+def test_function_one_topic_returns_the_partitions_of_a_topic_and_none_for_an_unknown_topic() -> None:
     found = one_topic(facts(), "topic0000")
     assert found is not None
     assert [row["partition"] for row in found["partition_states"]] == [0, 1]

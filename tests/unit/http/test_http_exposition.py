@@ -27,7 +27,7 @@ def test_labels_and_values_survive_a_round_trip() -> None:
     }
 
 
-def test_families_keep_their_kind_help_and_order() -> None:
+def test_metric_families_keep_their_type_and_help_and_order() -> None:
     text = render([counter("b_total", "Second.", 1), gauge("a", "First.", 0.25)]).decode()
     assert text == (
         "# HELP b_total Second.\n# TYPE b_total counter\nb_total 1\n# HELP a First.\n# TYPE a gauge\na 0.25\n"
@@ -36,7 +36,7 @@ def test_families_keep_their_kind_help_and_order() -> None:
     assert kinds == {"b": "counter", "a": "gauge"}
 
 
-def test_a_family_without_series_is_left_out_and_special_numbers_are_rendered() -> None:
+def test_metric_family_without_samples_is_omitted_and_infinity_and_nan_are_rendered() -> None:
     family = gauge("x", "Odd.")
     for name, value in (("inf", math.inf), ("minus", -math.inf), ("nan", math.nan), ("yes", True)):
         family.add(value, of=name)

@@ -123,7 +123,7 @@ def test_metrics_cover_the_node_the_quorum_and_the_cluster(broker: Broker) -> No
     assert sum(found["penstock_info"].values()) == 1
 
 
-def test_too_many_partitions_are_summed_by_topic_and_too_many_topics_by_node(
+def test_metrics_are_summed_by_topic_for_many_partitions_and_by_node_for_many_topics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 2)
@@ -196,7 +196,7 @@ def test_many_invalid_connections_do_not_harm_the_broker(broker: Broker) -> None
         assert [record.value for record in broker.records("orders", 0)] == [b"all the same"]
 
 
-def test_an_unknown_path_is_answered_with_the_known_ones(broker: Broker) -> None:
+def test_response_to_an_unknown_path_lists_the_known_paths(broker: Broker) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(url(broker, "/elsewhere"), timeout=120)
     with refused.value as answer:

@@ -26,7 +26,7 @@ def test_old_samples_are_dropped() -> None:
     assert found["t"].records == 0.0
 
 
-def test_a_recreated_or_partly_known_topic_has_no_rate() -> None:
+def test_topic_that_was_recreated_or_is_partly_unknown_has_no_rate() -> None:
     rates = Rates()
     rates.add_sample(0.0, {"anew": Sums(1, 100, 0), "silent": Sums(3, 10, 0), "kept": Sums(1, 1, 9)})
     found = rates.add_sample(

@@ -52,7 +52,7 @@ def test_a_failure_of_the_shared_lookup_reaches_the_requests_that_were_not_cance
     asyncio.run(scenario())
 
 
-def test_the_cache_time_of_a_value_grows_with_its_number_of_partitions() -> None:
+def test_cluster_view_is_cached_for_longer_if_it_has_more_partitions() -> None:
     assert cached_s(0) == 1.0
     assert cached_s(3000) == 3.0
     assert cached_s(10**6) == LONGEST_S

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
-from penstock.groups.consumer import heartbeat, reconcile
+from penstock.groups import reconciliation
+from penstock.groups.consumer import heartbeat
 from penstock.log import shorten
 from penstock.log.log import Log
 from penstock.log.scan import scan_headers
@@ -168,7 +169,7 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "one owner at a time",
         "calm",
         3,
-        ((reconcile, "_still_owns", _owns_nothing),),
+        ((reconciliation, "_still_owns", _owns_nothing),),
     ),
     "producers-of-truncated-batches": Subtle(
         "a truncation keeps the producer state of the batches that it removes",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.coordinators.state_machine import Turn
     from penstock.broker.replicas.partition import Partition
 
-COMMIT_TIMEOUT_SECONDS = 5.0  # for which a reply waits for replicas; the default of `offsets.commit.timeout.ms`
+COMMIT_TIMEOUT_SECONDS = 5.0  # maximum wait for replicas; the default of `offsets.commit.timeout.ms`
 UNDER_MIN_ISR_PAUSE_SECONDS = 0.1
 NOT_YET = "The in-sync replicas of the coordinator's partition have not replicated the records in time: try again."
 

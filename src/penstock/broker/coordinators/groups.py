@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SLICE_SECONDS = 0.005  # for which background work may keep the event loop busy
+SLICE_SECONDS = 0.005  # maximum time that background work keeps the event loop busy
 
 GroupCoordinator = Coordinator[GroupShard]
 
@@ -143,7 +143,7 @@ class Groups:
         try:
             await persister.initialize(ShareKey(wanted.group_id, *slot), wanted.state_epoch, NOWHERE)
         except KafkaError as error:
-            if error.code is not ErrorCode.FENCED_STATE_EPOCH:  # else the state exists, from a later epoch
+            if error.code is not ErrorCode.FENCED_STATE_EPOCH:  # otherwise the state exists, from a later epoch
                 logger.info("share group %s: a partition can't be initialized yet: %s", wanted.group_id, error)
                 return  # a later heartbeat asks again
         if coordinator.phase is Phase.ACTIVE:

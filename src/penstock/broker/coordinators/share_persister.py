@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LANE = "share"
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 GIVE_UP_SECONDS = 10.0
-#: For which a request waits for a coordinator: shorter than the time in which a member's own request expires.
+#: Maximum wait of a request for a coordinator: shorter than the timeout of a member's own request.
 REQUEST_TIMEOUT_MS = 5_000
 RETRIABLE = frozenset(
     {

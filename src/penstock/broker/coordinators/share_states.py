@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 ShareCoordinator = Coordinator[ShareStateShard]
 R = TypeVar("R")
 
-PRUNE_WAIT_SECONDS = 5.0  # for which the pruning of one log waits for its followers
+PRUNE_WAIT_SECONDS = 5.0  # maximum wait of the pruning of one log for its followers
 
 
 class ShareStates:

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Turn)
 class Machine(Protocol[T]):
     """A coordinator's state machine without I/O. `groups.shard` is an example."""
 
-    #: True if a record may change what earlier records with its key made, so that a load has to apply every record.
+    #: True if a record may update the state that earlier records of its key made: a load then applies every record.
     incremental: bool
 
     def turn(self, now_ms: int, wall_ms: int) -> T: ...

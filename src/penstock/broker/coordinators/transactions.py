@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRANSACTION_VERSION = "transaction.version"
-SLICE_SECONDS = 0.005  # for which background work may keep the event loop busy
+SLICE_SECONDS = 0.005  # maximum time that background work keeps the event loop busy
 COMPLETE_RETRY_SECONDS = 0.5
 COMMIT_TIMEOUT_SECONDS = 30.0  # the default request timeout of producers
 

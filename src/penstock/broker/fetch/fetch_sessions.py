@@ -69,7 +69,7 @@ class Wanted:
     def update(self, spec: FetchPartition) -> None:
         self.quiet = None
         self.fetch_offset = spec.fetch_offset
-        self.log_start_offset = spec.log_start_offset  # of the follower's log
+        self.log_start_offset = spec.log_start_offset  # log start offset of the follower
         self.max_bytes = spec.partition_max_bytes
         self.current_leader_epoch = max(NO_LEADER_EPOCH, spec.current_leader_epoch)  # negative: no epoch
         self.last_fetched_epoch = max(NO_LEADER_EPOCH, spec.last_fetched_epoch)

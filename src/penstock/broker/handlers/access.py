@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.broker.requests.access_control import AccessControl
 
 Filter = Callable[[Asker, Any, Any], None]
-#: Items of a large request that one pass of the event loop asks the authorizer about.
+#: Items of a large request that the authorizer checks in one pass of the event loop.
 SLICE_ITEMS = 500
 
 
@@ -60,7 +60,7 @@ _TRANSACTION_WRITE = rules.named(_WRITE, TRANSACTIONAL_ID, "transactional_id")
 
 ACCESS: dict[int, Access] = {
     0: Access((rules.transactional_records, rules.each(_WRITE, TOPIC, "topic_data"))),
-    1: OPEN,  # the reader of a fetch session is asked for each partition: `FetchPolicy`
+    1: OPEN,  # each partition of a fetch session is checked: `FetchPolicy`
     2: Access((rules.each(_DESCRIBE, TOPIC, "topics"),)),
     3: Access((rules.described_or_created,), filters.visible_topics),
     8: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
@@ -129,7 +129,7 @@ ACCESS: dict[int, Access] = {
     75: Access((rules.each(_DESCRIBE, TOPIC, "topics"),), filters.topic_operations),
     76: Access((_GROUP_READ, rules.subscribed_topics)),
     77: Access((rules.each(_DESCRIBE, GROUP, "group_ids"),), filters.described_members),
-    78: Access((_GROUP_READ,)),  # each topic of the share session is asked for by the handler
+    78: Access((_GROUP_READ,)),  # the handler checks each topic of the share session
     79: Access((_GROUP_READ,)),
     80: _CLUSTER_ALTER,
     81: _CLUSTER_ALTER,

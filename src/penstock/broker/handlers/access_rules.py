@@ -198,7 +198,7 @@ def deleted_topics(asker: Asker, request: Any) -> Denied | None:
 
 def coordinator_keys(asker: Asker, request: Any) -> ErrorCode | Denied | None:
     resource = {GROUP_COORDINATOR: GROUP, TRANSACTION_COORDINATOR: TRANSACTIONAL_ID}.get(request.key_type)
-    if resource is None:  # the coordinator of share groups' state, which only brokers ask for
+    if resource is None:  # a share coordinator, which only brokers look up
         return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
     if asker.ctx.api_version < BATCHED_COORDINATORS:
         return _code(asker, Operation.DESCRIBE, resource, request.key)

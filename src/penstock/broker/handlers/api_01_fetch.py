@@ -44,7 +44,7 @@ FIRST_VERSION_WITH_IDS = 13
 FIRST_VERSION_WITH_REPLICA_STATE = 15
 FIRST_VERSION_WITH_HINTS = 16
 
-Pair = tuple[PartitionRead, Any]  # with its records
+Pair = tuple[PartitionRead, Any]  # a read and its records
 Answer = FetchResponse | Encoded
 Topics = dict[str | bytes, FetchableTopicResponse]
 

@@ -92,7 +92,7 @@ def _check(request: ShareFetchRequest) -> None:
     limits = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.max_records)
     reason = None
     if request.is_renew_ack and any(limit > 0 for limit in limits):
-        reason = "A request that renews locks fetches nothing: set its limits to 0."
+        reason = "A request that renews locks must not fetch: set its limits to 0."
     elif request.share_acquire_mode not in tuple(AcquireMode):
         reason = f"There is no acquire mode {request.share_acquire_mode}: use 0 or 1."
     if reason is not None:

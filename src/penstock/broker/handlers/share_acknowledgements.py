@@ -89,14 +89,14 @@ class Acknowledgements:
         for batch in batches:
             first, last, types = batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types)
             reason = None
-            if not after <= first <= last:  # Kafka finds a common offset later, as a record that is already answered
-                reason = "overlaps the one before, or ends before it begins"
+            if not after <= first <= last:  # Kafka finds an overlap later, as a record that is not acquired
+                reason = "overlaps the previous range, or ends before it begins"
             elif not types or (len(types) > 1 and len(types) != last - first + 1):
                 reason = "needs one type, or one for each offset"
             elif not Acknowledge.GAP <= min(types) <= max(types) <= most:
-                reason = "has an unknown type, or renews without saying so"
+                reason = "has an unknown type, or renews locks in a request without is_renew_ack"
             elif Acknowledge.RENEW in types and not limits.renewable:
-                reason = "renews, but share.renew.acknowledge.enable=false"
+                reason = "renews locks, but share.renew.acknowledge.enable=false"
             if reason is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"The acknowledgement of offsets {first} to {last} {reason}."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.metadata.image import BrokerImage
 
 DEFAULT_MAX_LAG_MS = 30_000
-OPEN_SLICE_SECONDS = 0.005  # for which the opening of logs may keep the event loop busy
+OPEN_SLICE_SECONDS = 0.005  # maximum time that opening logs keeps the event loop busy
 
 #: The class of partitions; a parameter, because `partition` imports this module.
 P = TypeVar("P")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SLICE_SECONDS = 0.005  # for which an answer's appends may keep the event loop busy
+SLICE_SECONDS = 0.005  # maximum time that a response's appends keep the event loop busy
 
 
 def _ignore_result(abandoned: asyncio.Future[Any]) -> None:

@@ -42,7 +42,7 @@ class AccessControl:
 
     def allows(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
         """Returns True if the client may do the operation on the resource; logs a denial."""
-        connection = ctx.connection  # as `sees`, without its call: Produce and Fetch come here
+        connection = ctx.connection  # the code of `sees` again, to save a call for each Produce and Fetch
         if self._authorizer.allows(connection.principal or ANONYMOUS, connection.peer_host, operation, resource, name):
             return True
         self._log.info(APIS[ctx.api_key].name, partial(_denial, ctx, operation, resource, name))

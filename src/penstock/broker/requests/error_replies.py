@@ -62,7 +62,7 @@ def error_response(
     if api_key == ALTER_REPLICA_LOG_DIRS:
         asked = [topic for directory in request.dirs for topic in directory.topics]
     if items is not None and asked:
-        deepest = api_key != OFFSET_FETCH  # whose groups, from v8 on, have an error code of their own
+        deepest = api_key != OFFSET_FETCH  # since v8 each group of OffsetFetch has its own error code
         reported = [_report(items.response.item, item, version, code, message, deepest=deepest) for item in asked]
         setattr(response, items.response.name, reported)
         return response  # type: ignore[no-any-return]

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REWRITE_SECONDS = 1.0  # after a failed write of changes that nobody waits for
+REWRITE_SECONDS = 1.0  # pause after a failed write of changes without a waiting member
 MAX_UNSAVED = 10_000  # changes by expired locks that wait to be written
 BURY_RECORDS = 500  # dead letters that are written at once
 BURY_RETRY_SECONDS, MAX_BURY_RETRY_SECONDS = 0.2, 30.0
-#: What a member is told for an error of the share coordinator.
+#: The error code that a member gets for an error of the share coordinator.
 _TO_MEMBER = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -158,7 +158,7 @@ class LedSharePartition:
         """
         state = self.state
         if state is None:
-            return  # it loads, or is closed
+            return  # the state is loading, or is closed
         stored = await self._persister.summary(self.key, self.leader_epoch)
         # A state that was created again has no leader epoch until a leader reads it.
         if self.state is state and (stored.leader_epoch == UNKNOWN_EPOCH or stored.state_epoch != self._state_epoch):
@@ -397,7 +397,7 @@ class LedSharePartition:
 def _fail(future: asyncio.Future[None], error: KafkaError) -> None:
     if not future.done():
         future.set_exception(KafkaError(error.code, error.message))
-        future.exception()  # marked as seen: a member that has gone does not ask
+        future.exception()  # marks the error as retrieved: a member that has left does not await it
 
 
 async def _start_offset(log: Log, reset: Reset, wall_ms: int) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERIFY_SECONDS = 0.3  # for which a ShareFetch waits for the share coordinators to confirm the states
+VERIFY_SECONDS = 0.3  # maximum wait of a ShareFetch until the share coordinators confirm the states
 
 
 class _Cached(NamedTuple):

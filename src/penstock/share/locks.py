@@ -27,7 +27,7 @@ class Locks:
     __slots__ = ("_heap", "_latest", "_next", "_of_member", "by_number")
 
     def __init__(self) -> None:
-        #: The locks that have not run out.
+        #: The locks that have not expired.
         self.by_number: dict[int, Lock] = {}
         self._latest: dict[str, Lock] = {}
         self._of_member: dict[str, dict[int, None]] = {}

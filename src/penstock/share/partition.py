@@ -178,7 +178,8 @@ class SharePartition:
         for (before, _), (run, _) in pairwise(pieces):
             if run.first < before.stop:
                 raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE, f"Offset {run.first} is answered twice: answer each record once."
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"Offset {run.first} is acknowledged twice: acknowledge each record once.",
                 )
         transition = self._transition(limits)
         for run, kind in pieces:
@@ -196,7 +197,7 @@ class SharePartition:
         """
         first, last = max(answer.first, self.window.start), answer.last
         if last < first:
-            return  # done before, or deleted from the log
+            return  # acknowledged before, or deleted from the log
         if answer.last >= self.window.end:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Offset {answer.last} has not been acquired: acknowledge acquired records."

@@ -88,7 +88,7 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
         raise _fenced_state(state, wanted.state_epoch)
     if state.leader_epoch == UNKNOWN_EPOCH:
         raise KafkaError(
-            ErrorCode.FENCED_STATE_EPOCH, "The state was created after the writer's: load the share partition again."
+            ErrorCode.FENCED_STATE_EPOCH, "The writer loaded an earlier state: load the share partition again."
         )
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")

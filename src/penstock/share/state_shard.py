@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
     from penstock.protocol.errors import ErrorCode
 
-#: The state of a partition that nobody writes is copied to the end of the log after this many records of others, so
-#: that the log before it can be deleted.
+#: If a partition's state is not written, it is copied to the end of the log after this many records of other
+#: partitions, so that the log before it can be deleted.
 COLD_AFTER_RECORDS = 1000
 
 

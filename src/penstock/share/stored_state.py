@@ -9,7 +9,7 @@ from penstock.share.states import FINAL, RecordState, StateBatch
 from penstock.share.window import Window
 
 UNKNOWN_OFFSET = -1
-_UNTOLD = -1  # as a number of deliveries: no write has named these offsets
+_UNTOLD = -1  # a delivery count that means: no write has named these offsets
 #: A record goes on to states of a higher rank only, within a state epoch.
 _RANK: dict[int, int] = {RecordState.ARCHIVING: 1, **dict.fromkeys(FINAL, 2)}
 

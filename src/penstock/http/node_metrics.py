@@ -42,7 +42,7 @@ def _process(view: View) -> Iterator[Family]:
     info = gauge("penstock_info", "This node: always 1.")
     info.add(1, version=version(), node=broker.node_id, cluster=broker.cluster_id)
     yield info
-    yield gauge("process_start_time_seconds", "When this node was started, since 1970.", view.started_ms / 1000)
+    yield gauge("process_start_time_seconds", "Start time of this node in seconds since 1970.", view.started_ms / 1000)
     yield counter("process_cpu_seconds_total", "Processor time of this process.", time.process_time())
     resident = resident_bytes()
     if resident is not None:
@@ -82,7 +82,7 @@ def _connections(server: Server) -> Iterator[Family]:
     yield counter("penstock_connections_accepted_total", "Connections that were accepted.", server.accepted)
     yield counter("penstock_connections_refused_total", "Connections refused because of a limit.", server.refused)
     yield counter("penstock_requests_total", "Requests that were received.", server.requests)
-    yield gauge("penstock_requests_in_progress", "Requests that wait for something.", len(server.in_progress))
+    yield gauge("penstock_requests_in_progress", "Requests that wait for a result.", len(server.in_progress))
 
 
 async def traffic_families(server: Server) -> list[Family]:
@@ -99,8 +99,8 @@ async def traffic_families(server: Server) -> list[Family]:
         traffic = connection.traffic()
         received[connection.listener.name] += traffic.received
         sent[connection.listener.name] += traffic.sent
-    come = counter("penstock_network_received_bytes_total", "Bytes that came in, requests of other nodes included.")
-    gone = counter("penstock_network_sent_bytes_total", "Bytes that went out, answers to other nodes included.")
+    come = counter("penstock_network_received_bytes_total", "Bytes received, including requests of other nodes.")
+    gone = counter("penstock_network_sent_bytes_total", "Bytes sent, including responses to other nodes.")
     for name in sorted(received):
         come.add(received[name], listener=name)
         gone.add(sent[name], listener=name)
@@ -134,9 +134,9 @@ def _quorum(broker: Broker) -> Iterator[Family]:
 
 def _replication(broker: Broker) -> Iterator[Family]:
     changes, counts = broker.replicas.isr_changes, broker.replicas.counts
-    yield counter("penstock_isr_shrinks_total", "In-sync sets led here that lost a follower.", changes.shrinks)
-    yield counter("penstock_isr_expands_total", "In-sync sets led here that gained a follower.", changes.expands)
-    yield counter("penstock_isr_refusals_total", "In-sync set changes that the controller refused.", changes.refusals)
+    yield counter("penstock_isr_shrinks_total", "ISR shrinks of partitions led here.", changes.shrinks)
+    yield counter("penstock_isr_expands_total", "ISR expansions of partitions led here.", changes.expands)
+    yield counter("penstock_isr_refusals_total", "ISR changes that the controller refused.", changes.refusals)
     yield counter("penstock_replica_fetch_bytes_total", "Bytes copied from leaders.", counts.bytes_in)
     yield counter("penstock_replica_fetch_requests_total", "Fetches from leaders.", counts.requests)
     yield counter("penstock_replica_fetch_errors_total", "Partitions whose fetch failed.", counts.errors)
@@ -162,7 +162,7 @@ def _failovers(controller: Controller) -> Iterator[Family]:
         last = controller.failovers[-1]
         yield gauge(
             "penstock_failover_last_timestamp_seconds",
-            "When the last failover had elected new leaders, since 1970.",
+            "Time of the last failover's elections in seconds since 1970.",
             last.elected_ms / 1000,
         )
         yield gauge("penstock_failover_last_partitions", "Partitions that the last failover changed.", last.partitions)
@@ -204,8 +204,8 @@ def _moves(broker: Broker) -> Iterator[Family]:
     """Yields metrics of moves between log directories: the progress of some moves, and the counts of ended moves."""
     moves = broker.moves
     figures = moves.figures()
-    left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories has still to copy.")
-    records = gauge("penstock_log_move_records_left", "Offsets that a move has still to copy.")
+    left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories still has to copy.")
+    records = gauge("penstock_log_move_records_left", "Offsets that a move still has to copy.")
     rate = gauge("penstock_log_move_bytes_per_second", "Bytes per second that a move copies.")
     for each in figures[:MOVES_MAX]:
         labels = {"topic": each.topic, "partition": each.partition, "directory": each.target}

@@ -47,7 +47,9 @@ class Held:
 async def partition_families(broker: Broker) -> list[Family]:
     held = await _held(broker)
     held.led.sort(key=lambda each: (each.figures.topic, each.figures.partition))
-    left_out = gauge("penstock_series_left_out", "Partitions, topics or groups without series, as there are too many.")
+    left_out = gauge(
+        "penstock_series_left_out", "Partitions, topics or groups that have no series: there are too many."
+    )
     families = [*_node(held), *await _cluster(broker)]
     families += _topics(held, left_out)
     families += await _partitions(held, left_out)
@@ -152,11 +154,11 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
         return []
     start = gauge("penstock_partition_log_start_offset", "The first offset of a partition that is led here.")
     end = gauge("penstock_partition_log_end_offset", "The offset that a partition's next record gets.")
-    mark = gauge("penstock_partition_high_watermark", "The offset at which a partition's committed part ends.")
+    mark = gauge("penstock_partition_high_watermark", "High watermark of a partition.")
     size = gauge("penstock_partition_size_bytes", "Bytes of a partition's log.")
     replicas = gauge("penstock_partition_replicas", "How many replicas a partition has.")
     in_sync = gauge("penstock_partition_in_sync_replicas", "How many replicas of a partition are in sync.")
-    lag = gauge("penstock_partition_follower_lag_records", "How far a follower's log ends before the leader's.")
+    lag = gauge("penstock_partition_follower_lag_records", "Records that a follower lacks.")
     late = gauge("penstock_partition_follower_lag_seconds", "For how long a follower has not been caught up.")
     for number, each in enumerate(held.led):
         await yield_between_slices(number)

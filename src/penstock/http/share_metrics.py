@@ -24,7 +24,7 @@ def share_families(shares: SharePartitions) -> Iterator[Family]:
     figures = shares.figures
     yield gauge("penstock_share_sessions", "Share sessions: members that fetch from this node.", len(shares.sessions))
     yield counter("penstock_share_deliveries_total", "Records delivered to share groups.", figures.deliveries)
-    yield counter("penstock_share_locks_expired_total", "Deliveries whose lock ran out.", figures.expired)
+    yield counter("penstock_share_locks_expired_total", "Deliveries whose lock expired.", figures.expired)
     yield counter(
         "penstock_share_failed_writes_total",
         "Writes that a share coordinator did not accept; the records are delivered again.",

@@ -162,7 +162,7 @@ class _ScramUsers:
 
     def exchange(self) -> ScramServer:
         known, mechanism = self._credentials(), self._mechanism
-        if known is not self._known:  # once for each change of a user: there may be many users
+        if known is not self._known:  # only after a change of the users: there may be many users
             self._known = known
             self._shapes = sorted(
                 {(len(one.salt), one.iterations) for (_, kind), one in known.items() if kind == mechanism}

@@ -160,7 +160,7 @@ class Node:
             if failure is not None:
                 raise StorageError(
                     f"{logs.dirs.metadata.path}, which holds the metadata log, can't be used "
-                    f"({failure.strerror or failure}): repair its disk, or replace the disk as a voter's disk."
+                    f"({failure.strerror or failure}): repair the disk, or join with a new disk as a new voter."
                 )
             protected = protected_listeners(settings, self._plans)
             await self._server.start(self._listener(plan, plan.name in protected) for plan in self._plans)

@@ -61,8 +61,8 @@ class QuorumPlan:
         """
         if self.static_voters and (standalone or several):
             raise ConfigError(
-                f"{VOTERS} is set, so a directory names no voters: leave --standalone and --initial-controllers out, "
-                f"or set {SERVERS} in its place."
+                f"{VOTERS} is set, so directories record no voters: leave --standalone and --initial-controllers out, "
+                f"or set {SERVERS} instead of {VOTERS}."
             )
         if standalone and not self.is_controller:
             raise ConfigError("--standalone needs a controller: leave it out, or add 'controller' to process.roles.")
@@ -72,8 +72,9 @@ class QuorumPlan:
             return FirstVoters.STATIC
         if self.bootstrap and not standalone and not several:
             raise ConfigError(
-                f"{SERVERS} is set and {VOTERS} is not, so choose a way to start: --standalone for a cluster "
-                "of its own, --initial-controllers for a new quorum of several, --no-initial-controllers to join one."
+                f"{SERVERS} is set and {VOTERS} is not, so choose one flag: --standalone for a new cluster with one "
+                "controller, --initial-controllers for a new quorum of several controllers, "
+                "--no-initial-controllers to join an existing quorum."
             )
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 

@@ -26,9 +26,9 @@ from penstock.security.vocabulary import (
     Permission,
 )
 
-#: Answers that an index keeps. When there are more, all are forgotten and collected anew.
+#: Maximum number of cached results. When there are more, the cache is emptied.
 MAX_ANSWERS = 20_000
-#: Longest name whose answer is kept: topics have at most 249 characters, other names may have thousands.
+#: Longest name whose result is cached: topics have at most 249 characters, other names may have thousands.
 MAX_KEPT_NAME = 250
 
 _IMPLYING: Mapping[Operation, frozenset[int]] = {

@@ -219,7 +219,7 @@ class ScramServer:
         if binding not in (_BINDING, "eSws"):  # "n,," and "y,,"; an authorization id repeats the name
             expected = base64.b64encode(f"n,a={_escaped(self._name)},".encode()).decode()
             if binding != expected:
-                raise SaslError("The SCRAM message has another channel binding than the first one.")
+                raise SaslError("The SCRAM message has another channel binding than the first message.")
         assert self._keys is not None
         signed = f"{self._messages},{without_proof}".encode()
         signature = _mac(self._mechanism, self._keys.stored_key, signed)

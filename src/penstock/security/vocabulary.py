@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-#: As a resource name, a principal's name or a host: everything.
+#: Matches every resource name, principal name or host.
 WILDCARD = "*"
 WILDCARD_PRINCIPAL = "User:*"
 #: The only name of the resource CLUSTER.

@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"connection {self.id} from {self.peer_host}:{self.peer_port} on {self.listener.name}"
 
-    # What the dispatcher and the broker use
+    # Methods for the dispatcher and the broker
 
     @property
     def closed(self) -> bool:

@@ -8,7 +8,7 @@ SIZE = struct.Struct(">i")
 # An incomplete frame gets memory in proportion to the bytes that have arrived, not to its announced size.
 PARTIAL_MIN_BYTES = 16 * 1024
 PARTIAL_GROWTH = 4
-# A client expects its answers: an answer of up to this size gets its memory at once, and is never copied to grow.
+# A client expects its responses: a response of up to this size gets its memory at once, and is never copied to grow.
 ANSWER_AT_ONCE_BYTES = 16 * 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview

@@ -67,11 +67,11 @@ def _identity(properties: Mapping[str, str], read: Callable[[str], bytes]) -> tu
         except JksError as problem:
             raise TlsError(f"ssl.keystore.location can't be used: {problem}.") from None
         if not store.keys:
-            raise TlsError("ssl.keystore.location has no private key: name the store that has it.")
+            raise TlsError("ssl.keystore.location has no private key: use a store with a private key.")
         return _pem(store.keys[0].key, "PRIVATE KEY"), _pems(store.keys[0].chain), None
     key, certificates, _ = _pkcs12(data, password, "ssl.keystore")
     if key is None:
-        raise TlsError("ssl.keystore.location has no private key: name the store that has it.")
+        raise TlsError("ssl.keystore.location has no private key: use a store with a private key.")
     return key, certificates, None
 
 
@@ -222,7 +222,7 @@ def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
     if new and not new.issuperset(_SUITES_OF_1_3):
         missing = ", ".join(sorted(_SUITES_OF_1_3 - new))
-        raise TlsError(f"ssl.cipher.suites has some suites of TLS 1.3 only: add {missing}, or name none of TLS 1.3.")
+        raise TlsError(f"ssl.cipher.suites lists only some suites of TLS 1.3: add {missing}, or list none.")
     old = [_openssl_name(name) for name in names if name not in new]
     if not new:
         context.maximum_version = ssl.TLSVersion.TLSv1_2

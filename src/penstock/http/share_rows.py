@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from penstock.broker.share.led_partition import LedSharePartition
     from penstock.broker.share.share_partitions import SharePartitions
     from penstock.metadata.image import MetadataImage
+    from penstock.share.locks import Lock
+    from penstock.share.window import Run
 
 PARTITIONS_MAX = 200
 #: Runs of records in the same state that are shown of each partition, from the first one that is not done.
@@ -41,6 +43,7 @@ def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
         "end_offset": state.end_offset,
         "available": totals[RecordState.AVAILABLE],
         "acquired": totals[RecordState.ACQUIRED],
+        "delayed": totals[RecordState.DELAYED],
         "being_written": totals[RecordState.PENDING],
         "waiting_for_dead_letters": totals[RecordState.ARCHIVING],
         "dead_letter_error": None if led.dead_letter_error is None else str(led.dead_letter_error),
@@ -51,8 +54,16 @@ def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
                 "last": run.stop - 1,
                 "state": RecordState(run.state).name.lower(),
                 "deliveries": run.deliveries,
-                **({"member": lock.member, "lock_ms": max(0, lock.deadline_ms - led.now_ms)} if lock else {}),
+                **_holder(run, lock, led.now_ms),
             }
             for run, lock in islice(state.inspect(), RUNS_MAX)
         ],
     }
+
+
+def _holder(run: Run, lock: Lock | None, now_ms: int) -> dict[str, Any]:
+    """Returns who holds a run of records and for how long, or how long it is not delivered again."""
+    if lock is None:
+        return {}
+    left_ms = max(0, lock.deadline_ms - now_ms)
+    return {"delay_ms": left_ms} if run.state == RecordState.DELAYED else {"member": lock.member, "lock_ms": left_ms}

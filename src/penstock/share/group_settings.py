@@ -43,6 +43,8 @@ def share_settings(image: MetadataImage, group: str, settings: Settings) -> Shar
             values["share.partition.max.record.locks"],
             values["share.renew.acknowledge.enable"],
             dead_letters=bool(dead_letter_topic),
+            retry_ms=values["penstock.share.retry.backoff.ms"],
+            max_retry_ms=values["penstock.share.retry.backoff.max.ms"],
         ),
         parse_reset(values["share.auto.offset.reset"]),
         values["share.isolation.level"] == "read_committed",

@@ -35,15 +35,18 @@ from penstock.share.window import NOBODY, Run, Window
 
 AVAILABLE, ACQUIRED, PENDING = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.PENDING
 ARCHIVED, ARCHIVING, ACKNOWLEDGED = RecordState.ARCHIVED, RecordState.ARCHIVING, RecordState.ACKNOWLEDGED
+DELAYED = RecordState.DELAYED
 
 
 class SharePartition:
-    __slots__ = ("_next_transition", "_search_from", "_unsaved", "locks", "window")
+    __slots__ = ("_next_transition", "_search_from", "_unsaved", "delays", "locks", "window")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
         """Restores the state that the share coordinator has stored. Offsets without a stored state become available."""
         self.window = Window(start_offset)
         self.locks = Locks()
+        #: The back-offs of released records, one for each number of deliveries and moment.
+        self.delays = Locks()
         self._search_from = start_offset
         self._next_transition = 1
         self._unsaved: list[StateBatch] = []
@@ -83,12 +86,14 @@ class SharePartition:
         return self.window.totals[AVAILABLE] > 0 or self.window.size < limits.max_record_locks
 
     def next_deadline(self) -> int | None:
-        return self.locks.next_deadline()
+        deadlines = (self.locks.next_deadline(), self.delays.next_deadline())
+        return min((each for each in deadlines if each is not None), default=None)
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
         """Yields all runs of the window (ranges of records in the same state), and the lock of each acquired run."""
         for run in self.window.runs(self.window.start, self.window.end):
-            yield run, self.locks.by_number.get(run.owner) if run.state == ACQUIRED else None
+            locks = self.delays if run.state == DELAYED else self.locks
+            yield run, locks.by_number.get(run.owner) if run.state in (ACQUIRED, DELAYED) else None
 
     # --- acquiring
 
@@ -137,7 +142,7 @@ class SharePartition:
         window, limits = self.window, acquiring.limits
         for run in [run for run in window.runs(first, batch.last + 1) if run.state == AVAILABLE]:
             if run.deliveries >= limits.max_deliveries:  # the limit was lowered
-                self._give_up(run, limits)
+                self._give_up(run, limits, acquiring.now_ms)
                 continue
             size = acquiring.portion(run, batch.last - batch.first + 1)
             if size:
@@ -224,22 +229,22 @@ class SharePartition:
 
         Returns the transition to write; None if the member has acquired no records.
         """
-        transition = self._transition(limits)
+        transition = self._transition(limits, at_once=True)
         for run in self._held(self.locks.held_by(member)):
             transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
         return self._begun(transition)
 
-    def _held(self, locks: Iterable[Lock]) -> list[Run]:
+    def _held(self, locks: Iterable[Lock], state: RecordState = ACQUIRED) -> list[Run]:
         """Returns the records that the locks hold, in the order of their offsets."""
         by_number = {lock.number: lock for lock in locks}
         if not by_number:
             return []
         first = min(lock.first for lock in by_number.values())
         stop = max(lock.stop for lock in by_number.values())
-        return [run for run in self.window.runs(first, stop) if run.state == ACQUIRED and run.owner in by_number]
+        return [run for run in self.window.runs(first, stop) if run.state == state and run.owner in by_number]
 
-    def _transition(self, limits: ShareLimits) -> Transition:
-        transition = Transition(self._next_transition, limits)
+    def _transition(self, limits: ShareLimits, *, at_once: bool = False) -> Transition:
+        transition = Transition(self._next_transition, limits, at_once)
         self._next_transition += 1
         return transition
 
@@ -252,26 +257,35 @@ class SharePartition:
         self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
         return transition if transition.changes else None
 
-    def commit(self, transition: Transition) -> None:
+    def commit(self, transition: Transition, now_ms: int) -> None:
         """Makes a transition final, after the share coordinator has stored it."""
-        changes = transition.changes
-        self.window.fill_all(
-            [
-                Run(each.first, each.last + 1, each.state, each.deliveries, reason)
-                for each, reason in zip(changes, transition.reasons)
-            ]
-        )
-        available = next((each.first for each in changes if each.state == AVAILABLE), self._search_from)
+        limits = transition.limits
+        delays = limits.retry_ms > 0 and not transition.at_once
+        runs = []
+        for (first, last, state, count), reason in zip(transition.changes, transition.reasons):
+            if delays and state == AVAILABLE:
+                runs.append(Run(first, last + 1, *self._retried(first, last + 1, count, limits, now_ms)))
+            else:
+                runs.append(Run(first, last + 1, state, count, reason))
+        self.window.fill_all(runs)
+        available = next((run.first for run in runs if run.state == AVAILABLE), self._search_from)
         self._search_from = min(self._search_from, available)
         self._advance()
 
-    def rollback(self, transition: Transition) -> None:
+    def _retried(self, first: int, stop: int, count: int, limits: ShareLimits, now_ms: int) -> tuple[int, int, int]:
+        """Returns state, deliveries and owner of released records: they are available now, or after a back-off."""
+        backoff_ms = limits.backoff_ms(count)
+        if not backoff_ms:
+            return AVAILABLE, count, NOBODY
+        return DELAYED, count, self.delays.take(str(count), first, stop, now_ms, backoff_ms).number
+
+    def rollback(self, transition: Transition, now_ms: int) -> None:
         """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available."""
         for each in transition.undo:
             if each.lock in self.locks.by_number:
                 self.window.fill(each.first, each.stop, ACQUIRED, each.deliveries, each.lock)
             else:
-                self._give_up(each, transition.limits)
+                self._give_up(each, transition.limits, now_ms)
         self._advance()
 
     # --- time and the log
@@ -282,18 +296,34 @@ class SharePartition:
         Returns the changes. They take effect at once, and the caller should write them.
         """
         for run in self._held(self.locks.due(now_ms)):
-            self._give_up(run, limits)
+            self._give_up(run, limits, now_ms)
+        for run in self._held(self.delays.due(now_ms), DELAYED):
+            self.window.fill(run.first, run.stop, AVAILABLE, run.deliveries)
+            self._search_from = min(self._search_from, run.first)
         self._advance()
         return self.take_unsaved()
 
-    def _give_up(self, run: Run | Undo, limits: ShareLimits) -> None:
+    def _give_up(self, run: Run | Undo, limits: ShareLimits, now_ms: int) -> None:
         """Ends a delivery that was not acknowledged."""
         first, stop, count = run.first, run.stop, run.deliveries
-        state = limits.given_up if count >= limits.max_deliveries else AVAILABLE
-        self.window.fill(first, stop, state, count, -Reason.EXCEEDED if state is ARCHIVING else NOBODY)
-        if state is AVAILABLE:
+        if count >= limits.max_deliveries:
+            stored = limits.given_up
+            self.window.fill(first, stop, stored, count, -Reason.EXCEEDED if stored is ARCHIVING else NOBODY)
+        else:
+            stored = AVAILABLE
+            self.window.fill(first, stop, *self._retried(first, stop, count, limits, now_ms))
             self._search_from = min(self._search_from, first)
-        self._unsaved.append(StateBatch(first, stop - 1, state, count))
+        self._unsaved.append(StateBatch(first, stop - 1, stored, count))
+
+    def delay_again(self, limits: ShareLimits, now_ms: int) -> None:
+        """Begins the back-offs of released records anew, on a new leader: when they began is not stored.
+
+        So a record may be delivered later than its back-off demands, but never earlier.
+        """
+        if not limits.retry_ms:
+            return
+        for run in [run for run in self.window.runs(self.window.start, self.window.end) if run.state == AVAILABLE]:
+            self.window.fill(run.first, run.stop, *self._retried(run.first, run.stop, run.deliveries, limits, now_ms))
 
     def take_unsaved(self) -> list[StateBatch]:
         """Returns the changes that are in effect without having been written, and forgets them."""
@@ -364,7 +394,7 @@ class SharePartition:
         Leaves out acquired and pending records.
         """
         return [
-            StateBatch(run.first, run.stop - 1, run.state, run.deliveries)
+            StateBatch(run.first, run.stop - 1, AVAILABLE if run.state == DELAYED else run.state, run.deliveries)
             for batch in batches
             for run in self.window.runs(batch.first, batch.last + 1)
             if run.state not in (ACQUIRED, PENDING)

@@ -5,6 +5,7 @@ available ──acquire──► acquired ──accept──► acknowledged
     └──release, timeout───┘ └─release or timeout after the last delivery──► archived
 
 In a group with a dead-letter topic, a record is archiving before it is archived: until its dead letter is written.
+In a group with a back-off, a released record is delayed before it is available.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The state of a record, numbered as in `__share_group_state`. PENDING (being written) is never stored."""
+    """The state of a record, numbered as in `__share_group_state`. PENDING and DELAYED are never stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -22,6 +23,7 @@ class RecordState(IntEnum):
     ARCHIVING = 3  # given up; its dead letter has not been written yet
     ARCHIVED = 4
     PENDING = 5  # an acknowledgement or a release that is being written
+    DELAYED = 6  # released, and not delivered again before its back-off is over; stored as available
 
 
 FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
@@ -42,6 +44,14 @@ class ShareLimits(NamedTuple):
     max_record_locks: int = 2000
     renewable: bool = True
     dead_letters: bool = False
+    retry_ms: int = 0
+    max_retry_ms: int = 0
+
+    def backoff_ms(self, deliveries: int) -> int:
+        """Returns how long a record is not delivered again after so many deliveries; the time doubles with each."""
+        if not self.retry_ms or deliveries < 1:
+            return 0
+        return min(self.retry_ms << min(deliveries - 1, 30), max(self.retry_ms, self.max_retry_ms))
 
     @property
     def given_up(self) -> RecordState:

@@ -32,6 +32,7 @@ class Transition:
 
     number: int
     limits: ShareLimits
+    at_once: bool = False  # True if released records are available without a back-off
     changes: list[StateBatch] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)  # one for each change
     undo: list[Undo] = field(default_factory=list)

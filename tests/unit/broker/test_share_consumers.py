@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -80,6 +81,23 @@ def test_released_record_is_delivered_again_and_a_rejected_one_is_not(node: Brok
             again = await take(member, 1)
             assert values(again) == ["c"]
             assert again[0].deliveries == 2
+
+    run(scenario)
+
+
+def test_a_released_record_comes_again_after_its_back_off_and_does_not_delay_others(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic, max_records=1, strict=True) as member:
+            await configure(client, topic, penstock_share_retry_backoff_ms="500")
+            await produce(client, topic, "a", "b")
+            first, before = await take(member, 1), monotonic()
+            assert await settle(member, first, RELEASE) == [ErrorCode.NONE]
+            other = await take(member, 1)
+            assert values(other) == ["b"]
+            assert await settle(member, other) == [ErrorCode.NONE]
+            [again] = await take(member, 1)
+            assert (again.record.offset, again.deliveries) == (0, 2)
+            assert monotonic() - before >= 0.5
 
     run(scenario)
 

@@ -50,7 +50,7 @@ def test_acknowledgements_of_single_records_split_and_join_runs() -> None:
     for offset in (4, 6, 5):
         transition = share.acknowledge("m", [AcknowledgedRange(offset, offset, (Acknowledge.ACCEPT,))], LIMITS, 0)
         assert transition is not None
-        share.commit(transition)
+        share.commit(transition, 0)
     assert ranges(share) == [(0, 3, "ACQUIRED", 1), (4, 6, "ACKNOWLEDGED", 1), (7, 9, "ACQUIRED", 1)]
     assert share.complete_count == 3
 
@@ -83,7 +83,7 @@ def test_a_full_window_delivers_released_records_only() -> None:
     assert not share.can_acquire(limits)
     release = share.acknowledge("a", [AcknowledgedRange(5, 5, (Acknowledge.RELEASE,))], limits, 0)
     assert release is not None
-    share.commit(release)
+    share.commit(release, 0)
     assert share.acquire(Wish("b", 500), 5, batches, limits, 0) == [(5, 5, 2)]
 
 
@@ -95,6 +95,38 @@ def test_records_with_many_deliveries_are_delivered_in_smaller_portions() -> Non
     share.expire(LIMITS, 40_000)
     assert share.acquire(Wish("m", 500), 0, batch, LIMITS, 40_000) == [(0, 0, 5)]
     assert share.acquire(Wish("m", 500), 1, batch, LIMITS, 40_000) == [(1, 1, 5)]
+
+
+def test_a_released_record_is_not_available_before_its_back_off_is_over() -> None:
+    limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=1_500)
+    share = SharePartition(0)
+    now_ms = 0
+    for deliveries, backoff_ms in ((1, 1_000), (2, 1_500), (3, 1_500)):
+        assert share.acquire(Wish("m", 500), share.next_fetch_offset(), TEN, limits, now_ms) == [(0, 9, deliveries)]
+        release = share.acknowledge("m", [AcknowledgedRange(0, 9, (Acknowledge.RELEASE,))], limits, now_ms)
+        assert release is not None
+        share.commit(release, now_ms)
+        assert ranges(share) == [(0, 9, "DELAYED", deliveries)]
+        assert share.next_fetch_offset() == 10
+        assert share.stored([StateBatch(0, 9, 0, 0)]) == [StateBatch(0, 9, RecordState.AVAILABLE, deliveries)]
+        share.expire(limits, now_ms + backoff_ms)
+        assert share.next_fetch_offset() == 10
+        now_ms = share.delays.next_deadline() or 0
+        share.expire(limits, now_ms)
+        assert ranges(share) == [(0, 9, "AVAILABLE", deliveries)]
+
+
+def test_a_new_leader_begins_back_offs_anew_and_a_closed_session_has_none() -> None:
+    limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
+    share = SharePartition(0, [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)])
+    share.delay_again(limits, 50_000)
+    assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
+    assert (share.delays.next_deadline() or 0) >= 52_000
+    share.acquire(Wish("m", 500), 5, TEN, limits, 50_000)
+    closed = share.release("m", limits)
+    assert closed is not None
+    share.commit(closed, 50_000)
+    assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
 def test_a_record_is_archived_after_its_last_delivery() -> None:
@@ -150,7 +182,7 @@ def test_single_acknowledgements_need_no_object_for_each_record() -> None:
     kinds = (Acknowledge.RELEASE, Acknowledge.ACCEPT) * 5_000
     transition = share.acknowledge("m", [AcknowledgedRange(0, 9_999, kinds)], limits, 0)
     assert transition is not None
-    share.commit(transition)
+    share.commit(transition, 0)
     assert len(share.window) == 10_000
     assert share.window.bytes < 10_000 * 20
 
@@ -182,7 +214,7 @@ def test_a_release_visits_each_run_once_however_many_locks_the_member_has() -> N
     transition = share.release("m", limits)
     assert transition is not None
     assert share.window.visited < 3 * len(transition.undo)
-    share.commit(transition)
+    share.commit(transition, 0)
     assert ranges(share) == [(0, 399, "AVAILABLE", 0)]
 
 
@@ -193,7 +225,7 @@ def test_alternating_acknowledgements_are_applied_in_one_pass() -> None:
     kinds = (Acknowledge.RELEASE, Acknowledge.ACCEPT) * 200
     transition = share.acknowledge("m", [AcknowledgedRange(0, 399, kinds)], LIMITS, 0)
     assert transition is not None
-    share.commit(transition)
+    share.commit(transition, 0)
     assert len(share.window) == 400
     assert share.window.cuts < 10
 

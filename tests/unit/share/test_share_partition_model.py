@@ -57,9 +57,9 @@ class ShareModel(RuleBasedStateMachine):
         for size in (4, 3, 1, 6):
             self._append(size, 0, True)
 
-    @initialize(dead_letters=st.booleans())
-    def configure(self, dead_letters: bool) -> None:
-        self.limits = self.limits._replace(dead_letters=dead_letters)
+    @initialize(dead_letters=st.booleans(), retry_ms=st.sampled_from((0, 0, 250)))
+    def configure(self, dead_letters: bool, retry_ms: int) -> None:
+        self.limits = self.limits._replace(dead_letters=dead_letters, retry_ms=retry_ms, max_retry_ms=400)
 
     # --- the log
 
@@ -207,7 +207,7 @@ class ShareModel(RuleBasedStateMachine):
         if transition is None:
             return
         expected = self.share.after(transition.changes)
-        self.share.commit(transition)
+        self.share.commit(transition, self.now_ms)
         assert (self.share.start_offset, self.share.complete_count) == expected
         for change in transition.changes:
             for each in range(change.first, change.last + 1):
@@ -219,6 +219,8 @@ class ShareModel(RuleBasedStateMachine):
                 if state is RecordState.AVAILABLE:
                     assert change.deliveries < self.limits.max_deliveries
                 record.state, record.deliveries, record.member = state, change.deliveries, ""
+                if state is RecordState.AVAILABLE and not transition.at_once:
+                    self._release(record)
                 self.stored[each] = (state, change.deliveries)
         self._trim()
 
@@ -226,7 +228,7 @@ class ShareModel(RuleBasedStateMachine):
     def write_failed(self, transition: Transition | None) -> None:
         if transition is None:
             return
-        self.share.rollback(transition)
+        self.share.rollback(transition, self.now_ms)
         for change in transition.changes:
             for each in range(change.first, change.last + 1):
                 record = self.window.get(each)
@@ -289,6 +291,10 @@ class ShareModel(RuleBasedStateMachine):
         assert {each for change in changes for each in range(change.first, change.last + 1)} == expected.keys()
         for record in expected.values():
             self._give_up(record)
+        for record in self.window.values():
+            backoff_ms = self.limits.backoff_ms(record.deliveries)
+            if record.state is RecordState.DELAYED and self.now_ms > record.since_ms + backoff_ms:
+                record.state = RecordState.AVAILABLE
         self._keep(changes)
         self._trim()
 
@@ -309,6 +315,9 @@ class ShareModel(RuleBasedStateMachine):
         for each in range(self.start, self.end):
             state, deliveries = self.stored.get(each, (RecordState.AVAILABLE, 0))
             self.window[each] = Record(state, deliveries)
+            if state is RecordState.AVAILABLE:
+                self._release(self.window[each])
+        self.share.delay_again(self.limits, self.now_ms)
         self._trim()
 
     # --- the model
@@ -321,8 +330,14 @@ class ShareModel(RuleBasedStateMachine):
 
     def _give_up(self, record: Record) -> None:
         over = record.deliveries >= self.limits.max_deliveries
-        record.state = self.limits.given_up if over else RecordState.AVAILABLE
-        record.member = ""
+        record.state, record.member = self.limits.given_up, ""
+        if not over:
+            self._release(record)
+
+    def _release(self, record: Record) -> None:
+        delayed = self.limits.backoff_ms(record.deliveries) > 0
+        record.state = RecordState.DELAYED if delayed else RecordState.AVAILABLE
+        record.since_ms = self.now_ms
 
     def _trim(self) -> None:
         while self.start < self.end and self.window[self.start].state in FINAL:
@@ -335,7 +350,8 @@ class ShareModel(RuleBasedStateMachine):
         found = {}
         for run, lock in self.share.inspect():
             for each in range(run.first, run.stop):
-                found[each] = (run.state, run.deliveries, lock.member if lock is not None else None)
+                holder = lock.member if lock is not None and run.state == RecordState.ACQUIRED else None
+                found[each] = (run.state, run.deliveries, holder)
         expected = {
             each: (
                 record.state,

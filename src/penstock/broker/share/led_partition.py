@@ -148,6 +148,8 @@ class LedSharePartition:
         self._state_epoch = read.state_epoch
         self.state = SharePartition(start, read.batches)
         self.state.log_start_moved(log.log_start_offset)
+        self.state.delay_again(self.limits, self.now_ms)
+        self._arm()
         self._bury_soon()
         self.wake()
 
@@ -297,8 +299,9 @@ class LedSharePartition:
             return bool(self._queue)
         if self.state is state:
             for transition, _ in queue:
-                state.commit(transition)
+                state.commit(transition, self.now_ms)
             state.saved(changes)
+            self._arm()
             self._bury_soon()
         for _, future in queue:
             if not future.done():
@@ -310,8 +313,9 @@ class LedSharePartition:
         logger.info("%s: the state of share group %s can't be written: %s", self.partition, self.key.group, error)
         if self.state is not None:
             for transition, _ in queue:
-                self.state.rollback(transition)
+                self.state.rollback(transition, self.now_ms)
             self._keep(self.state.take_unsaved())
+            self._arm()
         told = KafkaError(_TO_MEMBER.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.message)
         for _, future in queue:
             _fail(future, told)
@@ -391,7 +395,7 @@ class LedSharePartition:
         if changes:
             self._figures.expired += sum(change.last - change.first + 1 for change in changes)
             self._keep(changes)
-            self.wake()
+        self.wake()
 
 
 def _fail(future: asyncio.Future[None], error: KafkaError) -> None:

@@ -94,6 +94,18 @@ GROUP_CONFIGS: dict[str, ConfigKey] = table(
             internal=True,
         ),
         _int(
+            "penstock.share.retry.backoff.max.ms",
+            60000,
+            0,
+            "Penstock's own: upper limit of the back-off of the share group.",
+        ),
+        _int(
+            "penstock.share.retry.backoff.ms",
+            0,
+            0,
+            "Penstock's own: pause before a released record is delivered again; it doubles with each delivery.",
+        ),
+        _int(
             "share.assignment.interval.ms",
             1000,
             0,

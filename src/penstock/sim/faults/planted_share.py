@@ -27,12 +27,12 @@ def _locks_forgotten(old: Any) -> Any:
 
 
 def _count_reset(old: Any) -> Any:
-    def commit(self: SharePartition, transition: Transition) -> None:
+    def commit(self: SharePartition, transition: Transition, now_ms: int) -> None:
         transition.changes = [
             change._replace(deliveries=0) if change.state == RecordState.AVAILABLE else change
             for change in transition.changes
         ]
-        old(self, transition)
+        old(self, transition, now_ms)
 
     return commit
 

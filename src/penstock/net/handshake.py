@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.net.limits import Arrival
+
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -29,8 +31,8 @@ class TlsAdmission(Protocol):
         """Returns the TLS context, with the current certificate, for the next connection."""
         ...
 
-    def enter(self, host: str) -> bool:
-        """Counts a peer whose handshake begins. Returns False if the limits allow no more connections."""
+    def enter(self, host: str) -> Arrival | None:
+        """Counts a peer whose handshake begins. Returns None if the limits allow no more connections."""
         ...
 
     def leave(self, host: str) -> None:
@@ -69,16 +71,18 @@ class TlsAcceptor:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             host = str(address[0])
-            if not self._admission.enter(host):
+            arrival = self._admission.enter(host)
+            if arrival is None:
                 peer.close()
                 continue
-            task = self._loop.create_task(self._shake(peer, host))
+            task = self._loop.create_task(self._shake(peer, host, arrival))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
-    async def _shake(self, peer: socket.socket, host: str) -> None:
+    async def _shake(self, peer: socket.socket, host: str, arrival: Arrival) -> None:
         connected = False
         try:
+            await self._wait(peer, arrival)
             await self._loop.connect_accepted_socket(
                 self._factory,
                 peer,
@@ -92,6 +96,17 @@ class TlsAcceptor:
         finally:
             if not connected:
                 self._admission.leave(host)
+
+    async def _wait(self, peer: socket.socket, arrival: Arrival) -> None:
+        """Delays the handshake until the peer's turn. Closes the peer's socket if the peer is refused."""
+        try:
+            if arrival.wait_s:
+                await asyncio.sleep(arrival.wait_s)
+            if arrival.refused is not None:
+                raise ConnectionRefusedError(arrival.refused)
+        except BaseException:
+            peer.close()
+            raise
 
 
 def _reason(error: OSError) -> str:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,16 @@ class Limits:
     """Limit on the bytes of responses that all peers together have not read. Zero or negative: no limit."""
     slow_reader_timeout_ms: int = 30_000
     """How long a peer may take to read a response while more than half of `queued_max_response_bytes` is in use."""
+
+
+class Arrival(NamedTuple):
+    """Decides over a new connection: it waits `wait_s`, and is then served, or closed for the reason `refused`."""
+
+    wait_s: float = 0.0
+    refused: str | None = None
+
+
+AT_ONCE = Arrival()
 
 
 def parse_ip_overrides(entries: list[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.net.connection import Connection, Dispatch
-from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
+from penstock.net.limits import AT_ONCE, Arrival, ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
 from penstock.net.network import Listening, Network, RealNetwork
 from penstock.net.reply import Reply
 from penstock.net.traffic import NONE, Traffic
@@ -24,6 +24,8 @@ SLOW_FRAME_CHECK_S = 1.0
 SLOW_READER_CHECK_S = 1.0
 # A handler that ignores its cancellation must not delay the stop of a node any longer.
 CUT_OFF_S = 1.0
+# A connection that is refused after a wait serves nothing until it is closed.
+REFUSED_MUTE_S = 60.0
 
 
 @dataclass(slots=True, eq=False)
@@ -59,11 +61,11 @@ class _Admission:
     listener: Listener
     context: Callable[[], ssl.SSLContext]
 
-    def enter(self, host: str) -> bool:
+    def enter(self, host: str) -> Arrival | None:
         if not self.server.may_connect(host, self.listener):
-            return False
+            return None
         self.server.counts.add(host)
-        return True
+        return self.server.arrival(host, self.listener)
 
     def leave(self, host: str) -> None:
         self.server.counts.remove(host)
@@ -105,6 +107,8 @@ class Server:
         self.receive_view = memoryview(bytearray(self.limits.receive_buffer_bytes))
         self.in_progress: dict[Connection, None] = {}
         """Connections with a request in progress, including those whose peer hung up."""
+        #: Decides when new connections are served, by host and listener; None serves all of them at once.
+        self.arrivals: Callable[[str, Listener], Arrival] | None = None
         self.accepted = 0
         self.refused = 0
         self._requests_of_the_gone = 0
@@ -235,7 +239,21 @@ class Server:
         self.wheel.add(connection)
         if connection.listener.on_accept is not None:
             connection.listener.on_accept(connection)
+        if connection.listener.tls is None:
+            self._delay(connection, self.arrival(connection.peer_host, connection.listener))
         return True
+
+    def arrival(self, host: str, listener: Listener) -> Arrival:
+        return AT_ONCE if self.arrivals is None else self.arrivals(host, listener)
+
+    def _delay(self, connection: Connection, arrival: Arrival) -> None:
+        """Serves no request of a new connection before its time, and none at all if it is refused."""
+        if arrival.refused is not None:
+            self.refused += 1
+            connection.mute_for(arrival.wait_s + REFUSED_MUTE_S)
+            self.loop.call_later(arrival.wait_s, connection.close, arrival.refused, "connection rate")
+        elif arrival.wait_s:
+            connection.mute_for(arrival.wait_s)
 
     def _make_room(self) -> None:
         """Closes the client connection that was idle longest, so that another node can connect, as in Kafka."""

@@ -19,6 +19,7 @@ from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.events import log_event, log_event_as_json, notify_all
 from penstock.broker.events.history import EventHistory
 from penstock.broker.events.kinds import CorruptionFound, DirectoryFailed
+from penstock.broker.limits.connection_rates import ConnectionRates
 from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
@@ -199,6 +200,7 @@ class Node:
             unsent=self._server.unsent,
             faults=self._faults,
         )
+        self._server.arrivals = ConnectionRates(settings, broker.quotas, self.clock).arrive
         images = ImageDelivery(
             broker,
             self._server,

@@ -140,6 +140,7 @@ def make_broker(
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
     access = access_of(settings, world.clock)
+    quotas = Quotas(settings, world.clock.nanoseconds)
     controller = Controller(metadata, settings, world.clock, world.network, world.random, world.observer)
     local = LocalController(
         node_id=node_id,
@@ -150,6 +151,8 @@ def make_broker(
         metadata=metadata,
         controller=controller,
         connection=LocalConnection(next(iter(controller_listeners), "CONTROLLER")),
+        quotas=quotas,
+        unlimited=Quotas(settings),
         access=access,
     )
     channel = ControllerChannel(world.network, node_id, metadata, local, world.to_controllers)
@@ -263,7 +266,7 @@ def make_broker(
                 topics=topic_creator,
             ),
         ),
-        quotas=Quotas(settings, world.clock.nanoseconds),
+        quotas=quotas,
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         access=access,
         controller_listeners=frozenset(controller_listeners),

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.dispatch.dispatcher import Dispatcher
+from penstock.broker.limits.mutations import Mutations
 from penstock.broker.limits.quotas import NO_LIMIT, Quotas
 from penstock.broker.limits.rates import Rate, TokenBucket, Window
 from penstock.broker.requests.context import RequestContext
@@ -182,8 +183,10 @@ def test_without_quotas_no_request_is_throttled() -> None:
     assert enforced.record_produce(ctx, 10**9) == 0
     assert enforced.record_fetch(ctx, 10**9) == 0
     assert enforced.record_request(ctx, 10**12) == 0
-    assert enforced.record_mutations(ctx, 10**6, strict=True) == 0
-    assert enforced.mutation_wait_ms(ctx) == 0
+    mutations = Mutations(enforced, ctx, strict=True)
+    mutations.charge(10**6)
+    mutations.charge(10**6)
+    assert mutations.throttle_ms == 0
     assert enforced.record_connection("10.0.0.1", START) == 0
     assert enforced.max_fetch_bytes(ctx) == NO_LIMIT
 
@@ -236,13 +239,18 @@ def test_a_client_that_exceeds_its_handler_time_is_throttled_and_muted(
 
 def test_metadata_changes_are_throttled_or_refused_depending_on_the_request_version() -> None:
     enforced = quotas({((USER, "u"),): {"controller_mutation_rate": 1.0}})
-    assert enforced.record_mutations(request(), 11, strict=True) == 0
-    assert enforced.record_mutations(request(), 2, strict=True) == 2000
-    assert enforced.mutation_wait_ms(request()) == 2000
+    strict = Mutations(enforced, request(), strict=True)
+    strict.charge(11)
+    strict.charge(2)  # nothing was owed before, so that this change passes, as in Kafka
+    assert strict.throttle_ms == 0
     with pytest.raises(KafkaError) as refused:
-        enforced.record_mutations(request(), 1, strict=True)
+        strict.charge(1)
     assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert enforced.record_mutations(request(), 1, strict=False) == 3000
+    assert strict.throttle_ms == 2000
+    permissive = Mutations(enforced, request(), strict=False)
+    permissive.charge(1)
+    assert permissive.throttle_ms == 3000
+    Mutations(enforced, request(now_ms=START + 3000), strict=True).charge(1)
 
 
 def test_connections_are_limited_by_address() -> None:

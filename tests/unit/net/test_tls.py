@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
 import ipaddress
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 from net_harness import until
 
-from penstock.net.limits import Limits
+from penstock.net.limits import Arrival, Limits
 from penstock.net.server import Listener, Server
 from penstock.net.tls import TlsError, TlsSource, client_context, read_file, read_material, server_context
 
@@ -299,3 +300,24 @@ def test_clients_can_not_ask_a_listener_for_new_handshakes(identity: Identity, t
     properties = stores(identity, tmp_path)["pem"]
     context = server_context(properties, read_material(properties, read_file))
     assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+@pytest.mark.parametrize("arrival", [Arrival(0.0, "too many"), Arrival(0.01, "too many"), Arrival(0.01)])
+def test_a_connection_beyond_the_rate_waits_or_is_refused_before_its_handshake(
+    identity: Identity, tmp_path: Path, arrival: Arrival
+) -> None:
+    source = TlsSource(stores(identity, tmp_path)["pem"])
+
+    async def main() -> None:
+        server = Server(lambda connection, request: [request])
+        server.arrivals = lambda host, listener: arrival
+        (listener,) = await server.start([Listener("TLS", tls=lambda: source.context)])
+        trusting = ssl.create_default_context(cadata=identity.pem)
+        served = False
+        with contextlib.suppress(OSError):
+            served = bool(await echo(listener.port, trusting))
+        assert served is (arrival.refused is None)
+        await until(lambda: server.counts.total == 0)
+        await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(main(), 120))

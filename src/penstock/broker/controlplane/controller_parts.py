@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.controlplane.controller import Controller
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.limits.quotas import Quotas
     from penstock.broker.requests.access_control import AccessControl
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
@@ -39,6 +40,9 @@ class ControllerParts(Protocol):
 
     @property
     def controller(self) -> Controller: ...
+
+    @property
+    def quotas(self) -> Quotas: ...
 
     @property
     def access(self) -> AccessControl | None: ...

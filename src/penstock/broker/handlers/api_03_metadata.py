@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
+from penstock.broker.limits.mutations import Mutations
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import name_problem
@@ -81,8 +82,23 @@ def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
 async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    await broker.topic_creator.create_missing(missing)  # a refused topic is missing below
-    return _answer(broker, ctx, request, _named(broker, ctx, request))
+    quota = Mutations(broker.quotas, ctx, strict=True)
+    await broker.topic_creator.create_missing(_within_quota(broker, quota, missing))  # a refused topic is missing below
+    answer = _answer(broker, ctx, request, _named(broker, ctx, request))
+    answer.throttle_time_ms = max(answer.throttle_time_ms, quota.throttle_ms)
+    return answer
+
+
+def _within_quota(broker: Broker, quota: Mutations, missing: list[str]) -> list[str]:
+    """Returns the topics that the client's mutation quota lets this node create now; the client asks again."""
+    allowed = []
+    for name in missing:
+        try:
+            quota.charge(broker.settings.int("num.partitions"))
+        except KafkaError:
+            continue
+        allowed.append(name)
+    return allowed
 
 
 def _leaders(broker: Broker, request: MetadataRequest) -> Iterator[int]:

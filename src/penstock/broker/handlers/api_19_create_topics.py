@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.broker.controlplane.auto_topics import topic_defaults
+from penstock.broker.limits.mutations import Mutations
 from penstock.metadata.configs.describe import created_topic_configs
 from penstock.metadata.controller.topics import create_topics
 from penstock.protocol.messages.api_19_create_topics import (
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
 
 FIRST_VERSION_WITH_CONFIGS = 5
+STRICT_QUOTA_SINCE = 6
 
 
 async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     defaults = topic_defaults(broker.settings)
     if ctx.api_version >= FIRST_VERSION_WITH_CONFIGS:
         defaults = replace(defaults, describe=_describing(broker))
-    return await broker.metadata.submit(lambda image: create_topics(image, request, defaults, broker.random))
+    quota = Mutations(broker.quotas, ctx, strict=ctx.api_version >= STRICT_QUOTA_SINCE)
+    response = await broker.metadata.submit(
+        lambda image: create_topics(image, request, defaults, broker.random, quota.charge)
+    )
+    response.throttle_time_ms = quota.throttle_ms
+    return response
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:

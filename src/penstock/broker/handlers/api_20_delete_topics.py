@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.limits.mutations import Mutations
 from penstock.metadata.controller.topics import delete_topics
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_20_delete_topics import (
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_DISABLED_ERROR = 3
 FIRST_VERSION_BY_ID = 6
+STRICT_QUOTA_SINCE = 5
 
 
 async def handle(broker: ControllerParts, ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
@@ -31,4 +33,7 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: DeleteTo
     topics = request.topics
     if ctx.api_version < FIRST_VERSION_BY_ID:
         topics = [DeleteTopicState(name=name) for name in request.topic_names]
-    return await broker.metadata.submit(lambda image: delete_topics(image, topics))
+    quota = Mutations(broker.quotas, ctx, strict=ctx.api_version >= STRICT_QUOTA_SINCE)
+    response = await broker.metadata.submit(lambda image: delete_topics(image, topics, quota.charge))
+    response.throttle_time_ms = quota.throttle_ms
+    return response

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.limits.mutations import Mutations
 from penstock.metadata.controller.partitions import create_partitions
 from penstock.protocol.messages.api_37_create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_parts import ControllerParts
     from penstock.broker.requests.context import RequestContext
 
+STRICT_QUOTA_SINCE = 3
+
 
 async def handle(
     broker: ControllerParts, ctx: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    return await broker.metadata.submit(lambda image: create_partitions(image, request, broker.random))
+    quota = Mutations(broker.quotas, ctx, strict=ctx.api_version >= STRICT_QUOTA_SINCE)
+    response = await broker.metadata.submit(
+        lambda image: create_partitions(image, request, broker.random, quota.charge)
+    )
+    response.throttle_time_ms = quota.throttle_ms
+    return response

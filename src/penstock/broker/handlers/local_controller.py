@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.handlers.access import guarded
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.controlplane.controller import Controller
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.limits.quotas import Quotas
     from penstock.broker.requests.access_control import AccessControl
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
@@ -37,6 +38,9 @@ class LocalController:
     metadata: MetadataLog
     controller: Controller
     connection: LocalConnection
+    quotas: Quotas
+    #: Quotas without limits, for requests of this node itself.
+    unlimited: Quotas
     access: AccessControl | None = None
 
     async def answer(self, request: Message) -> Any:
@@ -44,7 +48,8 @@ class LocalController:
         api_key, version = request.API_KEY, APIS[request.API_KEY].latest_stable
         ctx = RequestContext(api_key, version, 0, f"node-{self.node_id}", self.connection, self.clock.wall_ms())
         try:
-            return await settled(load_handler(ctx.api_key)(self, ctx, request))
+            own = replace(self, quotas=self.unlimited)
+            return await settled(load_handler(ctx.api_key)(own, ctx, request))
         except KafkaError as error:
             return error_response(api_key, version, request, error.code, error.message)
 

@@ -23,7 +23,6 @@ from penstock.metadata.controller.quotas import (
     USER,
     address_of,
 )
-from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
@@ -110,28 +109,6 @@ class Quotas:
         if rate is None:
             return 0
         return min(rate.record(nanoseconds * PERCENT_PER_NANOSECOND, ctx.now_ms), self._window.sample_ms)
-
-    def record_mutations(self, ctx: RequestContext, count: int, *, strict: bool) -> int:
-        """Counts created and deleted partitions; returns the throttle time in milliseconds.
-
-        With `strict`, which newer request versions set, raises KafkaError if the client is over its quota.
-        """
-        if not self.mutation.limits:
-            return 0
-        bucket = self.mutation.meter(ctx.principal, ctx.client_id)
-        if bucket is None:
-            return 0
-        if strict and bucket.excess_ms(ctx.now_ms):
-            raise KafkaError(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                "The controller mutation quota is exceeded: retry after the throttle time.",
-            )
-        return bucket.take(count, ctx.now_ms)
-
-    def mutation_wait_ms(self, ctx: RequestContext) -> int:
-        """Returns the throttle time in milliseconds for a client that `record_mutations` refused."""
-        bucket = self.mutation.meter(ctx.principal, ctx.client_id) if self.mutation.limits else None
-        return 0 if bucket is None else bucket.excess_ms(ctx.now_ms)
 
     def record_connection(self, address: str, now_ms: int) -> int:
         """Counts a new connection. Returns 0 to accept it, or the milliseconds after which to close it."""

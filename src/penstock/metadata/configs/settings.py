@@ -190,6 +190,11 @@ class Settings:
         key = broker_key(name)
         return None if key is None else key.default
 
+    def of_listener(self, listener: _Str, name: _Str) -> _Str | None:
+        """Returns the string that is set for this listener alone (`listener.name.<listener>.<name>`); None if none."""
+        prefixed = f"listener.name.{listener.lower()}.{name}"
+        return next((each[prefixed] for each in (self._own, self._cluster, self.static) if prefixed in each), None)
+
     def synonyms(self, name: _Str) -> _Synonyms:
         """Returns every source that has a value for this property, the source in effect first."""
         names = broker_synonyms(name)

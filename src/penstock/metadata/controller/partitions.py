@@ -11,7 +11,7 @@ from penstock.metadata.controller.assignments import (
     new_partition,
     refuse_assignment,
 )
-from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Charge, Decision, free_of_charge
 from penstock.metadata.image import MetadataImage
 from penstock.metadata.placement import place
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -24,7 +24,7 @@ from penstock.protocol.messages.api_37_create_partitions import (
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitionsRequest, random: Random
+    image: MetadataImage, request: CreatePartitionsRequest, random: Random, charge: Charge = free_of_charge
 ) -> Decision[CreatePartitionsResponse]:
     counts = Counter(topic.name for topic in request.topics)
     results: list[CreatePartitionsTopicResult] = []
@@ -36,6 +36,7 @@ def create_partitions(
             made = _added(image, topic, random)
             if len(records) + len(made) > MAX_RECORDS_PER_REQUEST:
                 raise _too_many()
+            charge(len(made))
         except KafkaError as error:
             results.append(_result(topic.name, error))
         else:

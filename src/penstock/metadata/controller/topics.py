@@ -15,7 +15,7 @@ from penstock.metadata.controller.assignments import (
     new_partition,
     refuse_assignment,
 )
-from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Charge, Decision, free_of_charge
 from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.metadata.names import collision_key, may_collide, name_problem, random_uuid
 from penstock.metadata.placement import place
@@ -49,9 +49,16 @@ class TopicDefaults:
 
 
 def create_topics(
-    image: MetadataImage, request: CreateTopicsRequest, defaults: TopicDefaults, random: Random
+    image: MetadataImage,
+    request: CreateTopicsRequest,
+    defaults: TopicDefaults,
+    random: Random,
+    charge: Charge = free_of_charge,
 ) -> Decision[CreateTopicsResponse]:
-    """Creates the topics; a refused topic does not affect the others."""
+    """Creates the topics; a refused topic does not affect the others.
+
+    `charge` gets the number of partitions of each topic and raises KafkaError if a quota refuses the topic.
+    """
     counts = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if counts[topic.name] == 1]
     results: list[CreatableTopicResult] = []
@@ -66,6 +73,7 @@ def create_topics(
                     "requests.",
                 )
             made, result = _create_topic(image, topic, defaults, random)
+            charge(result.num_partitions)
         except KafkaError as error:
             results.append(_create_error(topic.name, error))
         else:
@@ -197,7 +205,9 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 # --- delete ---------------------------------------------------------------------------------------
 
 
-def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> Decision[DeleteTopicsResponse]:
+def delete_topics(
+    image: MetadataImage, topics: Sequence[DeleteTopicState], charge: Charge = free_of_charge
+) -> Decision[DeleteTopicsResponse]:
     """Deletes topics by name or by id. Refuses a topic that the request contains twice, also once by name and once by
     id."""
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
@@ -216,6 +226,7 @@ def delete_topics(image: MetadataImage, topics: Sequence[DeleteTopicState]) -> D
             topic = DeleteTopicState(name=topic.name, topic_id=image.topics[topic.name].topic_id)
         try:
             found = _topic_to_delete(image, topic, names, ids)
+            charge(len(found.partitions))
         except KafkaError as error:
             results.append(
                 DeletableTopicResult(

@@ -38,7 +38,7 @@ listener.security.protocol.map STRING \
     Security protocol of each listener name.
 listeners LIST =PLAINTEXT://:9092 high per-broker
     Where to listen: NAME://host:port, separated by commas.
-max.connection.creation.rate INT =2147483647 [0..] cluster-wide unsupported
+max.connection.creation.rate INT =2147483647 [0..] cluster-wide
     New connections per second that the broker accepts.
 max.connections INT =2147483647 [0..] cluster-wide
     Connections that may be open at once.

@@ -1,0 +1,62 @@
+"""Limits how many connections per second a node, a listener and an address may open.
+
+A connection beyond `max.connection.creation.rate` of the node or of its listener waits for its turn before its first
+request (or its TLS handshake) is served; Kafka lets it wait before it is accepted. A connection beyond the quota of its
+address (`connection_creation_rate`) is closed after the throttle time, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.broker.limits.rates import TokenBucket, Window
+from penstock.net.limits import AT_ONCE, Arrival
+
+if TYPE_CHECKING:
+    from penstock.broker.limits.quotas import Quotas
+    from penstock.clock import Clock
+    from penstock.metadata.configs.settings import Settings
+    from penstock.net.server import Listener
+
+RATE = "max.connection.creation.rate"
+MOST = "max.connections"
+UNLIMITED = 2**31 - 1
+
+
+class ConnectionRates:
+    """Decides when a new connection is served. `settings` may change while the node runs."""
+
+    def __init__(self, settings: Settings, quotas: Quotas, clock: Clock) -> None:
+        self._settings = settings
+        self._quotas = quotas
+        self._clock = clock
+        self._window = Window(settings.int("quota.window.num"), settings.int("quota.window.size.seconds") * 1000)
+        #: By listener name; "" is the whole node.
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def arrive(self, host: str, listener: Listener) -> Arrival:
+        """Counts a new connection. Returns how long it waits, and why it is closed then; None to serve it."""
+        most = self._settings.of_listener(listener.name, MOST)
+        if most is not None and listener.connections >= int(most):
+            return Arrival(0.0, f"listener {listener.name} has {MOST}={most} open connections")
+        now_ms = self._clock.wall_ms()
+        throttle_ms = self._quotas.record_connection(host, now_ms)
+        if throttle_ms:
+            return Arrival(throttle_ms / 1000, f"the quota connection_creation_rate of address {host} is exceeded")
+        wait_ms = self._wait_ms(listener.name, self._settings.of_listener(listener.name, RATE), now_ms)
+        if not listener.protected:
+            wait_ms = max(wait_ms, self._wait_ms("", self._settings.raw(RATE), now_ms))
+        return Arrival(wait_ms / 1000) if wait_ms else AT_ONCE
+
+    def _wait_ms(self, name: str, text: str | None, now_ms: int) -> int:
+        limit = UNLIMITED if text is None else int(text)
+        if limit == UNLIMITED:
+            self._buckets.pop(name, None)
+            return 0
+        if limit == 0:
+            return self._window.sample_ms
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = TokenBucket(limit, self._window)
+        bucket.limit = limit
+        return bucket.take(1, now_ms)

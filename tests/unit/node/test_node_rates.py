@@ -1,0 +1,184 @@
+"""Quotas on changes of topics and on new connections, enforced by a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from penstock.broker.limits.connection_rates import ConnectionRates
+from penstock.broker.limits.quotas import Quotas
+from penstock.client.connection import BrokerConnection
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import MetadataImage
+from penstock.net.connection import Connection
+from penstock.net.limits import AT_ONCE, Arrival
+from penstock.net.network import RealNetwork
+from penstock.net.server import Listener
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_03_metadata as metadata
+from penstock.protocol.messages import api_19_create_topics as create
+from penstock.protocol.messages import api_20_delete_topics as delete
+from penstock.protocol.messages import api_37_create_partitions as grow
+from penstock.protocol.messages import api_49_alter_client_quotas as alter
+
+EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+START = 1_700_000_000_000
+
+
+def with_node(scenario: Callable[[Node, BrokerConnection], Awaitable[None]], **overrides: str) -> None:
+    async def main() -> None:
+        named = {name.replace("_", "."): value for name, value in overrides.items()}
+        node = make_node(local_settings("/data", port=0, overrides=named), MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        port = int(node.bootstrap.rpartition(":")[2])
+        peer = await BrokerConnection.open(RealNetwork(), "127.0.0.1", port)
+        try:
+            await scenario(node, peer)
+        finally:
+            peer.close()
+            await node.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+async def set_quota(peer: BrokerConnection, entity: tuple[str, str | None], key: str, value: float) -> None:
+    entry = alter.EntryData(
+        entity=[alter.EntityData(entity_type=entity[0], entity_name=entity[1])],
+        ops=[alter.OpData(key=key, value=value)],
+    )
+    answer = await peer.request(alter.AlterClientQuotasRequest(entries=[entry]))
+    assert answer.entries[0].error_code == 0
+
+
+def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
+    topics = [create.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1) for name in names]
+    return create.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+
+
+#: A window of one second and a rate of 0.001 per second: a bucket of 0.011 partitions, which refills in hours.
+SLOW = 0.001
+
+
+def test_topics_beyond_the_mutation_quota_are_refused_by_new_versions_and_throttled_by_old_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    muted: list[float] = []
+    monkeypatch.setattr(Connection, "mute_for", lambda _, seconds: muted.append(seconds))
+
+    async def scenario(node: Node, peer: BrokerConnection) -> None:
+        await set_quota(peer, ("user", "ANONYMOUS"), "controller_mutation_rate", SLOW)
+        answer = await peer.request(creation("a", "b", partitions=2), version=7)
+        assert {topic.name: topic.error_code for topic in answer.topics} == {"a": 0, "b": EXCEEDED}
+        assert answer.throttle_time_ms > 1_000_000
+        assert muted[-1] * 1000 == answer.throttle_time_ms
+        answer = await peer.request(creation("c", partitions=1), version=5)
+        assert [topic.error_code for topic in answer.topics] == [0]
+        assert answer.throttle_time_ms > 1_000_000
+        growth = grow.CreatePartitionsRequest(
+            topics=[grow.CreatePartitionsTopic(name="a", count=3, assignments=None)], timeout_ms=1000
+        )
+        answer = await peer.request(growth, version=3)
+        assert answer.results[0].error_code == EXCEEDED
+        answer = await peer.request(growth, version=2)
+        assert answer.results[0].error_code == 0
+        deletion = delete.DeleteTopicsRequest(topics=[delete.DeleteTopicState(name="a")], timeout_ms=1000)
+        answer = await peer.request(deletion, version=6)
+        assert answer.responses[0].error_code == EXCEEDED
+        answer = await peer.request(delete.DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000), version=4)
+        assert answer.responses[0].error_code == 0
+        asked = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name="new")], allow_auto_topic_creation=True
+        )
+        assert (await peer.request(asked)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await set_quota(peer, ("user", "ANONYMOUS"), "controller_mutation_rate", 1e6)
+
+    with_node(scenario)
+
+
+def test_internal_topics_are_created_whatever_the_quota_of_clients() -> None:
+    async def scenario(node: Node, peer: BrokerConnection) -> None:
+        await set_quota(peer, ("user", None), "controller_mutation_rate", SLOW)
+        for name in ("__consumer_offsets", "__transaction_state"):
+            assert (await node.broker.topic_creator.ensure(name)).name == name
+
+    with_node(scenario)
+
+
+@dataclass
+class Clock:
+    now_ms: int = START
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def nanoseconds(self) -> int:
+        return 0
+
+
+def rates(
+    properties: dict[str, str], quotas: dict[Any, dict[str, float]] | None = None
+) -> tuple[ConnectionRates, Clock]:
+    settings = Settings(properties)
+    limits, clock = Quotas(settings), Clock()
+    limits.apply_image(MetadataImage(client_quotas=quotas or {}))
+    return ConnectionRates(settings, limits, clock), clock
+
+
+def test_connections_beyond_the_rate_of_the_node_wait_for_their_turn() -> None:
+    limited, clock = rates({"max.connection.creation.rate": "2"})
+    listener = Listener("CLIENTS")
+    burst = [limited.arrive("10.0.0.1", listener) for _ in range(22)]
+    assert burst == [AT_ONCE] * 22  # a window of 11 s
+    assert [limited.arrive("10.0.0.2", listener).wait_s for _ in range(3)] == [0.5, 1.0, 1.5]
+    assert limited.arrive("10.0.0.1", Listener("BROKERS", protected=True)) == AT_ONCE
+    clock.now_ms += 2000
+    assert limited.arrive("10.0.0.3", listener) == AT_ONCE
+
+
+def test_a_listener_has_a_rate_and_a_number_of_connections_of_its_own() -> None:
+    limited, _ = rates(
+        {"listener.name.clients.max.connection.creation.rate": "1", "listener.name.clients.max.connections": "3"}
+    )
+    clients, others = Listener("CLIENTS"), Listener("OTHERS")
+    assert [limited.arrive("10.0.0.1", clients).wait_s for _ in range(13)] == [0.0] * 11 + [1.0, 2.0]
+    assert limited.arrive("10.0.0.1", others) == AT_ONCE
+    clients.connections = 3
+    assert "max.connections=3" in str(limited.arrive("10.0.0.1", clients).refused)
+
+
+def test_connections_beyond_the_quota_of_their_address_are_closed_after_the_throttle_time() -> None:
+    limited, _ = rates({}, {(("ip", "10.0.0.1"),): {"connection_creation_rate": 1.0}})
+    listener = Listener("CLIENTS")
+    arrivals = [limited.arrive("10.0.0.1", listener) for _ in range(11)]
+    assert arrivals[:10] == [AT_ONCE] * 10
+    assert arrivals[10].wait_s > 0
+    assert "connection_creation_rate of address 10.0.0.1" in str(arrivals[10].refused)
+    assert limited.arrive("10.0.0.2", listener) == AT_ONCE
+
+
+def test_a_rate_of_zero_delays_every_connection() -> None:
+    limited, _ = rates({"max.connection.creation.rate": "0"})
+    assert limited.arrive("10.0.0.1", Listener("CLIENTS")) == Arrival(1.0)
+
+
+def test_a_refused_connection_is_closed_without_an_answer() -> None:
+    async def scenario(node: Node, peer: BrokerConnection) -> None:
+        await set_quota(peer, ("ip", "127.0.0.1"), "connection_creation_rate", 1)
+        port = int(node.bootstrap.rpartition(":")[2])
+        opened = 0
+        with contextlib.suppress(KafkaError):
+            while opened < 1000:
+                (await BrokerConnection.open(RealNetwork(), "127.0.0.1", port)).close()
+                opened += 1
+        assert 10 <= opened < 1000
+
+    with_node(scenario)

@@ -124,7 +124,7 @@ class TopicCreator:
         return refused
 
     async def ensure(self, name: str, configs: Mapping[str, str] | None = None) -> TopicImage:
-        """Returns the topic, and creates it first if it doesn't exist, with these configs if any are given."""
+        """Returns the topic. If it doesn't exist, creates it first, with the given configs if there are any."""
         found = self._metadata.image.topics.get(name)
         if found is None:
             new = topic_to_create(self._settings, name) if configs is None else _topic(name, -1, -1, configs)

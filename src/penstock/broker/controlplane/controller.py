@@ -81,7 +81,7 @@ class Failover:
 
 
 class _Detection(NamedTuple):
-    """How and when this controller found that a broker failed, and when it last received the broker's heartbeat."""
+    """Holds how and when this controller detected that a broker failed, and the time of the broker's last heartbeat."""
 
     how: str
     detected_ms: int
@@ -407,7 +407,7 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds the fencings in the new image to the list of failovers, and emits events of what the image changes.
+        """Adds the fencings in the new image to the list of failovers, and emits events for the changes in the image.
 
         Holds unclean elections at once if a config now allows them.
         """

@@ -1,8 +1,8 @@
-"""Keeps the events of all nodes in a topic, so that any node can tell the history after the controller has died.
+"""Keeps the events of all nodes in a topic, so that any node can show the history after the controller has died.
 
-Each node appends its own events. The key of an event is its node and a slot number, and slots are used again in turn:
-compaction keeps the last SLOTS events of each node, so the topic stays small without a limit of time. A cluster of one
-broker has no such topic: its node's memory and log have the same events.
+Each node appends its own events. The key of an event is the node's id and a slot number. Slot numbers are reused in
+turn, so compaction keeps the last SLOTS events of each node, and the topic stays small without a retention time. A
+cluster of one broker has no such topic: its node has the same events in memory and in its log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopicEnsurer(Protocol):
 
 
 class EventTopic:
-    """Writes the events of this node to the topic, in their order and without holding up the code that emits them."""
+    """Writes the events of this node to the topic, in order. The code that emits an event does not wait."""
 
     def __init__(self, history: EventHistory, *, metadata: MetadataLog, peers: PeerCalls, topics: TopicEnsurer) -> None:
         self._history = history
@@ -59,7 +59,7 @@ class EventTopic:
         self._requests = RepeatedRequest("events", self._may_write, self._write)
 
     def start(self) -> None:
-        """Begins to write: the events so far, and all later ones."""
+        """Starts to write events: first the events so far, then all later events."""
         self._history.listeners.append(self._add)
         for entry in self._history.entries:
             self._add(entry)
@@ -68,7 +68,7 @@ class EventTopic:
         await self._requests.close()
 
     def apply(self, *_: object) -> None:
-        """Writes the events that waited for a second broker. Called with each new metadata image."""
+        """Writes the events that have waited for a second broker. Called with each new metadata image."""
         if self._waiting and self._may_write():
             self._requests.start()
 
@@ -96,7 +96,7 @@ class EventTopic:
         return True
 
     async def read(self) -> list[bytes | None]:
-        """Returns the values of all records that the topic has, in the order of their offsets; none without a topic.
+        """Returns the values of all records in the topic, in the order of their offsets; an empty list without a topic.
 
         Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
         """

@@ -131,8 +131,8 @@ class MetadataLog:
     ) -> None:
         """Loads the newest snapshot and starts the quorum, which delivers later records as they are committed.
 
-        An empty log gets its first records from the quorum's first leader. `keep_credentials`: controllers log in with
-        SCRAM, see `credentials_for_controllers`. Raises StorageError for unusable files.
+        An empty log gets its first records from the quorum's first leader. Set `keep_credentials` if controllers log in
+        with SCRAM: see `credentials_for_controllers`. Raises StorageError for unusable files.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:
@@ -144,9 +144,9 @@ class MetadataLog:
         self._quorum.start(self)
 
     def _credentials_on_disk(self, read_first: Callable[[], list[Any]]) -> tuple[int, ScramCredentials]:
-        """Returns the end of this node's own log and the SCRAM credentials in it, committed or not.
+        """Returns the end offset of this node's own log, and the SCRAM credentials in the log, committed or not.
 
-        An empty log has those of the bootstrap file.
+        For an empty log, returns the credentials of the bootstrap file.
         """
         if self._log.log_end_offset == 0:
             first = apply(self.image, read_first(), offset=0, epoch=0, timestamp_ms=self._clock.wall_ms())
@@ -157,8 +157,8 @@ class MetadataLog:
     def credentials_for_controllers(self) -> ScramCredentials:
         """Returns the SCRAM credentials with which controllers log in to this node.
 
-        Until the quorum has a leader no record counts as committed, and the controllers have to log in to elect one: up
-        to then the credentials in this node's own log count.
+        Without a leader no record is committed, but controllers must log in before they can elect a leader. So until
+        the quorum has a leader, the credentials in this node's own log are used.
         """
         offset, credentials = self._stored_credentials
         caught_up = self.image.offset >= offset and METADATA_VERSION in self.image.features

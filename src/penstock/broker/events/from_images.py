@@ -38,11 +38,11 @@ class _Isr(NamedTuple):
 
 
 def events_between(old: MetadataImage, new: MetadataImage) -> Iterator[NodeEvent]:
-    """Yields the events that lead from one image to the next.
+    """Yields the events for the changes from one image to the next.
 
-    Partitions that changed in the same way share one event, so a broker that fails with ten thousand partitions causes
-    as many events as there are different in-sync sets. Fencings are left out: the controller emits them itself,
-    because only the controller knows the reason.
+    Partitions that changed in the same way share one event. So if a broker with ten thousand partitions fails, there
+    are only as many events as different in-sync sets. Fencings are left out: the controller itself emits them, because
+    only the controller knows the reason.
     """
     yield from _brokers(old, new)
     changes = topic_changes(old, new)
@@ -92,7 +92,7 @@ def _partitions(image: MetadataImage, changes: TopicChanges) -> Iterator[NodeEve
 
 
 def _reason(image: MetadataImage, was: PartitionImage, now: PartitionImage) -> str:
-    """Returns why an in-sync set changed, as far as the image tells."""
+    """Returns why an in-sync set changed, as far as the image shows it."""
     if now.leader_recovery_state and now.leader != was.leader:
         return "an unclean election"
     reasons = []

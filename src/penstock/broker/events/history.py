@@ -1,4 +1,4 @@
-"""The last events of this node, and the number of events by kind."""
+"""Keeps the last events of this node, and counts events by kind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Entry:
 
 
 class EventHistory:
-    """An observer that keeps the last MAX_EVENTS events of the node and counts all of them."""
+    """Observes events: keeps the last MAX_EVENTS events of the node and counts all events."""
 
     def __init__(self, node_id: int, wall_ms: Callable[[], int]) -> None:
         self._node_id = node_id

@@ -1,4 +1,7 @@
-"""The kinds of events. Each class says what happened in its fields, and prints itself as one sentence for the log."""
+"""Defines the kinds of events.
+
+The fields of each class describe the event, and `str` returns a sentence for the log.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class NodeEvent:
 
     @property
     def level(self) -> int:
-        """The level of the log line, as in the module `logging`."""
+        """Returns the level of the log line, as defined in the module `logging`."""
         return self.LEVEL
 
     def fields(self) -> dict[str, Any]:
@@ -64,7 +67,7 @@ class MajorityLost(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class MajorityRegained(NodeEvent):
-    """The quorum has a leader again after this node saw it without one."""
+    """The quorum has a leader again, after this node saw no leader for a time."""
 
     KIND: ClassVar[str] = "quorum.majority_regained"
 
@@ -79,7 +82,7 @@ class MajorityRegained(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class MetadataTruncated(NodeEvent):
-    """This node removed records from its metadata log that the quorum's leader does not have."""
+    """This node removed records from its metadata log, because the quorum's leader does not have them."""
 
     KIND: ClassVar[str] = "quorum.truncated"
     LEVEL: ClassVar[int] = logging.WARNING
@@ -95,7 +98,7 @@ class MetadataTruncated(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class BrokerFenced(NodeEvent):
-    """The controller fenced a broker: the broker leads nothing and is in no in-sync set until it is unfenced."""
+    """The controller fenced a broker. Until it is unfenced, it leads no partitions and is in no in-sync set."""
 
     KIND: ClassVar[str] = "broker.fenced"
     LEVEL: ClassVar[int] = logging.WARNING
@@ -151,7 +154,7 @@ class BrokerUnregistered(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeaderElected(NodeEvent):
-    """The controller elected another leader for partitions that one cause affected."""
+    """The controller elected new leaders for partitions, for one common cause."""
 
     KIND: ClassVar[str] = "partition.leader"
 
@@ -176,7 +179,7 @@ class LeaderElected(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged(NodeEvent):
-    """The in-sync set of partitions changed in the same way for the same reason."""
+    """The in-sync sets of some partitions changed, all in the same way and for the same reason."""
 
     KIND: ClassVar[str] = "partition.isr"
 
@@ -193,7 +196,7 @@ class IsrChanged(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTruncated(NodeEvent):
-    """A follower removed the records that its leader does not have."""
+    """A follower removed records from its log, because its leader does not have them."""
 
     KIND: ClassVar[str] = "replica.truncated"
 
@@ -321,6 +324,6 @@ class AclsChanged(NodeEvent):
 
 
 def shown(names: tuple[str, ...], count: int) -> str:
-    """Returns the names as text, with the number of those that are left out."""
+    """Returns the names as text, followed by the number of names that are left out."""
     text = ", ".join(names)
     return text if count <= len(names) else f"{text} and {count - len(names)} more"

@@ -1,4 +1,4 @@
-"""Turns the roles of this node's replica of the quorum into events."""
+"""Emits events when the role of this node in the quorum changes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class QuorumChanges:
         self._leaderless_since_ms: int | None = None
 
     def role_changed(self, role: str, epoch: int, leader_id: int, *, stopping: bool, is_voter: bool) -> None:
-        """Emits the events of a new role.
+        """Emits the events for a new role.
 
-        A leader that resigns although the node neither stops nor was removed from the voters has lost its majority.
+        A leader normally resigns if its node stops or is removed from the voters. In any other case it has lost its
+        majority.
         """
         if role == "resigned" and self._role == "leader" and is_voter and not stopping:
             self._observer(MajorityLost(epoch))

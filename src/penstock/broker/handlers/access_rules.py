@@ -261,7 +261,7 @@ def described_groups(asker: Asker, request: Any) -> Denied | None:
 def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
     """Requires, for heartbeats of consumer and share groups, DESCRIBE on every topic that the member names.
 
-    A pattern matches only topics that the member may describe: the handler passes on what the member sees.
+    A pattern matches only topics that the member may describe; the handler passes a function that checks this.
     """
     names = request.subscribed_topic_names or ()
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]

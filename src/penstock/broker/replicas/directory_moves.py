@@ -228,7 +228,7 @@ class DirectoryMoves:
         self._observer(MoveChanged(name, move.source.path, move.target.path, state, move.copied_bytes, move.reason))
 
     async def settle(self) -> None:
-        """Waits until all moves have ended, and the copies of cancelled moves are put aside."""
+        """Waits until all moves have ended and the copies of cancelled moves are put aside."""
         while tasks := [*self._ending, *(task for _, task in self._running.values())]:
             await asyncio.wait(tasks)
 

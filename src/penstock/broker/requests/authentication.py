@@ -90,8 +90,8 @@ class SaslSession:
     def refuse(self, reason: str, answer: R) -> Later[R]:
         """Returns the response to a failed authentication: it is sent after a delay, then the connection closes.
 
-        The next request in the queue starts as soon as the answer is made, so the connection loses its principal first:
-        a client that failed to authenticate again is no longer its former user.
+        Removes the connection's principal first, because the next queued request starts before the connection closes: a
+        client that failed to authenticate again must not act as its former user.
         """
         self._connection.principal = None
         self.failed = True

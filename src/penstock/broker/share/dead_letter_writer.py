@@ -1,8 +1,8 @@
-"""Writes dead letters of share groups: to the leader of the dead-letter topic's partition, on all in-sync replicas.
+"""Writes dead letters of share groups to the leader of the dead-letter topic's partition, with acks=all.
 
-A dead letter is written before its record is archived. After a failure nothing is archived, and the caller writes the
-dead letters again, so a record may have two of them. The dead letters of a partition go to one partition, as in Kafka:
-its number modulo the number of partitions.
+A dead letter is written before its record is archived. If the write fails, the record is not archived, and the caller
+writes the dead letter again. So a record may have two dead letters. As in Kafka, all dead letters of a partition go to
+one partition of the dead-letter topic: the partition's number modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class DeadLetterWriter:
     async def write(
         self, group: str, settings: ShareSettings, source: Partition, log: Log, runs: Sequence[Run]
     ) -> None:
-        """Returns once the dead letters of these records are on all in-sync replicas. Raises KafkaError if not."""
+        """Writes the dead letters of these records. Returns once they are on all in-sync replicas.
+
+        Raises KafkaError.
+        """
         name = settings.dead_letter_topic
         check_topic(self._metadata.image, self._settings, name)
         topic = await self._topics.ensure(name, CREATED_WITH)
@@ -139,7 +142,7 @@ async def _letters(log: Log, runs: Sequence[Run], max_deliveries: int) -> list[D
 
 
 async def _records(log: Log, offsets: Sequence[int]) -> dict[int, Record]:
-    """Returns the records at these offsets, which are in order. Records that were deleted from the log are left out."""
+    """Returns the records at these offsets, which are in order. Leaves out records that were deleted from the log."""
     found: dict[int, Record] = {}
     place = 0
     while place < len(offsets):

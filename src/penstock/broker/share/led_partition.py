@@ -186,7 +186,7 @@ class LedSharePartition:
         self.wake()
 
     def retire(self) -> None:
-        """Drops the state once all changes and dead letters are written, because no session of the group is left here.
+        """Drops the state once all changes and dead letters are written, because the group has no session here now.
 
         The next member loads the state again, and so sees offsets that were altered meanwhile.
         """
@@ -325,7 +325,7 @@ class LedSharePartition:
             self.wake()
 
     def _keep(self, changes: list[StateBatch]) -> None:
-        """Writes changes that are in effect already, now or later."""
+        """Writes changes that have already taken effect. If the write fails, they are written later."""
         if not changes:
             return
         self._unsaved += changes
@@ -359,7 +359,10 @@ class LedSharePartition:
             self.retire()
 
     async def _write_dead_letters(self, runs: list[Run]) -> bool:
-        """Returns True if the records may be archived: they have dead letters, or the group wants none any more."""
+        """Writes the dead letters of the records. Returns True if the records may be archived.
+
+        They may also be archived if the group no longer wants dead letters.
+        """
         if not self.limits.dead_letters:
             return True
         try:

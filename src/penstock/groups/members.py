@@ -1,4 +1,4 @@
-"""The members of a group with a protocol of its own (consumer, share, streams), and the memory that they take."""
+"""Holds the members of a consumer, share or streams group, and counts the memory that they take."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ M = TypeVar("M", bound=Sized)
 
 
 class MemberTable(dict[str, M]):
-    """Members by id, in the order in which they joined, because assignors depend on this order. All changes go through
-    `put` and `drop`."""
+    """Holds members by id, in the order in which they joined, because assignors depend on this order.
+
+    All changes go through `put` and `drop`.
+    """
 
     __slots__ = ("bytes",)
 
@@ -34,7 +36,7 @@ class MemberTable(dict[str, M]):
         return member
 
     def put(self, member: M) -> None:
-        """Adds the member, or replaces it at its place."""
+        """Adds the member. A known member is replaced in place."""
         known = self.get(member.member_id)
         self.bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self[member.member_id] = member

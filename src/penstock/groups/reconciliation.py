@@ -1,9 +1,9 @@
-"""Moves a member of a group from its current assignment to its target; for consumer groups and streams groups.
+"""Moves a member of a consumer group or streams group from its current assignment to its target assignment.
 
 First the member revokes the partitions that are not in the target. Its epoch increases only when its heartbeat no
 longer reports these partitions. Then it gets the partitions that the target adds, as soon as no other member holds
-them. An assignment maps a key to partitions: a topic id in a
-consumer group, a role and a subtopology in a streams group.
+them. An assignment maps a key to partitions: a topic id in a consumer group, a role and a subtopology in a streams
+group.
 
 STABLE ──new target──► UNREVOKED_PARTITIONS ──nothing revoked is reported──► UNRELEASED_PARTITIONS or STABLE
 """
@@ -33,7 +33,10 @@ class MemberState(IntEnum):
 
 
 class Reconcilable(Protocol):
-    """A frozen dataclass with the fields of a member that reconciliation reads and replaces."""
+    """The interface of a member: the fields that reconciliation reads and replaces.
+
+    A frozen dataclass implements it.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -57,7 +60,7 @@ def reconcile(
 ) -> M:
     """Returns the member after its next step towards its target assignment; the unchanged member if no step is due.
 
-    `owned` is what the member reports; None if the request leaves it out.
+    `owned` contains the partitions that the member reports; None if the request leaves them out.
     """
     match member.state:
         case MemberState.STABLE:
@@ -82,7 +85,7 @@ def _still_owns(owned: Wanted[K] | None, revoked: Held[K]) -> bool:
 
 @dataclass(slots=True)
 class _Difference(Generic[K]):
-    """A member's assignment beside its target."""
+    """Compares a member's assignment with its target assignment."""
 
     kept: dict[K, dict[int, int]]
     revoked: dict[K, dict[int, int]]
@@ -155,5 +158,5 @@ def _within(owned: Wanted[K] | None, assigned: Held[K]) -> bool:
 
 
 def indexes_of(assigned: Held[K]) -> dict[K, frozenset[int]]:
-    """Returns an assignment without its epochs; keys without partitions are left out."""
+    """Returns an assignment without its epochs. Leaves out keys without partitions."""
     return {key: frozenset(partitions) for key, partitions in assigned.items() if partitions}

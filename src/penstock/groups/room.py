@@ -109,7 +109,7 @@ def check_share_heartbeat(shard: GroupShard, turn: Turn, request: ShareGroupHear
 def check_streams_heartbeat(
     shard: GroupShard, turn: Turn, request: StreamsGroupHeartbeatRequest, caller: Caller
 ) -> None:
-    """Raises POLICY_VIOLATION if a member joins and there is no memory for it, or for the group's topology."""
+    """Raises POLICY_VIOLATION if there is no memory for a new member or for the group's topology."""
     if request.member_epoch != JOIN_EPOCH or request.topology is None:
         return
     group = shard.groups.get(request.group_id)

@@ -52,7 +52,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 class _Journal(NamedTuple):
-    """How the records of one kind of group are applied."""
+    """Defines how the records of one kind of group are applied."""
 
     group: type[ConsumerGroup | ShareGroup | StreamsGroup]
     metadata_key: type[Any]  # the key whose tombstone deletes the group

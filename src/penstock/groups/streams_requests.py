@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat and StreamsGroupDescribe."""
+"""Handles StreamsGroupHeartbeat and StreamsGroupDescribe."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _group(shard: GroupShard, turn: Turn, request: StreamsGroupHeartbeatRequest)
 
 
 def streams_group(shard: GroupShard, group_id: str) -> StreamsGroup:
-    """Returns the streams group. Raises GROUP_ID_NOT_FOUND if there is none, or the group has another type."""
+    """Returns the streams group. Raises GROUP_ID_NOT_FOUND if it does not exist or is a group of another type."""
     group = shard.groups.get(group_id)
     if not isinstance(group, StreamsGroup):
         reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a streams group."
@@ -102,8 +102,10 @@ def describe_streams_group(shard: GroupShard, group_id: str) -> DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> Topology | None:
-    """Returns the topology with the partitions of its internal topics once all topics exist, and before that as the
-    members sent it."""
+    """Returns the topology for the response.
+
+    Once all topics exist, it has the partition counts of its internal topics; before, it is as the members sent it.
+    """
     if group.configured is not None and group.configured.is_ready:
         return Topology(
             epoch=group.configured.epoch,

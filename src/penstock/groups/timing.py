@@ -68,5 +68,5 @@ def is_due(member: Reconcilable, kind: TimerKind) -> bool:
 
 
 def may_assign(turn: Turn, assigned_ms: int, limits: Limits) -> bool:
-    """Returns True if the last assignment is old enough for the next one; also after the clock was set back."""
+    """Returns True if the last assignment is old enough for the next one, or if the clock was set back."""
     return not 0 <= turn.wall_ms - assigned_ms < limits.assignment_interval_ms

@@ -28,14 +28,17 @@ class SubtopologySpec(NamedTuple):
 
 
 class _Share:
-    """The largest number of tasks of one member if all tasks are spread evenly over the members that are not full."""
+    """Holds the largest number of tasks per member if tasks are spread evenly over the members that are not full."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
         self.limit = -(-tasks // members) if members else 0
 
     def grown(self, count: int) -> None:
-        """Counts a member that now has `count` tasks. A full member leaves the others with what remains."""
+        """Counts a member that now has `count` tasks.
+
+        If it is full, the remaining tasks are shared by the other members.
+        """
         if count == self.limit:
             self._tasks -= count
             self._members -= 1
@@ -43,7 +46,7 @@ class _Share:
 
 
 class _Loads:
-    """How many tasks each member and each process has got so far."""
+    """Counts the tasks that each member and each process has so far."""
 
     def __init__(self, members: Mapping[str, MemberSpec]) -> None:
         self.counts = dict.fromkeys(members, 0)
@@ -93,7 +96,7 @@ class _Loads:
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
 ) -> dict[str, Tasks]:
-    """Returns the tasks of each member. A standby that no other process can take is left out."""
+    """Returns the tasks of each member. Leaves out a standby if no other process can take it."""
     if not members:
         return {}
     tasks = [(name, index) for name, spec in subtopologies.items() for index in range(spec.tasks)]

@@ -1,4 +1,4 @@
-"""Checks of a StreamsGroupHeartbeat request that need no group, in Kafka's order."""
+"""Checks a StreamsGroupHeartbeat request without its group, in the order in which Kafka checks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raises INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY with the reason if a StreamsGroupHeartbeat request is not
-    valid."""
+    """Raises INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY, with the reason, for an invalid StreamsGroupHeartbeat."""
     reason = _unsupported(request) or _invalid(request)
     if reason is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, reason)
@@ -27,7 +26,7 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def _unsupported(request: StreamsGroupHeartbeatRequest) -> str | None:
-    """Returns the reason if the request uses a part of the protocol that Kafka 4.3 refuses, too."""
+    """Returns the reason if the request uses a feature that Kafka 4.3 also refuses; otherwise None."""
     if request.instance_id is not None:
         return "Streams groups have no static members yet: give no instance id."
     if request.task_offsets is not None or request.task_end_offsets is not None:

@@ -58,8 +58,11 @@ def _partitions(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Partit
 def _check_held(
     group: StreamsGroup, member: StreamsMember, epoch: int, partitions: Partitions, code: ErrorCode
 ) -> None:
-    """Raises KafkaError unless the epoch is the member's, or an older one since which the member has held the active
-    task of every partition: then nobody else can have committed in between (KIP-1251)."""
+    """Raises KafkaError unless the member may commit with this epoch.
+
+    The epoch must be the member's current epoch. An older epoch is also accepted if the member has held the active task
+    of every partition since then, because no other member can have committed in between (KIP-1251).
+    """
     if epoch == member.epoch:
         return
     if epoch > member.epoch:

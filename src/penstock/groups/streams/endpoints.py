@@ -1,4 +1,4 @@
-"""Lists which member serves which partitions, so that an application can query the state of its other instances."""
+"""Lists the partitions that each member serves, so that an application can query the state of its other instances."""
 
 from __future__ import annotations
 

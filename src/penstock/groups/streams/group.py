@@ -1,4 +1,4 @@
-"""A streams group, its members and their tasks, as the journal builds them."""
+"""Defines a streams group, its members and their tasks. The records of the journal build this state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Role(IntEnum):
 
 
 class TaskKey(NamedTuple):
-    """The tasks of one subtopology that have the same role; a partition makes it one task."""
+    """Names a subtopology and a role. Together with a partition, it identifies one task."""
 
     role: Role
     subtopology: str
@@ -145,7 +145,7 @@ class StreamsGroup:
         )
 
     def put(self, member: StreamsMember) -> None:
-        """Adds or replaces the member, and its tasks in `holders`."""
+        """Adds or replaces the member, and updates its tasks in `holders`."""
         self._release(member.member_id)
         self.members.put(member)
         for task in member.tasks():
@@ -166,8 +166,11 @@ class StreamsGroup:
                 self.holders.pop(task, None)
 
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
-        """Returns True if a member of the process can't get the task yet: for an active task, because another member
-        has it as active; for any task, because its process has it in another role."""
+        """Returns True if a member of the process can't get the task yet.
+
+        This is the case if the process already has the task in any role, or if an active task is active on another
+        member.
+        """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())
             if key.role is Role.ACTIVE and role is Role.ACTIVE and holders:
@@ -177,7 +180,10 @@ class StreamsGroup:
         return False
 
     def is_subscribed(self, topic: str) -> bool:
-        """Returns True if the group has members and its topology reads the topic. An empty group's offsets expire."""
+        """Returns True if the group has members and its topology reads the topic.
+
+        The offsets of an empty group can expire.
+        """
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 
     def needs(self, topic: str) -> bool:

@@ -1,7 +1,7 @@
-"""StreamsGroupHeartbeat v0: a member's only request to the group coordinator: it joins, stays or leaves.
+"""Handles StreamsGroupHeartbeat v0, the one request with which a member joins, stays in and leaves a streams group.
 
 A member joins with epoch 0 and its topology, and leaves with -1. Other requests report the owned tasks, and the
-response contains the next tasks when they change. A status tells a member why it has no tasks.
+response contains the next tasks when they change. A status in the response says why a member has no tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """The response to a heartbeat, and the internal topics that have to be created."""
+    """Holds the response to a heartbeat, and the internal topics that must be created."""
 
     response: StreamsGroupHeartbeatResponse
     missing: Mapping[str, InternalTopic]
@@ -55,8 +55,10 @@ def heartbeat(
     request: StreamsGroupHeartbeatRequest,
     caller: Caller,
 ) -> Answer:
-    """Handles the heartbeat of a member that joins or stays. The group may be new and without a record; then the record
-    of its first epoch creates it."""
+    """Handles the heartbeat of a member that joins or stays.
+
+    The group may be new: then the record of its first epoch creates it.
+    """
     owned = _owned(request)
     member = _find(turn, group, request, owned)
     updated = _updated(member, request, caller)
@@ -170,7 +172,7 @@ def _shutdown(group: StreamsGroup) -> list[Problem]:
 
 
 def _topology(turn: Turn, group: StreamsGroup, request: StreamsGroupHeartbeatRequest) -> Topology:
-    """Returns the group's topology, which the first member decides."""
+    """Returns the group's topology. The first member's topology becomes the group's topology."""
     if request.topology is None:
         if group.topology is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group has no topology: delete it and start again.")
@@ -189,7 +191,10 @@ def _topology(turn: Turn, group: StreamsGroup, request: StreamsGroupHeartbeatReq
 
 
 def _configure(image: MetadataImage, group: StreamsGroup, topology: Topology) -> tuple[ConfiguredTopology, int]:
-    """Returns the topology with its tasks and the hash of its topics; derived again only if a topic has changed."""
+    """Returns the topology with its tasks, and the hash of its topics.
+
+    Derives the tasks again only after a topic change.
+    """
     if group.configured is not None and not group.metadata_changed:
         return group.configured, group.metadata_hash
     digest = metadata_hash(image, topology.required)
@@ -215,7 +220,7 @@ def _check_tasks(configured: ConfiguredTopology, owned: Tasks | None) -> None:
 def _group_epoch(
     turn: Turn, group: StreamsGroup, configured: ConfiguredTopology, digest: int, limits: StreamsLimits, changed: bool
 ) -> int:
-    """Returns the group's epoch, and records a new one after a change of members, topics, topology or configs."""
+    """Returns the group epoch. Records a new epoch after a change of members, topics, topology or configs."""
     validated = configured.epoch if configured.is_ready else NOT_VALIDATED
     changed = (
         changed
@@ -237,7 +242,7 @@ def _target(
     epoch: int,
     limits: StreamsLimits,
 ) -> tuple[Target, list[Problem]]:
-    """Returns the member's target, and why a new one is delayed."""
+    """Returns the member's target assignment, and the problems that delay a new one."""
     if not group.members and limits.initial_delay_ms > 0 and not group.initial_delay.armed:
         turn.arm(group.initial_delay, limits.initial_delay_ms)
     if group.initial_delay.armed:

@@ -1,4 +1,4 @@
-"""Writes and applies the records of streams groups; no other module does."""
+"""Writes and applies the records of streams groups. No other module writes or applies them."""
 
 from __future__ import annotations
 
@@ -253,8 +253,10 @@ def _apply_current(group: StreamsGroup, member_id: str, value: StreamsGroupCurre
 
 
 def _read_tasks(by_role: Iterable[Iterable[current.TaskIds]], *, unknown_since: int) -> AssignedTasks:
-    """Reads assigned tasks. Active tasks of a record without epochs were written before Kafka 4.3: they count as
-    assigned in the member's epoch."""
+    """Reads assigned tasks.
+
+    Kafka before 4.3 wrote active tasks without epochs. Such tasks count as assigned in the member's epoch.
+    """
     found: dict[TaskKey, dict[int, int]] = {}
     for role, listed in zip(Role, by_role):
         for each in listed:

@@ -1,5 +1,7 @@
-"""The target assignment of a streams group: computed when a member's heartbeat finds a new group epoch, or when the
-delay after the first member joined is over."""
+"""Computes the target assignment of a streams group.
+
+This happens when a member's heartbeat finds a new group epoch, or when the initial delay of an empty group is over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ STANDBY_REPLICAS = "num.standby.replicas"
 
 
 class StreamsLimits(NamedTuple):
-    """The settings that apply to a streams group, from its group configs or the broker's properties."""
+    """Holds the settings of a streams group, from its group configs or the broker's properties."""
 
     timing: Limits
     initial_delay_ms: int  # members that join an empty group within this time are assigned together
@@ -27,7 +29,7 @@ class StreamsLimits(NamedTuple):
 
     @property
     def assignment_configs(self) -> dict[str, str]:
-        """The settings that a new assignment depends on, as Kafka records them with the group's epoch."""
+        """Returns the settings on which an assignment depends, as Kafka records them with the group epoch."""
         return {STANDBY_REPLICAS: str(self.standby_replicas)}
 
 
@@ -44,7 +46,7 @@ def assign_target(
     epoch: int,
     limits: StreamsLimits,
 ) -> dict[str, Tasks] | None:
-    """Computes and records the tasks of all members for a new group epoch; returns None if that is not due."""
+    """Computes and records the tasks of all members for a new group epoch; returns None if no assignment is due."""
     if epoch <= group.assignment_epoch or not may_assign(turn, group.assignment_ms, limits.timing):
         return None
     target: dict[str, Tasks] = {member_id: {} for member_id in members}
@@ -74,8 +76,10 @@ def on_initial_delay(turn: Turn, group: StreamsGroup, limits: StreamsLimits) -> 
 
 
 def remove(turn: Turn, group: StreamsGroup, member_id: str) -> None:
-    """Removes a member from the group. The next heartbeat of another member finds a new group epoch and gets its
-    tasks."""
+    """Removes a member from the group, which gets a new group epoch.
+
+    Other members get its tasks with later heartbeats.
+    """
     journal.erase_member(turn, group.group_id, member_id)
     journal.record_epoch(
         turn, group.group_id, group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs

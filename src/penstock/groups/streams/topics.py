@@ -1,5 +1,4 @@
-"""Derives a streams group's tasks from its topology: counts partitions, finds missing internal topics, and checks that
-copartitioned topics fit together.
+"""Derives a streams group's tasks from its topology, and the internal topics that must be created.
 
 A repartition topic without a fixed count gets the largest count of what the subtopology that writes it reads; a
 changelog topic gets one partition for each task of its subtopology.
@@ -25,7 +24,7 @@ Count = Callable[[str], int | None]  # the number of partitions of a topic; None
 
 
 class Status(IntEnum):
-    """Why a member can't run (all of) its tasks, in the response to its heartbeat."""
+    """Says why a member can't run all of its tasks. The response to a heartbeat contains it."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -41,7 +40,7 @@ class Problem(NamedTuple):
 
 
 class InternalTopic(NamedTuple):
-    """A repartition or changelog topic with the settings that it has, or will be created with."""
+    """Describes a repartition or changelog topic with its current settings, or with the settings to create it with."""
 
     name: str
     partitions: int
@@ -50,7 +49,7 @@ class InternalTopic(NamedTuple):
 
     @classmethod
     def requested(cls, topic: TopicInfo) -> InternalTopic:
-        """Returns the topic as a member sent it, with 0 partitions if the group decides about them."""
+        """Returns the topic as a member sent it. 0 partitions means that the group decides the number."""
         configs = {each.key: each.value for each in topic.topic_configs}
         return cls(topic.name, topic.partitions, topic.replication_factor, configs)
 
@@ -101,7 +100,10 @@ class _Refused(Exception):
 
 
 def configure(topology: Topology, existing: Count) -> ConfiguredTopology:
-    """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if no topics could make it work."""
+    """Returns the topology with its tasks.
+
+    Raises STREAMS_INVALID_TOPOLOGY if the topology can't work with any topics.
+    """
     try:
         counts = _decide_counts(topology, existing)
         found = {
@@ -123,7 +125,7 @@ def _named(topics: Iterable[str]) -> str:
 
 
 def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
-    """Returns the partitions of all internal topics, as the topology needs them."""
+    """Returns the partition counts of all internal topics that the topology needs."""
     subtopologies = [topology.subtopologies[name] for name in sorted(topology.subtopologies)]
     absent = {topic for each in subtopologies for topic in each.source_topics if existing(topic) is None}
     if absent:
@@ -157,7 +159,10 @@ def _invalid(reason: str) -> KafkaError:
 
 
 def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], existing: Count) -> dict[str, int]:
-    """Follows the topology from its source topics, and gives each repartition topic the count of its writer's input."""
+    """Returns the partition count of each repartition topic: the count of the input of the subtopology that writes it.
+
+    Follows the topology from its source topics.
+    """
     counts = {
         topic.name: topic.partitions
         for each in subtopologies
@@ -183,7 +188,7 @@ def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], ex
 
 
 def _copartition(topics: Mapping[str, int], fixed: set[str], flexible: set[str]) -> dict[str, int]:
-    """Returns the counts of the repartition topics among copartitioned topics: the same as of the other topics."""
+    """Returns the partition count of each repartition topic in a copartition group: the count of the other topics."""
     repartitions = topics.keys() & (fixed | flexible)
     decisive = {topic: topics[topic] for topic in (topics.keys() - repartitions) or (topics.keys() & fixed)}
     if len(set(decisive.values())) > 1:

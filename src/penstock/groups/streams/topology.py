@@ -1,4 +1,7 @@
-"""The topology of a streams application: its subtopologies and their topics, as sent by members and kept in the log."""
+"""Defines the topology of a streams application: its subtopologies and their topics.
+
+Members send it; the log keeps it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Topology:
-    """A topology. Two topologies are equal if they have the same epoch and subtopologies, in any order."""
+    """A topology. Two topologies are equal if their epochs and subtopologies are equal; the order does not matter."""
 
     epoch: int
     subtopologies: dict[str, Subtopology]
@@ -61,8 +64,11 @@ def from_record(value: StreamsGroupTopologyValue) -> Topology:
 
 
 def from_request(topology: wire.Topology) -> Topology:
-    """Returns the topology of a heartbeat. Raises STREAMS_INVALID_TOPOLOGY if a subtopology is given twice, or a
-    copartition group names a topic that its subtopology does not have."""
+    """Returns the topology of a heartbeat.
+
+    Raises STREAMS_INVALID_TOPOLOGY if a subtopology is given twice, or if a copartition group names a topic that its
+    subtopology does not have.
+    """
     found = {each.subtopology_id: _subtopology(each) for each in topology.subtopologies}
     if len(found) != len(topology.subtopologies):
         raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, "Two subtopologies have the same id: give each its own.")

@@ -1,4 +1,4 @@
-"""One ShareFetch of one partition: who fetches, what it may acquire, and what it has acquired so far."""
+"""Tracks one ShareFetch of one partition: the member, the limits, and the records acquired so far."""
 
 from __future__ import annotations
 

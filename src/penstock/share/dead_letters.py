@@ -1,9 +1,10 @@
-"""Dead letters (KIP-1191): the records that a share group gave up, in the form in which its dead-letter topic has them.
+"""Builds dead letters (KIP-1191): the records of a share group that were given up, for its dead-letter topic.
 
-A group names its topic in `errors.deadletterqueue.topic.name`. Two other settings protect topics from being written by
-way of a group's config: the name has the broker's prefix (`errors.deadletterqueue.topic.name.prefix`), and the topic
-itself allows it (`errors.deadletterqueue.group.enable`). The headers have Kafka's names, and one more is ours: the
-timestamp of the record. The key, the value and the headers of a record are copied if the group asks for it.
+A group names its topic in `errors.deadletterqueue.topic.name`. Two other settings protect topics, so that a group
+config can't make the broker write to any topic: the name must have the broker's prefix
+(`errors.deadletterqueue.topic.name.prefix`), and the topic must allow it (`errors.deadletterqueue.group.enable`). The
+headers have Kafka's names; Penstock adds one, with the timestamp of the record. The key, the value and the headers of a
+record are copied if the group's config says so.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _RECORD_BYTES, _HEADER_BYTES = 40, 12
 
 
 class Origin(NamedTuple):
-    """The partition of which a share group gave up records."""
+    """Names the share group's partition whose records were given up."""
 
     group: str
     topic: str
@@ -55,7 +56,10 @@ class DeadLetter(NamedTuple):
 
 
 def check_topic(image: MetadataImage, settings: Settings, name: str) -> None:
-    """Raises KafkaError if the topic may not be used as a dead-letter topic, or does not exist and is not created."""
+    """Raises KafkaError if the topic may not be used as a dead-letter topic.
+
+    Also raises KafkaError if the topic does not exist and may not be created.
+    """
     prefix = settings.str(PREFIX)
     reason = None
     if name.startswith("__"):
@@ -73,7 +77,7 @@ def check_topic(image: MetadataImage, settings: Settings, name: str) -> None:
 def batches(
     origin: Origin, letters: Iterable[DeadLetter], *, copy: bool, now_ms: int, max_bytes: int
 ) -> Iterator[bytes]:
-    """Yields record batches of at most `max_bytes`. A record that is too large is replaced by its headers alone."""
+    """Yields record batches of at most `max_bytes`. If a record is too large, only its headers are written."""
     waiting: list[NewRecord] = []
     size = HEADER_SIZE
     for letter in letters:

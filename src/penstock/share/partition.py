@@ -304,7 +304,7 @@ class SharePartition:
         return self.take_unsaved()
 
     def _give_up(self, run: Run | Undo, limits: ShareLimits, now_ms: int) -> None:
-        """Ends a delivery that was not acknowledged."""
+        """Ends a delivery that was not acknowledged: the record becomes available again, or is given up."""
         first, stop, count = run.first, run.stop, run.deliveries
         if count >= limits.max_deliveries:
             stored = limits.given_up
@@ -326,16 +326,16 @@ class SharePartition:
             self.window.fill(run.first, run.stop, *self._retried(run.first, run.stop, run.deliveries, limits, now_ms))
 
     def take_unsaved(self) -> list[StateBatch]:
-        """Returns the changes that are in effect without having been written, and forgets them."""
+        """Returns the changes that have taken effect but are not written yet, and forgets them."""
         unsaved, self._unsaved = self._unsaved, []
         return unsaved
 
     # --- dead letters
 
     def saved(self, changes: Iterable[StateBatch]) -> None:
-        """Notes that the share coordinator has stored changes that were in effect before.
+        """Records that the share coordinator has stored changes that had already taken effect.
 
-        Dead letters of archiving records may be written from now on.
+        From now on the dead letters of archiving records may be written.
         """
         for change in changes:
             if change.state != ARCHIVING:
@@ -345,7 +345,7 @@ class SharePartition:
                     self.window.fill(run.first, run.stop, ARCHIVING, run.deliveries, -run.owner)
 
     def dying(self, most: int) -> list[Run]:
-        """Returns up to `most` records whose dead letters can be written: that they are archiving is stored."""
+        """Returns up to `most` archiving records whose dead letters may be written, because their state is stored."""
         found: list[Run] = []
         first = self.window.first_in(ARCHIVING, self.window.start)
         for run in self.window.runs(first, self.window.end) if first is not None else ():
@@ -357,7 +357,7 @@ class SharePartition:
         return found
 
     def buried(self, runs: Iterable[Run]) -> None:
-        """Archives records whose dead letters are written."""
+        """Archives records whose dead letters have been written."""
         for buried in runs:
             for run in list(self.window.runs(buried.first, buried.stop)):
                 if run.state == ARCHIVING:
@@ -414,7 +414,7 @@ class SharePartition:
 
 
 def _outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
-    """Returns the state, the number of deliveries and the reason with which an acknowledged record goes on."""
+    """Returns the new state, delivery count and reason of an acknowledged record."""
     match kind:
         case Acknowledge.ACCEPT:
             return ACKNOWLEDGED, deliveries, Reason.UNKNOWN

@@ -55,7 +55,7 @@ class ShareLimits(NamedTuple):
 
     @property
     def given_up(self) -> RecordState:
-        """The state of a record that is rejected, or was delivered as often as allowed."""
+        """Returns the state of a record that is rejected, or that has reached the delivery limit."""
         return RecordState.ARCHIVING if self.dead_letters else RecordState.ARCHIVED
 
     @property

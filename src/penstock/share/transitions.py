@@ -1,4 +1,4 @@
-"""Changes of acquired records that are being written to the share coordinator, and why records are given up."""
+"""Defines changes of acquired records that are being written to the share coordinator, and why records are given up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.share.window import NOBODY, Run
 
 
 class Reason(IntEnum):
-    """Why a record is given up. The window keeps it as the owner of archiving records."""
+    """Says why a record is given up. The window stores it as the owner of archiving records."""
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
     REJECTED = 1

@@ -75,7 +75,7 @@ class ListenerSecurity:
 
     @property
     def scram(self) -> bool:
-        """True if clients may log in with SCRAM."""
+        """Returns True if clients may log in with SCRAM."""
         return self.sasl is not None and not MECHANISMS.keys().isdisjoint(self.sasl.mechanisms)
 
     @property

@@ -28,7 +28,7 @@ _KNOWN = ("name", "password", "salt", "iterations", "saltedpassword")
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """A user with the credential of one mechanism."""
+    """A user with a credential for one mechanism."""
 
     name: str
     mechanism: ScramMechanism
@@ -36,9 +36,9 @@ class ScramUser:
 
 
 def parse_scram_user(text: str, random_bytes: Callable[[int], bytes]) -> ScramUser:
-    """Returns the user of one argument; `random_bytes` makes its salt. Raises ValueError, whose message has no secret.
+    """Returns the user of one argument. Makes the salt with `random_bytes`.
 
-    A comma ends a value, as in Kafka: a password with a comma can't be given.
+    Raises ValueError; the message has no secret. A comma ends a value, as in Kafka: a password can't contain a comma.
     """
     label, equals, rest = text.strip().partition("=")
     if not equals or label not in MECHANISMS:

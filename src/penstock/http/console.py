@@ -325,7 +325,7 @@ EVENTS = (
 
 
 def _events(events: Sequence[Row]) -> str:
-    """Renders the newest events; nothing if there are none."""
+    """Renders the newest events; an empty string if there are none."""
     if not events:
         return ""
     rest = '<p class="calm">More: <code>penstock events</code> or <a href="/api/events">/api/events</a></p>'

@@ -1,4 +1,4 @@
-"""The events that a node can show: its own, and those that the cluster keeps in the topic of events."""
+"""Returns the events that a node can show: its own events, and the cluster's events in the topic of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ_S = 2.0
 
 
 async def known_events(broker: Broker) -> list[EventRow]:
-    """Returns the newest events first. Only those of this node if the topic of events can't be read now."""
+    """Returns the newest events first. If the topic of events can't be read, returns only this node's events."""
     values: list[bytes | None] = []
     if broker.event_topic is not None:
         try:

@@ -1,4 +1,4 @@
-"""Reads events from the records of the topic of events. Any client with the right to write may have written them."""
+"""Reads events from the records of the topic of events. Any client with write access may have written these records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _event(value: bytes) -> EventRow | None:
 
 
 async def read_events(client: AsyncClient) -> list[EventRow]:
-    """Returns the events that the cluster keeps, the oldest first. Raises KafkaError if there is no topic of events."""
+    """Returns the events that the cluster keeps, oldest first. Raises KafkaError if there is no topic of events."""
     await client.topic(EVENT_TOPIC)
     key = (EVENT_TOPIC, 0)
     end = (await list_offsets(client, {key: LATEST}))[key].offset

@@ -72,6 +72,34 @@ FOUND = [
         "a change of min.insync.replicas left a partition without a leader",
         *(1007, "configs", 20, (1, 3, 4, 5), (301, 303), 3),
     ),
+    Found(
+        "a rebuild after a truncation remembered producers that had expired",
+        *(2021, "expiry", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "a rebuild remembered producers that had expired before the clock jumped back",
+        *(2045, "expiry", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "a producer with a long timeout was gone and its transaction stayed open",
+        *(2040, "expiry", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "a returning leader had another batch where the new leader had deleted its own",
+        *(2048, "expiry", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

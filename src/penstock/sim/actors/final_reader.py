@@ -11,14 +11,16 @@ from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import list_offsets
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
-from penstock.sim.actors.final_transactions import unended_transactions
+from penstock.sim.actors.final_transactions import (
+    STABLE_BOUND_S,
+    restart_patient_producers,
+    unended_transactions,
+)
 from penstock.sim.actors.session import Session
 from penstock.sim.actors.share_members import drain_shares
 from penstock.sim.checks.history import FinalView, History, StoredRecord, value_of
 from penstock.sim.plan.plan import Plan
 
-#: Within this time every open transaction ends after its producer is gone.
-STABLE_BOUND_S = 60.0
 SPOT_CHECKS = 6
 #: Readings of a partition that is shortened meanwhile.
 TRIES = 20
@@ -30,6 +32,7 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
     shrinking = {topic.name for topic in plan.topics if topic.shrinks}
     forgotten = bool(history.power_losses) and not plan.fsync_everywhere
     async with session.client() as client:
+        await restart_patient_producers(session, client, plan)
         for topic in await Admin(client).list_topics():
             view.topics[topic.name] = len(topic.partitions)
             for index, part in topic.partitions.items():

@@ -1,13 +1,21 @@
-"""Asks all brokers, after all faults have ended, for transactions that are still open."""
+"""Asks all brokers, after all faults have ended, for transactions that are still open.
+
+A transaction whose producer was killed ends with its timeout. If that timeout is too long to wait for, the producer
+starts once more, as an application does, and its start ends the transaction.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from penstock.client.client import AsyncClient
+from penstock.client.producer import Producer, ProducerSettings
 from penstock.protocol.messages.api_66_list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.sim.actors.session import Session
+from penstock.sim.plan.plan import Plan
 
+#: Within this time every open transaction ends after its producer is gone.
+STABLE_BOUND_S = 60.0
 UNENDED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -23,3 +31,16 @@ async def unended_transactions(session: Session, client: AsyncClient, deadline: 
         if not left or session.now > deadline:
             return left
         await asyncio.sleep(1)
+
+
+async def restart_patient_producers(session: Session, client: AsyncClient, plan: Plan) -> None:
+    """Starts each producer once more whose transactions have a timeout beyond STABLE_BOUND_S."""
+    for actor in plan.actors:
+        timeout_ms, name = actor.params.get("transaction_timeout_ms", 0), actor.params.get("transactional_id")
+        if name is not None and timeout_ms > STABLE_BOUND_S * 1_000:
+            settings = ProducerSettings(transactional_id=name, transaction_timeout_ms=timeout_ms)
+            producer = Producer(client, session.clock, settings)
+            try:
+                await producer.start()
+            finally:
+                await producer.close()

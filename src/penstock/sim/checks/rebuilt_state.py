@@ -71,6 +71,8 @@ class Rebuilt:
         self.reset()
 
     def reset(self) -> None:
+        #: True until the producers that had expired when the rebuild began are removed from it.
+        self.has_expired = True
         self.start = -1
         self.producers = ProducerStateManager()
         self.epochs = LeaderEpochCache()
@@ -127,6 +129,9 @@ class RebuiltStates:
         self._damaged = damaged
         self._replicas: dict[tuple[Machine, Key], Rebuilt] = {}
         self._reported: set[tuple[str, Key]] = set()
+        #: The latest time that each machine's clock showed. Producers that had expired then stay forgotten after a
+        #: clock has jumped back.
+        self._latest_ms: dict[Machine, int] = {}
 
     def taps(self) -> list[Tap]:
         return [
@@ -148,6 +153,7 @@ class RebuiltStates:
         """Called just before the node removes expired producers: removes them from the rebuilt state too."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.producers is producers:
+                self._latest_ms[machine] = max(now_ms, self._latest_ms.get(machine, now_ms))
                 rebuilt.read_on(machine)
                 rebuilt.producers.remove_expired(now_ms, expiration_ms)
                 return
@@ -192,12 +198,14 @@ class RebuiltStates:
         log, name = partition.log, (partition.topic, partition.index)
         if log.offline or name in self._damaged or machine.disk_faults:
             return  # the node may have read nothing, or wrong bytes
-        first = (machine, (partition.topic_id, partition.index)) not in self._replicas
         rebuilt = self._rebuilt(machine, partition)
         rebuilt.read_on(machine)
-        if first or rebuilt.seen is None:
-            _forget_expired(rebuilt, log)
-        for rule, what in _differences(rebuilt, log):
+        now_ms = log.environment.clock.wall_ms()
+        latest_ms = self._latest_ms[machine] = max(now_ms, self._latest_ms.get(machine, now_ms))
+        if rebuilt.has_expired:
+            rebuilt.has_expired = False
+            _forget_expired(rebuilt, log, latest_ms)
+        for rule, what in _differences(rebuilt, log, latest_ms):
             self._broken(rule, (partition.topic_id, partition.index), f"{name[0]}-{name[1]} on {machine.name}: {what}")
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
@@ -207,22 +215,16 @@ class RebuiltStates:
             self._violated(rule, what)
 
 
-def _forget_expired(rebuilt: Rebuilt, log: Log) -> None:
+def _forget_expired(rebuilt: Rebuilt, log: Log, now_ms: int) -> None:
     """Removes from the rebuilt state the producers that were already expired when the node loaded the log."""
-    environment = log.environment
-    now_ms, limit_ms = environment.clock.wall_ms(), environment.producer_expiration_ms
+    limit_ms = log.environment.producer_expiration_ms
     known = {entry.producer_id for entry in log.producers}
     old = [entry for entry in rebuilt.producers if entry.producer_id not in known]
     if all(now_ms - entry.last_timestamp >= limit_ms for entry in old):
         rebuilt.producers.remove_expired(now_ms, limit_ms)
 
 
-def _is_old(entry: ProducerEntry, log: Log) -> bool:
-    environment = log.environment
-    return environment.clock.wall_ms() - entry.last_timestamp >= environment.producer_expiration_ms
-
-
-def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
+def _differences(rebuilt: Rebuilt, log: Log, now_ms: int) -> Iterator[tuple[str, str]]:
     # The node need not remember what was before its log start, and compaction may have removed batches and markers.
     floor, start = max(log.log_start_offset, log.cleaned_offset), max(rebuilt.start, log.log_start_offset)
     for entry in rebuilt.producers:
@@ -236,7 +238,8 @@ def _differences(rebuilt: Rebuilt, log: Log) -> Iterator[tuple[str, str]]:
         if (
             entry.last_offset >= max(rebuilt.start, log.log_start_offset)
             and rebuilt.producers.get(entry.producer_id) is None
-            and not _is_old(entry, log)  # the node has not looked for expired producers yet
+            # An older entry is there until the node looks for expired producers.
+            and now_ms - entry.last_timestamp < log.environment.producer_expiration_ms
         ):
             yield "producer state", f"the replica has {entry}, and its log has no batch of this producer"
             break

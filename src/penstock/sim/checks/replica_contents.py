@@ -65,6 +65,9 @@ class Committed:
     end: int = 0
     ends: dict[int, int] = field(default_factory=dict)
     """Leader epoch → the end of what leaders of that epoch have committed."""
+    start: int = 0
+    """Leaders have deleted the records below this offset. A replica that was away may have other batches there, which
+    it hides as soon as it follows: the leader no longer knows the epochs of these offsets."""
     cleaned: int = 0
     """The offset below which some replica has compacted its log."""
     times: list[tuple[int, float]] = field(default_factory=list)
@@ -130,6 +133,7 @@ class ReplicaContents:
     def taps(self) -> list[Tap]:
         return [
             Tap(Log, "update_high_watermark", self.high_watermark_moved),
+            Tap(Log, "advance_log_start_offset", self.start_moved),
             Tap(Partition, "_take_role", self.role_taken),
             Tap(Cleaner, "_swap_in", self.compacted, before=True),
         ]
@@ -163,6 +167,16 @@ class ReplicaContents:
         self._compare(machine, key, cursor, log.high_watermark, partition if leads else None)
         if partition.is_leader:
             self._in_sync(machine, key, partition)
+
+    def start_moved(self, log: Log, *_: object) -> None:
+        key = (log.topic_id, log.partition)
+        known = self.partitions.get(key)
+        machine = self._machine_of(log) if known is not None else None
+        partition = hosted(machine, key) if machine is not None else None
+        if known is None or partition is None or not partition.is_leader:
+            return
+        if partition.image.leader_epoch >= max(known.ends, default=0):  # not a leader that was replaced
+            known.start = max(known.start, log.log_start_offset)
 
     def role_taken(self, partition: Partition, *_: object) -> None:
         """Checks a new leader's log against everything that leaders of earlier epochs have committed."""
@@ -268,7 +282,7 @@ class ReplicaContents:
                 if not adopt:
                     return
                 known.add(batch, leader.image.leader_epoch, self._now(), keep=self._may_change(log))
-            elif not _same(known, batch):
+            elif batch.next_offset > known.start and not _same(known, batch):
                 self._missing(machine, key, base, "has another batch there", "same contents", leader is not None)
                 if base < known.end:
                     return

@@ -45,7 +45,7 @@ def end(log: Log, *, committed: bool, producer: int = 7, epoch: int = 0, coordin
     return append(log, marker, AppendOrigin.COORDINATOR, **options)
 
 
-def test_batches_get_consecutive_offsets_and_the_leaders_epoch() -> None:
+def test_appended_batches_get_consecutive_offsets_and_the_leader_epoch() -> None:
     log = new_log()
     assert [produce(log, count, epoch=4) for count in (3, 1, 5)] == [0, 3, 4]
     assert log.log_end_offset == 9
@@ -76,7 +76,7 @@ def test_an_append_returns_offsets_and_append_time() -> None:
         (batch(timestamp=NOW + 7_200_000), ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_a_batch_that_is_refused_changes_nothing(data: bytes, code: ErrorCode) -> None:
+def test_refused_batch_does_not_change_the_log(data: bytes, code: ErrorCode) -> None:
     refused(new_log(LogConfig(max_message_bytes=1000)), code, data)
 
 
@@ -84,7 +84,7 @@ def test_a_batch_larger_than_a_segment_is_refused() -> None:
     refused(new_log(LogConfig(segment_bytes=500)), ErrorCode.RECORD_LIST_TOO_LARGE, batch(value=bytes(600)))
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_appended() -> None:
+def test_duplicate_batch_gets_the_offset_of_the_first_one_and_is_not_appended() -> None:
     log = new_log()
     append(log, batch(4))
     for sequence in (0, 3, 6, 9, 12, 15):
@@ -98,7 +98,7 @@ def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_appended() -
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 4, 9])
-def test_a_sequence_that_is_not_the_next_is_refused(sequence: int) -> None:
+def test_batch_with_a_sequence_gap_is_refused(sequence: int) -> None:
     log = new_log()
     append(log, idempotent(0, 5))
     refused(log, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, idempotent(sequence, 2))
@@ -110,7 +110,7 @@ def test_an_unknown_producer_may_start_with_any_sequence() -> None:
     append(log, idempotent(18))
 
 
-def test_sequences_wrap_after_the_largest() -> None:
+def test_producer_sequence_wraps_to_zero_after_the_largest() -> None:
     log = new_log()
     append(log, idempotent(2**31 - 3, 2))
     append(log, idempotent(2**31 - 1, 2))
@@ -167,7 +167,7 @@ def test_aborted_transactions_are_found_by_the_offsets_they_overlap() -> None:
     assert [each.first_offset for each in log.aborted_transactions(5, 6)] == [4]
 
 
-def test_a_producer_in_a_transaction_may_not_write_outside_of_it() -> None:
+def test_non_transactional_batch_of_a_producer_with_an_open_transaction_is_refused() -> None:
     log = new_log()
     append(log, idempotent(0, transactional=True))
     refused(log, ErrorCode.INVALID_TXN_STATE, idempotent(1))
@@ -185,7 +185,7 @@ def test_a_marker_of_an_old_epoch_or_an_old_coordinator_is_refused() -> None:
     assert error.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_with_an_epoch_per_transaction_a_marker_must_raise_the_producer_epoch() -> None:
+def test_marker_of_transaction_version_2_must_have_a_higher_producer_epoch() -> None:
     log = new_log()
     append(log, idempotent(0, epoch=3, transactional=True))
     with pytest.raises(KafkaError) as error:
@@ -211,7 +211,7 @@ def test_a_transactional_batch_is_appended_only_after_its_verification() -> None
     )  # fmt: skip
 
 
-def test_a_later_sequence_does_not_overtake_the_one_being_verified() -> None:
+def test_batch_with_a_later_sequence_is_refused_while_an_earlier_one_is_being_verified() -> None:
     log = new_log()
     looked_up = log.producers.start_verification(7, 0, 0, supports_epoch_bump=True)
     refused(
@@ -291,7 +291,7 @@ def test_a_full_disk_stops_writes_and_keeps_acknowledged_records() -> None:
     assert offsets(log) == [0, 1, 2]
 
 
-def test_a_lack_of_descriptors_takes_no_directory_offline() -> None:
+def test_append_that_fails_for_lack_of_descriptors_takes_no_directory_offline() -> None:
     disk = MemoryDisk()
     log = new_log(logs=manager(disk))
 

@@ -20,14 +20,14 @@ def test_an_offset_checkpoint_has_one_line_per_partition() -> None:
     assert checkpoints.parse_offsets(b"") == {}
 
 
-def test_a_torn_checkpoint_is_refused_at_every_length() -> None:
+def test_checkpoint_file_that_is_cut_at_any_length_is_refused() -> None:
     data = checkpoints.render_offsets({("topic", 0): 100, ("topic", 1): 200})
     for length in range(1, len(data)):
         with pytest.raises(CheckpointError):
             checkpoints.parse_offsets(data[:length])
 
 
-def test_a_topic_id_is_read_back_from_a_whole_file_and_not_from_a_torn_one() -> None:
+def test_topic_id_is_read_from_a_complete_partition_metadata_file_and_not_from_a_torn_one() -> None:
     topic_id = bytes(range(16))
     data = checkpoints.render_partition_metadata(topic_id)
     assert data == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
@@ -42,7 +42,7 @@ def test_properties_are_read_with_comments_and_escapes() -> None:
     assert checkpoints.parse_properties(checkpoints.render_properties({"a.b": "c"})) == {"a.b": "c"}
 
 
-def test_the_mark_of_a_clean_stop_carries_the_broker_epoch() -> None:
+def test_clean_shutdown_marker_contains_the_broker_epoch() -> None:
     assert checkpoints.render_clean_shutdown(7) == b'{"version":0,"brokerEpoch":7}'
     assert checkpoints.parse_clean_shutdown(b'{"version":0,"brokerEpoch":7}') == 7
     assert checkpoints.parse_clean_shutdown(b"") == -1

@@ -57,7 +57,7 @@ def new(config: LogConfig = COMPACT) -> tuple[LogManager, Log, ManualClock]:
     return logs, logs.create("t", TOPIC_ID, 0, config), clock
 
 
-def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
+def test_compaction_keeps_the_last_value_of_each_key_at_its_offset() -> None:
     logs, log, _ = new()
     for round_number in range(10):
         for key in "abc":
@@ -76,7 +76,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset() -> None:
     assert len(log.segments) < segments, "what has become small is merged by the next round"
 
 
-def test_a_reader_in_the_compacted_part_gets_the_records_after_its_offset() -> None:
+def test_read_at_a_compacted_offset_returns_the_next_records() -> None:
     logs, log, _ = new()
     for number in range(30):
         put(log, "same" if number % 2 else f"k{number}", "v")
@@ -209,7 +209,7 @@ def test_a_producer_keeps_its_sequence_through_compaction_and_a_restart() -> Non
     assert produce(found, producer_id=9, producer_epoch=0, base_sequence=6) == 6
 
 
-def test_cleanup_policy_compact_and_delete_does_both() -> None:
+def test_cleanup_policy_compact_and_delete_compacts_and_deletes() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact", "delete"}),
         segment_bytes=400,
@@ -228,7 +228,7 @@ def test_cleanup_policy_compact_and_delete_does_both() -> None:
     assert [key for _, key, _ in contents(log)] == ["k", "late"], "whole segments go, and late is in k's"
 
 
-def test_a_damaged_segment_is_reported_and_left_as_it_is() -> None:
+def test_compaction_reports_a_damaged_segment_and_leaves_it_unchanged() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, "k", str(number))
@@ -300,7 +300,7 @@ def test_a_log_deleted_while_it_is_compacted_leaves_nothing_behind() -> None:
     assert not cleaner.uncleanable
 
 
-def test_on_a_real_disk_a_helper_process_compacts(tmp_path: Path) -> None:
+def test_helper_process_compacts_a_log_on_a_real_disk(tmp_path: Path) -> None:
     async def work() -> list[tuple[int, str, str | None]]:
         logs = LogManager(RealDisk(), [str(tmp_path)], ManualClock(NOW))
         await logs.open(node_id=1, cluster_id="cluster")
@@ -316,7 +316,7 @@ def test_on_a_real_disk_a_helper_process_compacts(tmp_path: Path) -> None:
     assert asyncio.run(work()) == [(47, "k2", "47"), (48, "k0", "48"), (49, "k1", "49")]
 
 
-def test_a_worker_whose_broker_is_gone_stops() -> None:
+def test_compaction_worker_stops_when_its_broker_process_ends() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, "k", str(number))
@@ -327,7 +327,7 @@ def test_a_worker_whose_broker_is_gone_stops() -> None:
         compact(logs.disk, cleaner._job(due, log.segments[:-1]), wanted=lambda: False)
 
 
-def test_a_worker_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_compaction_worker_leaves_the_log_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.log.cleaner.WORKER", "penstock.no_such_module")
 
     async def work() -> tuple[int, str]:
@@ -408,7 +408,7 @@ def test_a_log_truncated_and_appended_to_during_its_compaction_keeps_its_new_rec
     assert not cleaner.uncleanable
 
 
-def test_a_segment_deleted_by_retention_during_a_compaction_does_not_end_compaction_for_good() -> None:
+def test_segment_deleted_by_retention_during_a_compaction_does_not_make_the_log_uncleanable() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, f"k{number % 2}", str(number))

@@ -104,7 +104,7 @@ class Table:
         return table
 
 
-def test_a_transaction_aborted_after_an_open_one_stays_aborted() -> None:
+def test_compaction_keeps_a_transaction_aborted_that_ended_while_an_earlier_one_was_open() -> None:
     table = Table()
     table.put("k", "committed")
     table.put_in_transaction(7, "other", "open")
@@ -136,7 +136,7 @@ def test_records_whose_transaction_aborts_after_a_compaction_are_removed_by_the_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_round_of_compaction_leaves_the_correct_table_and_index(seed: int) -> None:
+def test_every_compaction_round_keeps_the_last_values_and_the_transaction_index_correct(seed: int) -> None:
     random = Random(seed)
     table = Table()
     for step in range(150):

@@ -27,7 +27,7 @@ def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
         (7, (-1, -1)),
     ],
 )
-def test_the_end_of_an_epoch_is_where_the_next_begins(wanted: int, answer: tuple[int, int]) -> None:
+def test_leader_epoch_ends_at_the_start_of_the_next_epoch(wanted: int, answer: tuple[int, int]) -> None:
     assert cache((2, 10), (4, 20), (6, 30)).end_offset_for(wanted, 99) == answer
 
 
@@ -42,7 +42,7 @@ def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_before_it() -> Non
     assert [epochs.epoch_for_offset(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 4, 4]
 
 
-def test_an_epoch_is_assigned_once_and_removes_contradicting_entries() -> None:
+def test_leader_epoch_is_recorded_once_and_removes_contradicting_entries() -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     assert not epochs.assign(6, 35)
     assert epochs.assign(7, 25)
@@ -107,11 +107,11 @@ def test_a_torn_leader_epoch_file_is_refused(data: bytes) -> None:
         pytest.param([(4, 0)], [(5, 0)], 2, id="nothing in common"),
     ],
 )
-def test_logs_have_the_same_records_where_their_epochs_are_the_same(
+def test_two_logs_have_the_same_records_up_to_the_offset_where_their_epochs_differ(
     current: list[tuple[int, int]], future: list[tuple[int, int]], expected: int
 ) -> None:
     assert common_end(cache(*current), 10, cache(*future), 8, 2) == expected
 
 
-def test_logs_share_nothing_if_one_ends_before_the_other_starts() -> None:
+def test_two_logs_share_no_records_if_one_ends_before_the_other_starts() -> None:
     assert common_end(cache((1, 5)), 9, cache((1, 0)), 3, 5) == 3

@@ -99,7 +99,7 @@ def test_a_failed_fsync_fails_all_waiters_and_prevents_all_later_acknowledgement
     run(on_real_files(tmp_path, work))
 
 
-def test_a_wait_for_truncated_records_fails_even_if_new_records_get_their_offsets(
+def test_wait_for_an_fsync_of_truncated_records_fails_even_if_new_records_get_the_same_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -122,7 +122,9 @@ def test_a_wait_for_truncated_records_fails_even_if_new_records_get_their_offset
     run(on_real_files(tmp_path, work))
 
 
-def test_a_truncation_below_a_waiter_does_not_block_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_below_a_waiting_request_does_not_block_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(logs: LogManager, log: Log) -> None:
         for _ in range(3):
             produce(log)
@@ -154,7 +156,7 @@ def test_a_truncation_below_a_waiter_does_not_block_the_loop(tmp_path: Path, mon
     run(on_real_files(tmp_path, work))
 
 
-def test_a_sync_to_the_end_of_a_log_that_is_truncated_meanwhile_returns(
+def test_sync_to_the_end_returns_if_the_log_is_truncated_during_the_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:
@@ -184,7 +186,7 @@ def test_a_flush_moves_the_recovery_point_past_everything_appended() -> None:
     assert log.recovery_point == 11
 
 
-def test_everything_below_the_recovery_point_is_synced() -> None:
+def test_all_files_below_the_recovery_point_are_synced() -> None:
     disk = MemoryDisk(crashable=True)
     disk.mkdir("/logs")
     log = new_log(LogConfig(segment_bytes=300, index_interval_bytes=0), manager(disk))

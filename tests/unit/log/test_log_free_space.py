@@ -23,14 +23,14 @@ def refused(found: FreeSpace, size: int, path: str = "/a") -> bool:
     return False
 
 
-def test_a_burst_between_two_looks_stops_at_the_limit() -> None:
+def test_burst_of_writes_between_two_free_space_readings_stops_at_the_limit() -> None:
     found = space(1000, 600)
     assert [refused(found, 100) for _ in range(5)] == [False] * 4 + [True]
     assert refused(found, 1)  # no small record overtakes the refused one
     assert list(found.short()) == ["/a"]
 
 
-def test_records_are_taken_again_once_the_refused_one_fits() -> None:
+def test_writes_are_accepted_again_once_the_refused_record_fits() -> None:
     found = space(650, 600)
     assert refused(found, 100)
     found.note("/a", 699, 600)
@@ -40,14 +40,14 @@ def test_records_are_taken_again_once_the_refused_one_fits() -> None:
     assert not refused(found, 100)
 
 
-def test_a_lower_limit_takes_effect_at_the_next_look() -> None:
+def test_lower_free_space_limit_takes_effect_at_the_next_reading() -> None:
     found = space(500, 600)
     assert refused(found, 1)
     found.note("/a", 500, 400)
     assert not refused(found, 100)
 
 
-def test_a_copy_stops_at_the_limit_and_leaves_the_rest_to_clients() -> None:
+def test_move_between_directories_stops_at_the_free_space_limit_but_clients_may_still_write() -> None:
     found = space(1000, 600)
     found.take_for_copy("/a", 300)
     with pytest.raises(KafkaError, match="choose another directory"):
@@ -56,13 +56,15 @@ def test_a_copy_stops_at_the_limit_and_leaves_the_rest_to_clients() -> None:
     assert not refused(found, 100)
 
 
-def test_a_directory_whose_space_is_unknown_takes_everything() -> None:
+def test_directory_with_unknown_free_space_accepts_all_writes() -> None:
     found = space(0, 600)
     assert refused(found, 1)
     assert not refused(found, 1 << 40, "/unknown")
 
 
-def test_the_refusal_names_the_directory_the_limit_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_at_the_free_space_limit_contains_directory_and_limit_and_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = space(500, 600)
     for _ in range(3):
         with pytest.raises(KafkaError, match=r"/a is nearly full: it has 500 bytes left, .*=600: delete records"):

@@ -50,7 +50,7 @@ def test_after_a_disk_failure_the_last_incarnation_is_unknown() -> None:
     assert opened(disk).last_incarnation.broker_epoch == -1
 
 
-def test_the_mark_of_a_clean_stop_overrides_the_recorded_incarnation() -> None:
+def test_clean_shutdown_marker_overrides_the_recorded_incarnation() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     directory.note_incarnation(Incarnation(7))

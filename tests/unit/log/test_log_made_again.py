@@ -47,7 +47,7 @@ def killed(logs: LogManager) -> LogManager:
 
 
 @pytest.mark.parametrize("killed_before", [False, True])
-def test_a_compacted_log_that_is_created_again_is_compacted_from_its_start(killed_before: bool) -> None:
+def test_recreated_compacted_log_is_compacted_from_its_start(killed_before: bool) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     fill(logs.create("t", TOPIC_ID, 0, COMPACT), "a" * 30)
     cleaner = Cleaner(logs)
@@ -115,7 +115,7 @@ def test_a_log_truncated_below_its_cleaned_offset_is_compacted_again_when_it_gro
     assert keys(log) == left
 
 
-def test_a_log_excluded_from_compaction_is_compacted_when_it_is_created_again() -> None:
+def test_log_that_compaction_gave_up_is_compacted_again_after_it_is_recreated() -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, COMPACT)
     fill(log, "a" * 10)
@@ -130,7 +130,7 @@ def test_a_log_excluded_from_compaction_is_compacted_when_it_is_created_again() 
 
 
 @pytest.mark.parametrize("records", [3, 30])
-def test_records_of_a_log_that_is_created_again_survive_a_killed_process(records: int) -> None:
+def test_records_of_a_recreated_log_survive_a_killed_process(records: int) -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, LogConfig())
     produce(log, 20)
@@ -159,7 +159,7 @@ class HeldRun:
         disk.run = run  # type: ignore[method-assign, assignment]
 
 
-def test_a_checkpoint_being_saved_has_no_line_for_a_log_created_again_meanwhile() -> None:
+def test_checkpoint_save_leaves_out_a_log_that_is_recreated_during_the_save() -> None:
     async def work() -> None:
         disk = MemoryDisk()
         logs = manager(disk, ManualClock(NOW))

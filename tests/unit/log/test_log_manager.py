@@ -69,7 +69,7 @@ def test_a_second_log_for_a_partition_is_refused() -> None:
     assert len(logs) == 1
 
 
-def test_directories_get_an_identity_and_keep_it() -> None:
+def test_new_log_directory_gets_an_id_and_keeps_it() -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=THREE)
     ids = [directory.directory_id for directory in logs.dirs]
@@ -85,7 +85,7 @@ def test_directories_get_an_identity_and_keep_it() -> None:
 
 
 @pytest.mark.parametrize(("node_id", "cluster_id", "name"), [(2, "cluster", "node.id"), (1, "other", "cluster.id")])
-def test_another_nodes_directory_is_refused_and_unlocked(node_id: int, cluster_id: str, name: str) -> None:
+def test_log_directory_of_another_node_is_refused_and_unlocked(node_id: int, cluster_id: str, name: str) -> None:
     disk = MemoryDisk()
     run(manager(disk).close())
     stranger = LogManager(disk, ["/logs"], ManualClock())
@@ -94,7 +94,7 @@ def test_another_nodes_directory_is_refused_and_unlocked(node_id: int, cluster_i
     manager(disk)
 
 
-def test_a_directory_in_use_is_refused() -> None:
+def test_log_directory_that_another_process_uses_is_refused() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     with pytest.raises(DirectoryLockedError):
@@ -164,7 +164,7 @@ def two_namesakes(disk: MemoryDisk) -> None:
     ("topic_id", "place", "kept"), [(OTHER_ID, "/a", [0, 3]), (TOPIC_ID, "/b", [0])], ids=["new", "old"]
 )
 @pytest.mark.parametrize("restarts", [0, 1])
-def test_of_two_logs_with_one_name_the_topic_id_decides(
+def test_topic_id_decides_which_of_two_logs_with_the_same_name_is_used(
     topic_id: bytes, place: str, kept: list[int], restarts: int
 ) -> None:
     disk = MemoryDisk()
@@ -186,7 +186,7 @@ def test_of_two_logs_with_one_name_the_topic_id_decides(
     assert found.topic_id == topic_id
 
 
-def test_two_logs_with_one_name_are_both_strays_if_their_topics_are_gone() -> None:
+def test_two_logs_with_the_same_name_are_both_strays_if_their_topics_do_not_exist() -> None:
     disk = MemoryDisk()
     two_namesakes(disk)
     logs = manager(disk, dirs=("/a", "/b"))
@@ -399,7 +399,7 @@ def test_a_node_keeps_ten_thousand_logs_in_little_memory(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("operation", ["sync", "create", "append"])
-def test_a_stop_whose_last_flush_failed_leaves_no_clean_mark(operation: str) -> None:
+def test_stop_with_a_failed_last_flush_writes_no_clean_shutdown_marker(operation: str) -> None:
     """The process had no descriptors left, which is no failure of the disk: the directory stays online."""
     disk = MemoryDisk()
     logs = manager(disk, dirs=("/a", "/b"))

@@ -148,7 +148,7 @@ def _settle(logs: LogManager) -> None:
     run(logs.removal.run(all_of_them=True))
 
 
-def test_a_moved_mark_that_a_crash_left_does_not_affect_a_move_back() -> None:
+def test_moved_mark_left_by_a_crash_does_not_affect_a_move_in_the_other_direction() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -175,7 +175,7 @@ def test_a_partition_in_two_directories_without_a_mark_is_still_refused() -> Non
         directories(disk)
 
 
-def test_a_start_resumes_a_copy_where_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_resumes_an_interrupted_copy_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -198,7 +198,7 @@ def test_a_start_resumes_a_copy_where_it_ended(caplog: pytest.LogCaptureFixture)
     assert state(found) == before
 
 
-def test_a_start_cuts_a_copy_where_the_current_log_has_other_records() -> None:
+def test_start_truncates_a_copy_where_the_current_log_has_other_records() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -237,7 +237,7 @@ def test_a_start_does_not_resume_a_copy_of_another_topic_with_the_same_name() ->
     assert orphan.topic_id == TOPIC_ID, "the metadata decides: its own log may be offline"
 
 
-def test_a_copy_without_a_current_log_waits_for_the_metadata() -> None:
+def test_copy_without_a_current_log_is_kept_until_the_metadata_decides() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -255,7 +255,7 @@ def test_a_copy_without_a_current_log_waits_for_the_metadata() -> None:
     assert names(again, B) == []
 
 
-def test_an_old_log_in_a_directory_that_was_offline_is_removed_when_it_comes_back() -> None:
+def test_old_log_of_a_move_is_removed_when_its_offline_directory_comes_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)
     log = log_in_a(logs)

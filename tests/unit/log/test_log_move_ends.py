@@ -78,7 +78,7 @@ def test_a_log_created_again_before_the_old_log_of_a_move_is_removed_keeps_its_r
     assert (found.topic_id, offsets(found)) == (OTHER_ID, [0, 1, 2])
 
 
-def test_a_new_log_takes_over_nothing_of_a_directory_with_its_name() -> None:
+def test_new_log_does_not_use_files_of_an_old_directory_with_its_name() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     fill(log_in_a(logs))
@@ -109,7 +109,7 @@ def test_a_directory_without_records_is_removed_when_its_log_is_created() -> Non
     assert names(logs, A) == ["t-0"]
 
 
-def test_the_old_log_is_removed_after_a_shortage_of_descriptors() -> None:
+def test_old_log_of_a_move_is_removed_after_a_lack_of_descriptors_ends() -> None:
     logs, log, enough = moved_without_removal(MemoryDisk())
     with pytest.raises(KafkaError, match="not removed yet"):
         logs.futures.create(log, logs.dirs[0])
@@ -123,7 +123,7 @@ def test_the_old_log_is_removed_after_a_shortage_of_descriptors() -> None:
     assert log.log_dir == A
 
 
-def test_a_log_created_again_after_a_shortage_has_no_records_of_the_deleted_one() -> None:
+def test_recreated_log_has_no_records_of_the_deleted_log_after_a_lack_of_descriptors() -> None:
     logs, _, enough = moved_without_removal(MemoryDisk())
     logs.delete("t", 0)
     produce(made_again_in_a(logs), 2)
@@ -134,7 +134,7 @@ def test_a_log_created_again_after_a_shortage_has_no_records_of_the_deleted_one(
     assert (found.log_dir, offsets(found)) == (A, [0, 1])
 
 
-def test_a_log_moved_on_during_a_shortage_is_found_once_after_a_crash() -> None:
+def test_log_that_moved_again_during_a_lack_of_descriptors_is_found_once_after_a_crash() -> None:
     logs, log, enough = moved_without_removal(MemoryDisk(), count=3)
     enough()
     end = log.log_end_offset

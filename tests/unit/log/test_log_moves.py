@@ -25,7 +25,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 # The copy.
 
 
-def test_a_moved_log_is_the_same_log_in_another_directory() -> None:
+def test_moved_log_has_the_same_records_and_state_in_the_new_directory() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -69,7 +69,7 @@ def test_a_future_log_has_kafkas_name() -> None:
     assert len(name) == len("t-0.") + 32 + len("-future")
 
 
-def test_a_copy_goes_on_while_records_are_appended() -> None:
+def test_copy_continues_while_records_are_appended() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -99,7 +99,7 @@ def test_a_copy_follows_a_truncation_of_the_current_log() -> None:
     assert state(log) == before
 
 
-def test_a_copy_starts_over_when_the_current_log_was_deleted_past_its_end() -> None:
+def test_copy_starts_again_when_the_log_start_of_the_current_log_passes_the_end_of_the_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -124,7 +124,7 @@ def test_a_log_start_inside_of_a_batch_is_kept() -> None:
     assert log.log_start_offset == 4
 
 
-def test_deleted_records_take_their_segments_out_of_the_copy() -> None:
+def test_deleting_records_removes_their_segments_from_the_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -189,7 +189,7 @@ def test_a_log_that_is_moved_is_not_compacted() -> None:
 # The swap.
 
 
-def test_a_copy_that_lacks_more_than_the_tail_is_not_swapped() -> None:
+def test_copy_is_not_swapped_while_it_lacks_more_than_the_allowed_tail() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -213,7 +213,7 @@ def test_the_tail_is_copied_during_the_swap() -> None:
     assert state(log) == before
 
 
-def test_a_copy_with_less_on_disk_than_the_current_log_is_not_swapped() -> None:
+def test_copy_is_not_swapped_while_fewer_records_are_synced_than_in_the_current_log() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -261,7 +261,7 @@ def test_readers_of_the_old_log_keep_its_segments() -> None:
     assert names(logs, A) == []
 
 
-def test_a_swap_that_fails_leaves_the_current_log_serving() -> None:
+def test_current_log_stays_in_use_if_the_swap_fails() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -345,7 +345,7 @@ def test_a_log_can_be_moved_back_and_moved_again() -> None:
     assert [names(logs, each.path) for each in logs.dirs] == [[], ["t-0"], []]
 
 
-def test_a_group_commit_under_way_ends_in_the_new_directory(tmp_path: Path) -> None:
+def test_group_commit_that_runs_during_a_swap_ends_in_the_new_directory(tmp_path: Path) -> None:
     disk = RealDisk()
     logs = LogManager(disk, (f"{tmp_path}/a", f"{tmp_path}/b"), ManualClock())
 

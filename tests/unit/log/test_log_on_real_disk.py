@@ -53,7 +53,7 @@ async def consumed(log: Log) -> list[int]:
     return found
 
 
-def test_a_log_survives_stops_and_crashes(disk: RealDisk, tmp_path: Path) -> None:
+def test_records_on_a_real_disk_survive_stops_and_crashes(disk: RealDisk, tmp_path: Path) -> None:
     async def work() -> None:
         logs = await opened(disk, tmp_path)
         log = logs.create("t", TOPIC_ID, 0, CONFIG)

@@ -33,7 +33,7 @@ def spans(data: object) -> list[tuple[int, int]]:
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=60),
     st.data(),
 )
-def test_a_read_returns_the_batches_from_the_offset_to_the_bound(
+def test_read_returns_the_batches_from_the_offset_to_the_upper_bound(
     sizes: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     logs = manager()
@@ -93,7 +93,7 @@ def test_a_read_inside_of_a_batch_starts_with_that_batch() -> None:
     assert spans(log.read(7, 1000, upper_bound=10).read_now()) == [(0, 9)]
 
 
-def test_no_batch_at_or_above_the_bound_is_returned() -> None:
+def test_read_returns_no_batch_at_or_above_the_upper_bound() -> None:
     log = new_log(SMALL)
     for _ in range(20):
         produce(log, 2)
@@ -153,7 +153,7 @@ def test_the_largest_timestamp_is_found_even_if_the_last_record_has_a_smaller_on
     assert found.offset == 2
 
 
-def test_a_look_up_by_time_starts_at_the_log_start() -> None:
+def test_search_by_time_starts_at_the_log_start() -> None:
     log = new_log()
     for _ in range(4):
         produce(log, timestamp=NOW)
@@ -182,7 +182,7 @@ def stopped_with(count: int) -> MemoryDisk:
     return disk
 
 
-def test_bytes_that_were_on_disk_before_the_start_are_verified_once() -> None:
+def test_bytes_from_before_the_process_start_are_verified_once() -> None:
     _, log = restarted(stopped_with(3))
     found = log.read(0, 1 << 20, upper_bound=3)
     assert found.read_cached() is None
@@ -228,7 +228,7 @@ def test_checksums_of_many_bytes_that_were_on_disk_are_verified_in_a_thread(monk
 
 
 @pytest.mark.parametrize("appends_after_truncation", [0, 30])
-def test_a_read_during_a_truncation_is_refused_and_reports_no_damage(appends_after_truncation: int) -> None:
+def test_read_that_overlaps_a_truncation_is_refused_and_reports_no_damage(appends_after_truncation: int) -> None:
     logs = manager()
     log = new_log(LogConfig(), logs)
     for _ in range(10):
@@ -257,7 +257,7 @@ def test_a_batch_with_an_impossible_length_is_damaged() -> None:
     assert disk.exists("/logs/t-0/00000000000000000000.log"), "it may be the only copy"
 
 
-def test_a_damaged_log_is_set_aside_when_its_topic_name_is_created_again() -> None:
+def test_damaged_log_is_renamed_when_its_topic_name_is_created_again() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
     logs = manager(disk)

@@ -90,7 +90,7 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("lost", [1, 30, 61, 75, 76, 77, 100])
-def test_a_torn_tail_is_cut_off(lost: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_recovery_truncates_a_torn_last_batch(lost: int, caplog: pytest.LogCaptureFixture) -> None:
     size = len(batch())
     disk = MemoryDisk()
     logs, log = started(disk)
@@ -126,7 +126,7 @@ def test_a_torn_entry_of_the_time_index_that_names_a_batch_below_the_recovery_po
     check_indexes(log.segments.active)
 
 
-def test_zeros_and_garbage_after_the_last_batch_are_cut_off() -> None:
+def test_recovery_truncates_zeros_and_garbage_after_the_last_batch() -> None:
     for rest in (bytes(500), b"\x7f" * 500, batch()):
         disk = MemoryDisk()
         logs, log = started(disk)
@@ -164,7 +164,7 @@ def test_a_damaged_transaction_marker_takes_only_its_own_log_offline(
     assert logs.get("other", 0) is not None
 
 
-def test_segments_behind_a_damaged_one_are_dropped() -> None:
+def test_recovery_drops_the_segments_after_a_damaged_one() -> None:
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=200))
     for _ in range(8):
@@ -191,7 +191,7 @@ def test_a_batch_with_an_offset_too_large_for_its_segment_is_damaged() -> None:
     assert offsets(log) == [0, 1, 2]
 
 
-def test_a_log_that_was_cut_at_a_damaged_batch_takes_appends() -> None:
+def test_log_that_was_truncated_at_a_damaged_batch_accepts_appends() -> None:
     _, log = started(disk := MemoryDisk(), LogConfig())
     for _ in range(5):
         produce(log)
@@ -201,7 +201,7 @@ def test_a_log_that_was_cut_at_a_damaged_batch_takes_appends() -> None:
     assert produce(log) == 4
 
 
-def test_a_hole_between_segments_ends_the_log() -> None:
+def test_recovery_ends_the_log_at_a_gap_between_segments() -> None:
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=200))
     for _ in range(8):
@@ -250,7 +250,7 @@ def test_preallocated_space_in_kafkas_index_files_is_not_read_as_entries() -> No
         check_indexes(segment)
 
 
-def test_leftovers_of_a_crash_are_removed() -> None:
+def test_recovery_removes_temporary_files_of_a_crash() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     produce(log)
@@ -270,7 +270,7 @@ def test_leftovers_of_a_crash_are_removed() -> None:
     assert offsets(log) == [0]
 
 
-def test_producer_state_comes_back_from_a_snapshot_and_the_batches_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_state_is_rebuilt_from_a_snapshot_and_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=1 << 20))
     for number in range(400):
@@ -335,7 +335,7 @@ def test_idle_producers_expire_unless_they_have_an_open_transaction() -> None:
     assert [entry.producer_id for entry in log.producers] == [2]
 
 
-def test_leader_epochs_that_were_lost_are_read_from_the_batches() -> None:
+def test_lost_leader_epochs_are_rebuilt_from_the_batches() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for number in range(6):
@@ -346,7 +346,7 @@ def test_leader_epochs_that_were_lost_are_read_from_the_batches() -> None:
     assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]
 
 
-def test_a_log_that_lost_all_records_above_its_start_continues_at_its_start() -> None:
+def test_log_that_lost_all_its_records_continues_at_its_start_offset() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(4):

@@ -22,7 +22,7 @@ def append(log: Log, timestamp: int, now_ms: int = NOW) -> None:
     log.append_as_leader(batch(timestamp=timestamp), leader_epoch=0, now_ms=now_ms)
 
 
-def test_a_segment_never_grows_beyond_its_size() -> None:
+def test_segment_never_grows_beyond_segment_bytes() -> None:
     size = len(batch())
     log = new_log(LogConfig(segment_bytes=size * 3))
     for _ in range(10):
@@ -32,7 +32,7 @@ def test_a_segment_never_grows_beyond_its_size() -> None:
     assert offsets(log) == list(range(10))
 
 
-def test_a_segment_ends_when_records_are_too_far_apart_in_time() -> None:
+def test_segment_rolls_when_record_timestamps_are_more_than_segment_ms_apart() -> None:
     log = new_log(LogConfig(segment_ms=1000, message_timestamp_after_max_ms=1 << 40))
     append(log, NOW)
     append(log, NOW + 1000)
@@ -41,7 +41,7 @@ def test_a_segment_ends_when_records_are_too_far_apart_in_time() -> None:
     assert log.segments.bases == [0, 2]
 
 
-def test_records_without_timestamp_age_from_the_creation_of_their_segment() -> None:
+def test_segment_without_timestamps_rolls_by_the_time_of_its_creation() -> None:
     clock = ManualClock(NOW)
     log = new_log(LogConfig(segment_ms=1000), manager(clock=clock))
     append(log, -1, NOW)
@@ -60,7 +60,7 @@ def test_an_empty_segment_is_not_rolled_by_time() -> None:
     assert log.segments.bases == [0, 1]
 
 
-def test_jitter_shortens_the_roll_time_of_each_log() -> None:
+def test_segment_jitter_shortens_the_time_until_a_roll() -> None:
     logs = manager(clock=ManualClock(NOW), random=Random(1))
     config = LogConfig(segment_ms=1000, segment_jitter_ms=900, message_timestamp_after_max_ms=1 << 40)
     rolled_after = set()
@@ -78,7 +78,7 @@ def _rolls(log: Log, timestamp: int) -> bool:
     return len(log.segments) > 1
 
 
-def test_a_compacted_log_rolls_before_a_record_waits_too_long() -> None:
+def test_compacted_log_rolls_within_max_compaction_lag_ms() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact"}), max_compaction_lag_ms=500, message_timestamp_after_max_ms=1 << 40
     )
@@ -88,7 +88,7 @@ def test_a_compacted_log_rolls_before_a_record_waits_too_long() -> None:
     assert log.segments.bases == [0, 1]
 
 
-def test_a_full_index_ends_a_segment() -> None:
+def test_segment_rolls_when_its_index_is_full() -> None:
     log = new_log(LogConfig(segment_index_bytes=80, index_interval_bytes=0))
     for number in range(30):
         produce(log, timestamp=NOW + number)

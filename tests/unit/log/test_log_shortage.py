@@ -68,7 +68,7 @@ def test_a_log_not_created_for_lack_of_descriptors_is_created_by_the_next_attemp
     assert produce(logs.create("t", TOPIC_ID, 0, LogConfig())) == 0
 
 
-def test_a_start_without_descriptors_is_refused_with_the_remedy() -> None:
+def test_start_without_free_descriptors_fails_with_a_remedy() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     finish(logs.close())
@@ -136,7 +136,7 @@ def test_a_compaction_that_fails_for_lack_of_descriptors_is_tried_again() -> Non
     assert len(offsets(log)) < 18
 
 
-def test_a_lack_of_descriptors_is_recognised_as_the_cause_of_another_error() -> None:
+def test_lack_of_descriptors_is_recognised_in_the_cause_of_an_error() -> None:
     error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "refused")
     error.__cause__ = DiskError(errno.EMFILE, "Too many open files", "/t-0")
     assert is_shortage(error)

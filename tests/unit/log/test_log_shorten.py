@@ -41,7 +41,7 @@ def test_retention_by_time_uses_the_newest_record_of_a_segment() -> None:
     assert log.log_start_offset == 2
 
 
-def test_records_without_timestamp_age_by_the_time_of_their_file() -> None:
+def test_segment_without_timestamps_expires_by_the_modification_time_of_its_file() -> None:
     clock = ManualClock(NOW)
     logs = manager(MemoryDisk(now_ms=clock.wall_ms), clock)
     log = logs.create("t", TOPIC_ID, 0, replace(ONE_EACH, retention_ms=1000))
@@ -51,7 +51,7 @@ def test_records_without_timestamp_age_by_the_time_of_their_file() -> None:
     assert log.delete_old_segments(NOW + 1001) == 3
 
 
-def test_all_records_may_expire_and_offsets_continue() -> None:
+def test_offsets_continue_after_all_records_have_expired() -> None:
     log = with_segments(3, retention_ms=1000)
     assert log.delete_old_segments(NOW + 10_000) == 3
     assert (log.log_start_offset, log.log_end_offset, log.size) == (3, 3, 0)
@@ -66,7 +66,7 @@ def test_retention_keeps_expired_segments_that_follow_an_unexpired_one() -> None
     assert log.delete_old_segments(NOW + 2000) == 0
 
 
-def test_nothing_above_the_high_watermark_is_deleted() -> None:
+def test_retention_deletes_no_record_above_the_high_watermark() -> None:
     log = new_log(replace(ONE_EACH, retention_ms=0))
     for _ in range(4):
         produce(log, commit=False)
@@ -80,7 +80,7 @@ def test_retention_deletes_nothing_of_a_compacted_log() -> None:
     assert log.delete_old_segments(NOW + 10_000) == 0
 
 
-def test_deleted_records_are_hidden_at_once_and_their_segments_deleted_by_the_next_pass() -> None:
+def test_deleted_records_are_hidden_at_once_and_their_segments_are_removed_by_the_next_retention_run() -> None:
     log = with_segments(5)
     assert log.advance_log_start_offset(3)
     assert not log.advance_log_start_offset(2)
@@ -174,7 +174,7 @@ def test_a_truncation_below_the_log_start_lowers_the_log_start() -> None:
         log.truncate_to(-1)
 
 
-def test_the_checkpoint_is_lowered_before_a_file_is_cut() -> None:
+def test_truncation_lowers_the_checkpoint_before_it_truncates_a_file() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     log = logs.create("t", TOPIC_ID, 0, LogConfig())

@@ -41,7 +41,7 @@ async def told_after_a_restart(tmp_path: Path) -> dict[bytes, list[int]]:
     return told
 
 
-def test_the_first_sync_of_a_log_that_promises_fsync_writes_its_mark(tmp_path: Path) -> None:
+def test_first_sync_of_a_log_that_promises_fsync_writes_the_synced_mark(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         assert (log.countable_offset, is_marked(tmp_path)) == (0, False)
@@ -52,7 +52,7 @@ def test_the_first_sync_of_a_log_that_promises_fsync_writes_its_mark(tmp_path: P
     assert run(told_after_a_restart(tmp_path)) == {TOPIC_ID: [0]}
 
 
-def test_a_log_that_does_not_promise_fsync_is_never_marked(tmp_path: Path) -> None:
+def test_log_that_does_not_promise_fsync_never_gets_a_synced_mark(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -65,7 +65,7 @@ def test_a_log_that_does_not_promise_fsync_is_never_marked(tmp_path: Path) -> No
     assert run(told_after_a_restart(tmp_path)) == {}
 
 
-def test_after_fsync_is_switched_on_no_record_counts_before_the_mark_is_written(tmp_path: Path) -> None:
+def test_no_record_counts_between_switching_fsync_on_and_writing_the_synced_mark(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flush()
@@ -104,7 +104,7 @@ def test_a_sync_that_began_before_fsync_was_switched_on_writes_no_mark(
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_only_synced_records_count_until_the_mark_is_removed(tmp_path: Path) -> None:
+def test_only_synced_records_count_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -133,7 +133,7 @@ def test_fsync_promised_again_while_the_mark_is_being_removed_writes_the_mark_ag
 
 
 @pytest.mark.parametrize("left", [-1, 0])
-def test_the_mark_of_a_log_that_lost_synced_records_is_removed(tmp_path: Path, left: int) -> None:
+def test_synced_mark_is_removed_from_a_log_that_lost_synced_records(tmp_path: Path, left: int) -> None:
     async def work(log: Log) -> None:
         produce(log)
         produce(log)

@@ -30,7 +30,7 @@ def with_records(disk: MemoryDisk) -> tuple[LogManager, Log]:
     return logs, log
 
 
-def test_records_without_a_topic_id_are_not_taken_for_records_of_a_new_topic() -> None:
+def test_log_without_a_topic_id_is_not_used_for_a_new_topic() -> None:
     disk = MemoryDisk()
     logs, _ = with_records(disk)
     logs.abandon()
@@ -41,7 +41,7 @@ def test_records_without_a_topic_id_are_not_taken_for_records_of_a_new_topic() -
     assert logs.create("t", OTHER_ID, 0, LogConfig()).log_end_offset == 0
 
 
-def test_synced_records_have_their_topic_id_after_every_power_loss() -> None:
+def test_log_with_synced_records_keeps_its_topic_id_after_every_power_loss() -> None:
     disk = MemoryDisk(crashable=True)
     _, log = with_records(disk)
     run(log.flushed(4))
@@ -62,7 +62,7 @@ def test_the_first_sync_of_a_process_syncs_the_topic_id_that_a_killed_process_wr
         assert (found.topic_id, found.log_end_offset) == (TOPIC_ID, 4)
 
 
-def test_a_flushed_log_whose_topic_id_is_damaged_stays_where_it_is() -> None:
+def test_flushed_log_with_a_damaged_topic_id_keeps_its_name_and_records() -> None:
     disk = MemoryDisk()
     logs, log = with_records(disk)
     finish(log.flush())

@@ -31,15 +31,15 @@ DATA = b"".join(entry.pack() for entry in WHOLE)
         "version",
     ],
 )
-def test_bytes_that_a_crash_left_after_the_last_whole_entry_are_ignored(tail: bytes) -> None:
+def test_incomplete_bytes_at_the_end_of_a_transaction_index_are_ignored(tail: bytes) -> None:
     assert read_txn_index(100, DATA + tail) == WHOLE
 
 
-def test_entries_after_an_impossible_one_are_ignored() -> None:
+def test_transaction_index_entries_after_an_impossible_one_are_ignored() -> None:
     later = AbortedTransaction(9, 120, 130, 131).pack()
     assert read_txn_index(100, DATA + bytes(ENTRY.size) + later) == WHOLE
 
 
-def test_a_transaction_may_begin_in_an_earlier_segment() -> None:
+def test_transaction_index_entry_may_begin_in_an_earlier_segment() -> None:
     entry = AbortedTransaction(7, 3, 105, 4)
     assert read_txn_index(100, entry.pack()) == [entry]

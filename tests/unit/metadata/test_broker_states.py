@@ -121,7 +121,7 @@ def test_a_replica_in_a_missing_directory_is_not_eligible_after_a_clean_shutdown
     assert (after.isr, after.elr, after.leader) == expected
 
 
-def test_an_unnoticed_restart_ends_the_leadership_of_the_previous_incarnation() -> None:
+def test_registration_of_a_restarted_broker_ends_the_leadership_of_the_previous_incarnation() -> None:
     image = image_of(partition("123"))
     after = only(image, register_broker(image, registration()).records)
     assert (after.leader, after.isr, after.leader_epoch) == (2, (2, 3), 1)
@@ -197,7 +197,7 @@ LED, FOLLOWED = partition("123"), partition("213", leader=2)
         ((), False, {"shutdown_offset": 90, "lowest_active_offset": None}, State.SHUTDOWN_NOW, True),
     ],
 )
-def test_a_heartbeat_response_has_the_state_that_follows_from_the_request(
+def test_heartbeat_response_reports_the_new_state_of_the_broker(
     brokers: Any, leads: bool, fields: dict[str, Any], state: State, caught_up: bool
 ) -> None:
     decision = beat(image_of(LED if leads else FOLLOWED, brokers=brokers), **fields)
@@ -270,7 +270,7 @@ def test_fencing_a_fenced_broker_changes_nothing() -> None:
 # --- sessions -------------------------------------------------------------------------------------------
 
 
-def test_a_session_ends_without_heartbeats() -> None:
+def test_broker_session_ends_without_heartbeats() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     beats.begin(image, 0)
     beats.touch(2, 12, 5000, 100)
@@ -300,7 +300,7 @@ def test_only_a_connected_broker_that_sent_a_heartbeat_counts_as_live() -> None:
     assert not beats.is_live(image, 9, 40)
 
 
-def test_the_lowest_offset_ignores_brokers_in_shutdown() -> None:
+def test_lowest_metadata_offset_ignores_brokers_in_controlled_shutdown() -> None:
     image, beats = image_of(LED), Heartbeats(9000)
     assert beats.lowest_active_offset(image) is None
     for broker_id, offset in [(1, 90), (2, 95), (3, 97)]:
@@ -383,7 +383,9 @@ def test_an_outdated_or_wrong_isr_request_changes_nothing(
 
 
 @pytest.mark.parametrize(("isr", "fields"), [([1, 2], {"epochs": {2: 11}}), ([1, 3], {})])
-def test_refusing_an_ineligible_replica_invalidates_earlier_attempts(isr: list[int], fields: dict[str, Any]) -> None:
+def test_refusing_an_ineligible_replica_invalidates_earlier_isr_requests(
+    isr: list[int], fields: dict[str, Any]
+) -> None:
     before = partition("123", "12", leader_epoch=3, partition_epoch=7)
     image = image_of(before, brokers=(broker(1), broker(2), broker(3, fenced=True)))
     asked = wish(image, isr, **fields)

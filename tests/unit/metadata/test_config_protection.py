@@ -22,7 +22,7 @@ from penstock.metadata.configs.protection import check_protection
         ("alter.config.policy.class.name", "com.example.Policy"),
     ],
 )
-def test_a_property_for_protection_is_refused_by_name(name: str, value: str) -> None:
+def test_unsupported_security_property_is_refused_with_its_name(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} requires protection .*: remove the property"):
         check_protection({"node.id": "1", name: value})
     (judgement,) = judge({name: value})
@@ -30,7 +30,7 @@ def test_a_property_for_protection_is_refused_by_name(name: str, value: str) -> 
     assert value not in judgement.reason
 
 
-def test_kafkas_sample_properties_require_no_protection() -> None:
+def test_kafkas_sample_properties_are_accepted_without_security() -> None:
     check_protection(
         {
             "process.roles": "broker,controller",
@@ -50,7 +50,7 @@ def test_kafkas_sample_properties_require_no_protection() -> None:
     )
 
 
-def test_default_values_in_the_file_require_no_protection() -> None:
+def test_security_properties_with_default_values_are_accepted() -> None:
     check_protection(
         {
             "security.inter.broker.protocol": "PLAINTEXT",
@@ -65,7 +65,7 @@ def test_default_values_in_the_file_require_no_protection() -> None:
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
-def test_kafkas_own_authorizer_is_honoured_with_its_properties() -> None:
+def test_kafkas_own_authorizer_class_and_its_properties_are_honoured() -> None:
     static = {
         "authorizer.class.name": STANDARD,
         "super.users": "User:a;User:b",
@@ -84,7 +84,9 @@ def test_kafkas_own_authorizer_is_honoured_with_its_properties() -> None:
         ({"authorizer.class.name": STANDARD, "super.users": "User:a;bob"}, "'bob': write each user as User:name"),
     ],
 )
-def test_authorizer_properties_that_would_not_protect_are_refused(static: dict[str, str], reason: str) -> None:
+def test_authorizer_properties_that_would_leave_the_node_unprotected_are_refused(
+    static: dict[str, str], reason: str
+) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_protection(static)
 
@@ -99,6 +101,6 @@ def test_authorizer_properties_that_would_not_protect_are_refused(static: dict[s
         "listener.name.sasl_ssl.plain.connections.max.reauth.ms",
     ],
 )
-def test_protection_of_a_listener_is_not_changed_while_the_broker_runs(name: str) -> None:
+def test_security_settings_of_a_listener_cannot_change_while_the_broker_runs(name: str) -> None:
     with pytest.raises(ConfigError, match="A running broker can't change"):
         validate_dynamic_settings({name: "60000"}, per_broker=True)

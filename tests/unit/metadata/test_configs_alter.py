@@ -314,13 +314,13 @@ def test_a_refused_change_has_an_error_code_and_a_message(
         (TOPIC, "t", "penstock.acks.fsync", "true"),
     ],
 )
-def test_every_type_of_resource_stores_its_configs(kind: int, name: str, config: str, value: str) -> None:
+def test_configs_of_every_resource_type_are_stored(kind: int, name: str, config: str, value: str) -> None:
     code, _, image = change(image_with(), kind, name, (config, SET, value))
     assert code == "NONE"
     assert image.config(kind, name) == {config: value}
 
 
-def test_a_resource_given_twice_is_refused_twice() -> None:
+def test_resource_that_a_request_contains_twice_gets_two_errors() -> None:
     resource = incremental.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
     other = incremental.AlterConfigsResource(resource_type=GROUP, resource_name="t", configs=[])
     request = incremental.IncrementalAlterConfigsRequest(resources=[resource, other, resource])
@@ -373,7 +373,7 @@ def test_with_eligible_leader_replicas_min_isr_can_only_be_set_cluster_wide() ->
     assert change(image_with(), BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "NONE"
 
 
-def test_the_records_of_one_request_are_bounded() -> None:
+def test_number_of_records_of_one_config_request_is_bounded() -> None:
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(
@@ -393,5 +393,5 @@ def test_the_records_of_one_request_are_bounded() -> None:
     assert codes == ["POLICY_VIOLATION", "INVALID_REQUEST"]
 
 
-def test_resource_types_equal_those_of_the_image() -> None:
+def test_resource_types_of_the_protocol_equal_those_of_the_metadata_image() -> None:
     assert tuple(ResourceType) == (TOPIC, BROKER, LOGGER, METRICS, GROUP)

@@ -54,7 +54,7 @@ def test_values_are_parsed_as_kafka_parses_them(kind: ConfigType, text: str, val
         (ConfigType.DOUBLE, "nan", "write a number, such as 0.5."),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_name(kind: ConfigType, text: str, why: str) -> None:
+def test_value_of_a_wrong_type_is_refused_with_the_config_name(kind: ConfigType, text: str, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_value("some.config", kind, text)
     assert str(refused.value) == f"some.config can't be '{text}': {why}"
@@ -120,7 +120,7 @@ def test_a_value_outside_its_limits_is_refused_with_value_and_limits(key: Config
     assert str(refused.value) == message
 
 
-def test_an_item_given_twice_counts_once() -> None:
+def test_duplicate_item_of_a_list_config_is_dropped() -> None:
     assert ConfigKey("a", LIST, "", "", ListOf()).parse("x,y, x") == ("x", "y")
 
 

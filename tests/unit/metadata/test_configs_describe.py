@@ -34,7 +34,7 @@ def settings() -> Settings:
     )
 
 
-def test_a_topic_shows_the_sources_of_its_values(settings: Settings) -> None:
+def test_described_topic_configs_have_the_source_of_each_value(settings: Settings) -> None:
     shown = describe_topic({"cleanup.policy": "delete , compact"}, settings)
     assert found(shown, "segment.bytes") == (
         "2097152",
@@ -105,7 +105,7 @@ def test_a_broker_shows_dynamic_settings_before_static_ones(settings: Settings) 
     assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
 
 
-def test_a_value_set_to_its_current_value_is_shown_with_its_new_source(settings: Settings) -> None:
+def test_config_that_is_set_to_its_inherited_value_is_shown_with_the_new_source(settings: Settings) -> None:
     def source() -> ConfigSource:
         (found,) = [each for each in describe_broker(settings) if each.name == "log.cleaner.threads"]
         return found.source

@@ -112,7 +112,7 @@ def test_invalid_quota_changes_are_refused_with_a_message(entity: Named, ops: Op
     assert image.client_quotas == {}
 
 
-def test_if_an_entity_is_given_twice_the_first_counts() -> None:
+def test_first_entry_counts_if_a_request_contains_a_quota_entity_twice() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
     assert codes == [
         ("INVALID_REQUEST", "user=a is in the request twice, and only its first entry counts: give it once.")
@@ -163,7 +163,7 @@ def ask(filters: Filter, *, strict: bool = False) -> describe.DescribeClientQuot
         ([(USER, EXACT, "")], False, []),
     ],
 )
-def test_describe_filters_by_entity(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> None:
+def test_describe_client_quotas_filters_by_entity(filters: Filter, strict: bool, entities: list[QuotaEntity]) -> None:
     entries = [entry for some in describe_client_quotas(IMAGE, ask(filters, strict=strict)) for entry in some]
     found = [tuple((each.entity_type, each.entity_name) for each in entry.entity) for entry in entries]
     assert found == entities

@@ -76,7 +76,7 @@ def test_settings_return_typed_values() -> None:
     assert settings.optional_int("log.retention.ms") is None
 
 
-def test_reading_a_setting_with_a_wrong_type_or_name_violates_an_invariant() -> None:
+def test_reading_a_setting_with_a_wrong_type_or_name_raises_an_invariant_error() -> None:
     settings = Settings()
     for ask in (
         lambda: settings.int("listeners"),
@@ -96,14 +96,14 @@ def test_log_dirs_overrides_log_dir() -> None:
     assert Settings({"log.dir": "/one", "log.dirs": "/a,/b"}).log_dirs == ("/a", "/b")
 
 
-def test_both_names_of_the_node_id_work_and_must_agree() -> None:
+def test_node_id_and_broker_id_are_accepted_and_must_be_equal() -> None:
     assert Settings({"broker.id": "7"}).node_id == Settings({"node.id": "7"}).node_id == 7
     assert Settings({"node.id": "7"}).int("broker.id") == 7
     with pytest.raises(ConfigError, match=r"node\.id"):
         Settings({"broker.id": "7", "node.id": "8"})
 
 
-def test_cordoned_directories_are_some_of_the_log_directories_or_all() -> None:
+def test_cordoned_log_dirs_must_be_log_directories_of_the_broker_or_a_star() -> None:
     dirs = {"log.dirs": "/a,/b/"}
     assert Settings(dirs).cordoned_log_dirs() == frozenset()
     assert Settings({**dirs, "cordoned.log.dirs": "/b"}).cordoned_log_dirs() == {"/b"}
@@ -114,7 +114,7 @@ def test_cordoned_directories_are_some_of_the_log_directories_or_all() -> None:
         Settings({**dirs, "cordoned.log.dirs": "/a, *"})
 
 
-def test_a_bad_value_in_the_file_stops_the_start() -> None:
+def test_invalid_value_in_the_properties_file_stops_the_start() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         Settings({"num.partitions": "many"})
     with pytest.raises(ConfigError, match=r"host:count"):

@@ -76,7 +76,7 @@ def partition(replicas: str, isr: str | None = None, leader: int = -2, **fields:
 # --- brokers --------------------------------------------------------------------------------------
 
 
-def test_a_brokers_epoch_is_the_offset_of_its_registration() -> None:
+def test_broker_epoch_is_the_offset_of_the_registration_record() -> None:
     image = replace(EMPTY_IMAGE, offset=41)
     decision = register_broker(image, Registration(1, bytes(16), ENDPOINTS, [ID], rack="r"))
     assert decision.reply == 42
@@ -187,7 +187,7 @@ def update(image: MetadataImage, *updates: tuple[str, int, int], validate_only: 
     return update_features(image, UpdateFeaturesRequest(feature_updates=keys, validate_only=validate_only), 1)
 
 
-def test_one_request_may_change_several_features() -> None:
+def test_one_update_features_request_changes_several_features() -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("group.version", 0, SAFE), ("transaction.version", 1, UNSAFE), ("kraft.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.NONE
@@ -229,7 +229,7 @@ def test_one_invalid_feature_update_refuses_all_of_them(change: tuple[str, int, 
     assert message in decision.reply.error_message
 
 
-def test_unsupported_features_of_kafka_can_be_loaded_and_disabled() -> None:
+def test_features_that_penstock_does_not_support_can_be_loaded_and_disabled() -> None:
     image = image_of(features={**default_features(30), "share.version": 1, "streams.version": 1})
     registered = register_broker(image, Registration(9, bytes(16), ENDPOINTS, [ID]))
     assert registered.records
@@ -306,7 +306,7 @@ def test_an_election_of_all_partitions_reports_only_changes() -> None:
     assert [(one.partition_id, one.error_code) for one in results[0].partition_result] == [(1, 0)]
 
 
-def test_unknown_topics_partitions_and_types_are_refused() -> None:
+def test_election_for_an_unknown_topic_or_partition_or_type_is_refused() -> None:
     image = image_of(partition("1"), brokers="1")
     asked = [TopicPartitions(topic="t", partitions=[7]), TopicPartitions(topic="x", partitions=[0])]
     reply = elect_leaders(image, ElectLeadersRequest(topic_partitions=asked)).reply
@@ -360,6 +360,6 @@ def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_b
     assert (set(back.replicas), back.adding_replicas, back.removing_replicas) == ({1, 2}, (), ())
 
 
-def test_a_request_may_forbid_a_change_of_the_replication_factor() -> None:
+def test_reassignment_that_changes_the_replication_factor_is_refused_if_the_request_forbids_it() -> None:
     _, result = move(image_of(partition("12")), [1, 2, 3], allow_replication_factor_change=False)
     assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR

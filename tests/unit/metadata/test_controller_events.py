@@ -317,7 +317,7 @@ def completes(old: PartitionImage, new: PartitionImage) -> bool:
 
 @pytest.mark.parametrize("elr", [True, False], ids=["eligible leaders", "without"])
 @pytest.mark.parametrize("seed", range(40))
-def test_the_rules_hold_in_random_histories_and_the_cluster_recovers(seed: int, elr: bool) -> None:
+def test_controller_invariants_hold_in_random_histories_and_the_cluster_recovers(seed: int, elr: bool) -> None:
     life = History(seed, elr=elr)
     for _ in range(60):
         life.step()
@@ -357,7 +357,7 @@ def trusted_for_ever(image: MetadataImage, broker_id: int, rules: Rules, *_: Any
     ],
     ids=["anybody leads", "eligible for ever", "trusted after a crash"],
 )
-def test_a_planted_bug_is_found(where: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_find_a_planted_controller_bug(where: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"penstock.metadata.controller.{where}", bug)
     with pytest.raises(AssertionError):
         run_many()
@@ -370,7 +370,7 @@ def run_many() -> None:
             life.step()
 
 
-def test_the_same_seed_gives_the_same_history() -> None:
+def test_same_seed_gives_the_same_random_history_of_the_controller() -> None:
     lives = []
     for _ in range(2):
         life = History(7, elr=True)

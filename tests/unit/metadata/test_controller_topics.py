@@ -73,7 +73,7 @@ def with_topics(image: MetadataImage, *topics: CreatableTopic) -> MetadataImage:
     return apply(image, decision.records)
 
 
-def test_defaults_replace_minus_one_in_the_request() -> None:
+def test_minus_one_in_a_create_topics_request_means_the_broker_default() -> None:
     decision = create(cluster(1), wanted("t", -1, -1))
     result = decision.reply.topics[0]
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
@@ -83,7 +83,7 @@ def test_defaults_replace_minus_one_in_the_request() -> None:
     assert image.topics["t"].partitions[0].directories == (DIRECTORY,)
 
 
-def test_configs_become_records_of_the_topic() -> None:
+def test_configs_of_a_new_topic_become_config_records() -> None:
     image = with_topics(cluster(1), wanted("t", configs={"cleanup.policy": "compact", "retention.ms": "5"}))
     assert image.topic_config("t") == {"cleanup.policy": "compact", "retention.ms": "5"}
 
@@ -178,7 +178,7 @@ def test_a_topic_whose_replicas_are_all_fenced_is_refused() -> None:
     assert decision.reply.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_one_refusal_does_not_stop_the_others_and_a_name_given_twice_is_refused_once() -> None:
+def test_refused_topic_does_not_affect_others_and_a_duplicate_name_is_refused_once() -> None:
     decision = create(cluster(1), wanted("bad name"), wanted("good"), wanted("twice"), wanted("twice"))
     codes = {result.name: result.error_code for result in decision.reply.topics}
     assert codes == {
@@ -206,7 +206,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert set(apply(image, decision.records).topics) == {"c"}
 
 
-def test_a_refused_deletion_has_an_error() -> None:
+def test_refused_topic_deletion_returns_an_error() -> None:
     image = with_topics(cluster(1), wanted("a"), wanted("b"))
     known = image.topics["b"].topic_id
     cases: list[tuple[list[Any], list[ErrorCode]]] = [
@@ -237,7 +237,7 @@ def grow(
     return create_partitions(image, CreatePartitionsRequest(topics=[topic], validate_only=validate_only), Random(5))
 
 
-def test_new_partitions_follow_the_old_ones_with_the_same_replication_factor() -> None:
+def test_new_partitions_get_the_next_indexes_and_the_same_replication_factor() -> None:
     image = with_topics(cluster(1, 2, 3), wanted("t", 2, 2))
     grown = apply(image, grow(image, "t", 5).records)
     assert sorted(grown.topics["t"].partitions) == [0, 1, 2, 3, 4]

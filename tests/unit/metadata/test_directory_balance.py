@@ -42,7 +42,7 @@ def after(replicas: dict[TopicPartition, PlacedReplica], moves: list[DirectoryMo
     return held
 
 
-def test_a_new_directory_gets_half_of_the_bytes_with_few_moves() -> None:
+def test_balance_moves_half_of_the_bytes_to_a_new_directory_with_few_moves() -> None:
     replicas = placed(a=[100, 50, 30, 20])
     moves = balance([A, B], replicas)
     assert after(replicas, moves) == {"/a": 100, "/b": 100}
@@ -55,7 +55,7 @@ def test_even_directories_need_no_move() -> None:
     assert balance([], {}) == []
 
 
-def test_one_large_replica_is_not_moved_back_and_forth() -> None:
+def test_balance_does_not_move_one_large_replica_back_and_forth() -> None:
     assert balance([A, B], placed(a=[100])) == []
 
 
@@ -73,7 +73,9 @@ def test_balance_respects_the_free_space_of_the_target() -> None:
     st.lists(st.lists(st.integers(0, 1000), max_size=20), min_size=1, max_size=4),
     st.lists(st.integers(0, 3000), min_size=4, max_size=4),
 )
-def test_balance_never_widens_the_gap_and_moves_each_replica_once(held: list[list[int]], usable: list[int]) -> None:
+def test_balance_never_increases_the_difference_of_directories_and_moves_each_replica_once(
+    held: list[list[int]], usable: list[int]
+) -> None:
     replicas = placed(**{"abcd"[index]: sizes for index, sizes in enumerate(held)})
     directories = [DirectoryState(f"/{'abcd'[index]}", usable[index]) for index in range(len(held))]
     before = {each.path: 0 for each in directories} | after(replicas, [])
@@ -106,7 +108,7 @@ def test_evacuation_without_room_names_the_replica_and_the_remedy() -> None:
         evacuate("/a", [DirectoryState("/a", offline=True), B], placed(a=[10]))
 
 
-def test_progress_has_a_rate_and_an_estimate_after_two_looks() -> None:
+def test_move_progress_has_a_rate_and_an_estimate_after_two_readings() -> None:
     now = CopyState(size=1000, copied=400, records_left=6)
     assert rate(None, now, 2.0) is None
     assert rate(CopyState(900, 200, 7), now, 2.0) == 100.0

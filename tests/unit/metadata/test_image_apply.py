@@ -67,7 +67,7 @@ def test_a_topic_is_found_by_name_and_by_id() -> None:
     assert image.offset == 2
 
 
-def test_an_older_image_never_changes() -> None:
+def test_applying_records_never_changes_an_older_image() -> None:
     first = after(*topic("a", ID_A))
     second = apply(first, topic("b", ID_B))
     third = apply(second, [record(9, topic_id=ID_A)])
@@ -91,7 +91,7 @@ def test_removing_a_topic_removes_everything_about_it_from_the_image() -> None:
     assert gone == EMPTY_IMAGE.__class__(offset=gone.offset)
 
 
-def test_a_name_can_be_deleted_and_created_again_in_one_batch() -> None:
+def test_topic_can_be_deleted_and_created_again_in_one_batch() -> None:
     image = after(*topic("a", ID_A, 3))
     again = apply(image, [record(9, topic_id=ID_A), *topic("a", ID_B, 1)])
     assert again.topics["a"].topic_id == ID_B
@@ -100,7 +100,7 @@ def test_a_name_can_be_deleted_and_created_again_in_one_batch() -> None:
     assert changes == TopicChanges((again.topics["a"],), (image.topics["a"],), ())
 
 
-def test_a_new_leader_starts_a_leader_epoch_and_any_change_a_partition_epoch() -> None:
+def test_new_leader_raises_the_leader_epoch_and_every_change_raises_the_partition_epoch() -> None:
     image = after(*topic("a", ID_A))
     moved = apply(image, [record(5, partition_id=0, topic_id=ID_A, leader=2, isr=[2])])
     partition = moved.topics["a"].partitions[0]
@@ -173,7 +173,7 @@ def test_a_controlled_shutdown_is_not_recorded_as_a_fencing() -> None:
     ],
     ids=lambda bad: type(bad).__name__,
 )
-def test_a_record_that_contradicts_the_image_violates_an_invariant(bad: Any) -> None:
+def test_record_that_contradicts_the_image_raises_an_invariant_error(bad: Any) -> None:
     image = after(*topic("a", ID_A), broker(1, 5))
     with pytest.raises(InvariantError):
         apply(image, [bad])
@@ -314,7 +314,7 @@ def test_access_control_records_are_applied_and_removed() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=40))
-def test_a_random_history_gives_the_same_image_in_any_batches_and_after_a_snapshot(seed: int, steps: int) -> None:
+def test_random_records_give_the_same_image_in_any_batches_and_after_a_snapshot(seed: int, steps: int) -> None:
     random = Random(seed)
     history = random_history(random, steps)
     whole = apply(EMPTY_IMAGE, history)

@@ -79,7 +79,7 @@ def test_a_flipped_bit_in_a_checkpoint_is_refused() -> None:
         read_checkpoint(bytes(damaged))
 
 
-def test_checkpoint_names_are_kafkas() -> None:
+def test_checkpoint_file_names_have_kafkas_format() -> None:
     assert checkpoint_name(19, 2) == "00000000000000000019-0000000002.checkpoint"
     assert parse_checkpoint_name("00000000000000000019-0000000002.checkpoint") == (19, 2)
     assert parse_checkpoint_name("bootstrap.checkpoint") is None

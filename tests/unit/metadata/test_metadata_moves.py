@@ -36,7 +36,7 @@ def test_a_balanced_cluster_needs_no_moves() -> None:
     assert rebalance(placed((1, 2), (2, 3), (3, 1)), PLAIN, NO_SIZES) == []
 
 
-def test_a_drained_broker_keeps_no_replicas_and_the_others_keep_theirs() -> None:
+def test_drain_moves_all_replicas_off_a_broker_and_no_others() -> None:
     moves = drain(placed((1, 2), (2, 3), (3, 1)), {**PLAIN, 4: None}, {3}, NO_SIZES)
     assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
 
@@ -52,7 +52,7 @@ def test_a_drained_replica_goes_to_a_rack_that_has_none_yet() -> None:
     assert move.adding == (4,)
 
 
-def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
+def test_rebalance_moves_replicas_only_to_a_new_broker() -> None:
     before = placed(*[(1, 2), (2, 1)] * 3)
     moves = rebalance(before, PLAIN, NO_SIZES, onto={3})
     assert counts(after(before, moves), PLAIN) == {1: 4, 2: 4, 3: 4}
@@ -74,7 +74,7 @@ def test_leaders_are_balanced_by_reordering_replicas() -> None:
     assert Counter(replicas[0] for replicas in after(before, moves).values()) == {1: 2, 2: 2, 3: 2}
 
 
-def test_a_leadership_may_be_passed_on_via_a_third_broker() -> None:
+def test_leader_balancing_can_pass_a_leadership_through_a_third_broker() -> None:
     # Brokers 1 and 3 share no partition: 1 passes a leadership to 2, and 2 passes another to 3.
     before = placed((1, 2), (1, 2), (1, 2), (2, 3), (2, 3))
     moves = rebalance(before, PLAIN, NO_SIZES)
@@ -145,7 +145,7 @@ def test_without_racks_replica_counts_differ_by_at_most_one_and_no_move_is_waste
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_no_partition_ends_in_fewer_racks(
+def test_moves_never_reduce_the_number_of_racks_of_a_partition(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster
@@ -156,7 +156,7 @@ def test_no_partition_ends_in_fewer_racks(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_a_second_rebalance_has_nothing_to_do(
+def test_second_rebalance_has_no_moves(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster
@@ -192,7 +192,7 @@ def test_a_drain_moves_only_the_replicas_of_its_broker_and_keeps_racks(
 
 @given(clusters())
 @settings(max_examples=examples(100), deadline=None)
-def test_leaders_are_as_balanced_as_the_replicas_allow(
+def test_leaders_are_balanced_as_far_as_the_replica_placement_allows(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster

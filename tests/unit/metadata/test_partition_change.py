@@ -79,7 +79,7 @@ def summary(one: PartitionImage) -> str:
     ],
     ids=["leader", "follower", "below min", "last", "not in sync", "alone", "nobody", "order of replicas"],
 )
-def test_a_leaving_broker_is_removed_from_leadership_and_isr(
+def test_leaving_broker_loses_its_leaderships_and_leaves_its_isrs(
     before: PartitionImage, leaving: int, expected: str
 ) -> None:
     image = image_of(before, min_isr=2)
@@ -164,7 +164,7 @@ def test_a_replica_that_may_have_lost_records_is_neither_in_sync_nor_eligible(
     ],
     ids=["the next one leads", "is waited for", "after the last the first", "nobody else"],
 )
-def test_a_last_known_leader_that_lost_its_directory_is_not_waited_for(
+def test_partition_does_not_wait_for_a_last_known_leader_that_lost_its_directory(
     before: str, brokers: str, expected: str
 ) -> None:
     directories = tuple(OTHER_DISK if each == "2" else DISK for each in before)
@@ -282,7 +282,7 @@ def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_only_some_changes_of_a_partition_start_a_leader_epoch(
+def test_leader_epoch_rises_only_for_some_kinds_of_partition_changes(
     features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)

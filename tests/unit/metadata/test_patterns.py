@@ -31,7 +31,7 @@ expressions = st.recursive(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(pattern=expressions, name=names)
-def test_patterns_match_like_pythons_re(pattern: str, name: str) -> None:
+def test_patterns_match_the_same_texts_as_pythons_re(pattern: str, name: str) -> None:
     try:
         expected = re.fullmatch(pattern, name, re.ASCII) is not None
     except re.error:
@@ -69,7 +69,7 @@ def test_patterns_match_like_pythons_re(pattern: str, name: str) -> None:
         ("a^b", "ab", False),
     ],
 )
-def test_syntax_of_re2_is_understood(pattern: str, name: str, expected: bool) -> None:
+def test_patterns_support_the_syntax_of_re2(pattern: str, name: str, expected: bool) -> None:
     assert Pattern(pattern).matches(name) == expected
 
 

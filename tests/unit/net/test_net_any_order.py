@@ -149,7 +149,7 @@ budgets = st.sampled_from([-1, 300, 2000])
 
 @settings(max_examples=examples(80), deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
-def test_every_request_is_answered_once_whole_and_in_order(
+def test_every_request_is_answered_once_and_completely_and_in_order(
     bodies: list[bytes], walk: list[int | str], budget: int
 ) -> None:
     async def scenario() -> None:
@@ -193,7 +193,7 @@ def test_every_request_is_answered_once_whole_and_in_order(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
-def test_a_connection_lost_at_any_point_leaves_nothing_behind(
+def test_connection_lost_at_any_point_releases_all_its_resources(
     bodies: list[bytes], walk: list[int | str], budget: int
 ) -> None:
     async def scenario() -> None:

@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_an_answer_that_is_already_available_is_settled_at_once() -> None:
+def test_later_with_an_available_answer_gives_its_result_at_once() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_settled_returns_the_result_of_the_source_of_a_later(kind: str, shaped: bool) -> None:
+def test_settled_returns_the_result_of_the_awaitable_of_a_later(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_settled_returns_the_result_of_the_source_of_a_later(kind: str, shaped: 
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_the_make_function_of_a_later_gets_the_error_of_its_source(kind: str) -> None:
+def test_error_of_the_awaitable_of_a_later_is_passed_to_its_make_function(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 
@@ -42,7 +42,7 @@ def test_the_make_function_of_a_later_gets_the_error_of_its_source(kind: str) ->
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_the_cancellation_of_the_caller_cancels_the_source(kind: str, shaped: bool) -> None:
+def test_cancelling_the_caller_cancels_the_awaitable_of_a_later(kind: str, shaped: bool) -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

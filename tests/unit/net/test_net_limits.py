@@ -46,7 +46,7 @@ def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> Non
     assert active.expired_at == []
 
 
-def test_at_each_later_tick_the_idle_wheel_checks_a_connection_that_had_to_stay_open() -> None:
+def test_idle_wheel_checks_a_connection_that_had_to_stay_open_again_at_each_later_tick() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -84,7 +84,7 @@ def test_the_idle_wheel_does_not_expire_removed_connections() -> None:
     assert gone.expired_at == []
 
 
-def test_the_byte_budget_wakes_waiting_connections_in_order_once_there_is_room() -> None:
+def test_byte_budget_resumes_waiting_connections_in_order_once_bytes_are_free() -> None:
     budget = ByteBudget(100)
     woken: list[str] = []
 
@@ -104,13 +104,13 @@ def test_the_byte_budget_wakes_waiting_connections_in_order_once_there_is_room()
     assert budget.waiting == 1
 
 
-def test_a_budget_without_a_limit_is_never_exhausted() -> None:
+def test_byte_budget_without_a_limit_is_never_exhausted() -> None:
     budget = ByteBudget(-1)
     budget.take(1 << 40)
     assert not budget.exhausted
 
 
-def test_a_budget_reports_its_room_and_whether_it_is_strained_or_overdrawn() -> None:
+def test_byte_budget_reports_its_free_bytes_and_whether_it_is_strained_or_overdrawn() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -179,7 +179,7 @@ def test_connection_limits_of_hosts_are_parsed_as_host_and_count_and_other_forms
             parse_ip_overrides([wrong])
 
 
-def test_a_limited_log_counts_the_lines_that_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_rate_limited_log_counts_the_lines_that_it_omits(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = LimitedLog(logging.getLogger("penstock.net"), lambda: now)
     for number in range(100):

@@ -38,7 +38,7 @@ class Parked:
         self.futures[index].set_result([self.started[index]])
 
 
-def test_a_request_is_answered_with_its_size_in_front(loop: str) -> None:
+def test_response_begins_with_its_size(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             client = await harness.client()
@@ -97,7 +97,7 @@ def test_a_request_may_be_answered_by_a_coroutine(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_frames_split_anywhere_arrive_whole(loop: str) -> None:
+def test_request_frames_that_arrive_in_pieces_are_reassembled(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             witness = await harness.client()
@@ -213,7 +213,7 @@ def test_an_exception_of_a_handler_closes_only_its_connection(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_that_sends_a_byte_at_a_time_delays_no_other_client(loop: str) -> None:
+def test_client_that_sends_single_bytes_delays_no_other_client(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             slow, other = await harness.client(), await harness.client()
@@ -278,7 +278,7 @@ def test_unread_answers_are_counted_and_slow_readers_are_closed(loop: str) -> No
     run_on(loop, scenario())
 
 
-def test_an_answer_that_overdraws_the_memory_of_unread_answers_closes_its_connection(loop: str) -> None:
+def test_answer_that_exceeds_the_memory_for_unread_answers_closes_its_connection(loop: str) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=15_000_000)) as harness:
             deaf = [await harness.client() for _ in range(3)]
@@ -293,7 +293,9 @@ def test_an_answer_that_overdraws_the_memory_of_unread_answers_closes_its_connec
     run_on(loop, scenario())
 
 
-def test_connections_with_the_oldest_unread_answers_are_closed_and_not_the_one_that_overdraws(loop: str) -> None:
+def test_connections_with_the_oldest_unread_answers_are_closed_first_when_the_memory_budget_is_exceeded(
+    loop: str,
+) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=20_000_000)) as harness:
             clients = [await harness.client() for _ in range(3)]
@@ -357,7 +359,7 @@ def test_a_connection_with_another_protocol_is_closed_and_the_log_names_the_prot
     assert len(caplog.records) == 1
 
 
-def test_a_mute_delays_the_next_request_but_not_the_answer(loop: str) -> None:
+def test_muted_connection_delays_the_next_request_but_not_the_current_answer(loop: str) -> None:
     async def scenario() -> None:
         def mute(connection: Connection, request: memoryview) -> Reply:
             if bytes(request) == b"greedy":
@@ -410,7 +412,7 @@ def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pyte
     assert "refused: max.connections=2 connections are open" in caplog.text
 
 
-def test_a_connection_of_a_node_replaces_the_client_connection_that_was_idle_longest(
+def test_connection_from_a_broker_replaces_the_longest_idle_client_connection_at_the_limit(
     loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -470,7 +472,7 @@ def test_an_idle_connection_is_closed_and_an_active_or_busy_one_is_not(loop: str
     run_on(loop, scenario())
 
 
-def test_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
+def test_request_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked, Limits(queued_max_request_bytes=1000)) as harness:

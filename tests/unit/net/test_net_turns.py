@@ -43,7 +43,7 @@ class Passes:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_pass_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> None:
+def test_event_loop_iteration_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=20)) as harness:
@@ -58,7 +58,7 @@ def test_a_pass_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> No
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_request_that_needs_a_task_counts_as_several_unless_tasks_start_at_once(loop: str) -> None:
+def test_request_that_needs_a_task_counts_as_several_requests_unless_tasks_start_eagerly(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:
@@ -74,7 +74,7 @@ def test_a_request_that_needs_a_task_counts_as_several_unless_tasks_start_at_onc
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_connection_with_one_request_does_not_wait_for_all_requests_of_another(loop: str) -> None:
+def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of_another(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=10)) as harness:
@@ -122,7 +122,7 @@ def test_waiting_connections_start_one_request_each_in_turn() -> None:
     assert passes == 4  # four, four and two requests, and one that finds nobody
 
 
-def test_a_pass_ends_when_its_time_is_over() -> None:
+def test_event_loop_iteration_starts_no_request_after_its_time_is_over() -> None:
     now = 0
     turns = Turns(Limits(pass_max_requests=100, pass_max_ms=10), lambda work: None, lambda: now)
     turns.begin()

@@ -141,7 +141,7 @@ def stores(identity: Identity, where: Path) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     "kind", ["pem", "pem with password", "pem text", "pkcs12", "jks", "jks with key password", "type not given"]
 )
-def test_both_sides_of_a_handshake_use_the_store(identity: Identity, tmp_path: Path, kind: str) -> None:
+def test_tls_client_and_server_both_use_the_configured_store(identity: Identity, tmp_path: Path, kind: str) -> None:
     properties = {**stores(identity, tmp_path)[kind], "ssl.client.auth": "required"}
     material = read_material(properties, read_file)
     server, client = server_context(properties, material), client_context(properties, material)
@@ -175,7 +175,7 @@ def test_both_sides_of_a_handshake_use_the_store(identity: Identity, tmp_path: P
         ({"ssl.cipher.suites": "NO_SUCH_SUITE"}, "no suite"),
     ],
 )
-def test_store_that_cannot_be_used_is_refused_with_the_property(
+def test_unusable_key_store_is_refused_with_the_name_of_its_property(
     identity: Identity, tmp_path: Path, change: dict[str, str], reason: str
 ) -> None:
     properties = {**stores(identity, tmp_path)["pem"], **change}
@@ -206,7 +206,9 @@ def test_wrong_passwords_are_refused(identity: Identity, tmp_path: Path) -> None
             TlsSource({**stores(identity, tmp_path)[kind], name: "wrong"})
 
 
-def test_no_key_file_is_left_behind(identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_a_key_store_leaves_no_key_file_on_disk(
+    identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(tmp_path.iterdir())
     TlsSource(stores(identity, tmp_path)["pkcs12"])
@@ -251,7 +253,7 @@ def test_renewed_certificate_is_used_for_new_connections_and_a_broken_one_is_not
     asyncio.run(scenario())
 
 
-def test_peers_count_as_connections_before_their_handshake(identity: Identity, tmp_path: Path) -> None:
+def test_tls_connections_count_before_their_handshake_is_complete(identity: Identity, tmp_path: Path) -> None:
     async def scenario() -> None:
         source = TlsSource(stores(identity, tmp_path)["pem"])
         server, port = await tls_server(source, Limits(max_connections=3, loopback_connections=0))
@@ -296,7 +298,7 @@ def test_junk_instead_of_a_handshake_closes_only_its_connection(
     asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
-def test_clients_can_not_ask_a_listener_for_new_handshakes(identity: Identity, tmp_path: Path) -> None:
+def test_listener_refuses_tls_renegotiation(identity: Identity, tmp_path: Path) -> None:
     properties = stores(identity, tmp_path)["pem"]
     context = server_context(properties, read_material(properties, read_file))
     assert context.options & ssl.OP_NO_RENEGOTIATION

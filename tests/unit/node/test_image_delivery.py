@@ -62,7 +62,7 @@ class Parts:
         return list(self.called)
 
 
-def test_before_registration_an_image_reaches_only_three_parts_of_the_node() -> None:
+def test_image_before_registration_reaches_only_three_parts_of_the_node() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -85,7 +85,7 @@ def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
     assert parts.show(SECOND) == expected
 
 
-def test_stray_logs_are_set_aside_after_the_first_image() -> None:
+def test_stray_logs_are_renamed_after_the_first_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

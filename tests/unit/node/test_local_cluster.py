@@ -18,7 +18,7 @@ CONTROLLERS = [9192, 9193, 9194]
 
 
 @pytest.mark.parametrize(("count", "factor", "in_sync"), [(2, 2, 1), (3, 3, 2), (5, 3, 2)])
-def test_replication_factors_follow_the_number_of_nodes(count: int, factor: int, in_sync: int) -> None:
+def test_default_replication_factor_depends_on_the_number_of_nodes(count: int, factor: int, in_sync: int) -> None:
     directories = [f"/data/{index}" for index in range(count)]
     ports = list(range(9092, 9092 + count))
     for node in local_nodes(directories, host="127.0.0.1", ports=ports, controller_ports=ports):
@@ -45,7 +45,7 @@ def test_new_directories_become_one_cluster_in_which_all_nodes_are_voters() -> N
     assert not format_new(disks, nodes, CONTROLLERS, host="127.0.0.1", random=chance, now_ms=1)
 
 
-def test_a_joining_node_records_no_voters() -> None:
+def test_formatted_directory_of_a_joining_node_has_no_voters() -> None:
     disk = MemoryDisk()
     format_storage(disk, FormatPlan(("/4",), 4, joins=True), random=random.Random(1), now_ms=1)
     assert not disk.exists("/4/__cluster_metadata-0")

@@ -228,7 +228,7 @@ def test_the_cluster_continues_when_the_active_controller_stops_or_dies() -> Non
     run(scenario)
 
 
-def test_a_dead_controller_is_replaced_before_any_fetch_timeout() -> None:
+def test_killed_controller_is_replaced_before_a_fetch_timeout_ends() -> None:
     """The failover takes about 70 ms on an idle machine; the test asserts only that no timeout has to expire."""
 
     async def scenario() -> None:
@@ -331,7 +331,9 @@ def contents(disk: MemoryDisk) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("node_id", [3, 4], ids=["a voter", "a broker that joins"])
-def test_a_disk_of_another_cluster_is_refused_and_not_modified(node_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_refuses_a_disk_of_another_cluster_and_does_not_modify_it(
+    node_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
 
     async def scenario() -> None:
@@ -436,7 +438,7 @@ def test_a_second_broker_with_the_same_id_is_refused_while_the_first_runs(
         ({"process.roles": "controller"}, "only a controller"),
     ],
 )
-def test_properties_without_a_possible_quorum_are_refused(properties: dict[str, str], sentence: str) -> None:
+def test_node_refuses_properties_from_which_no_quorum_can_form(properties: dict[str, str], sentence: str) -> None:
     given = {"node.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "/data", **properties}
     with pytest.raises((ConfigError, ListenerError), match=sentence):
         make_node(Settings(given), MemoryDisk(), seed=1)
@@ -539,7 +541,7 @@ def test_a_failed_directory_takes_only_its_own_replicas_offline() -> None:
     run(scenario)
 
 
-def test_an_envelope_may_hold_only_requests_of_the_active_controller() -> None:
+def test_envelope_with_a_request_that_the_controller_does_not_serve_is_refused() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -556,7 +558,7 @@ def test_an_envelope_may_hold_only_requests_of_the_active_controller() -> None:
     run(scenario)
 
 
-def test_without_a_majority_a_controller_request_times_out() -> None:
+def test_controller_request_times_out_without_a_majority() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()

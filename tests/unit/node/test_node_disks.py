@@ -138,7 +138,7 @@ def test_a_node_whose_log_directories_have_all_failed_stops_with_the_reason() ->
     run(scenario)
 
 
-def test_a_partition_that_fails_beside_the_metadata_log_stops_the_node() -> None:
+def test_disk_failure_of_a_partition_in_the_directory_of_the_metadata_log_stops_the_node() -> None:
     """The metadata log of this node is in directory A, and has not failed itself yet."""
 
     async def scenario() -> None:
@@ -173,7 +173,7 @@ async def looked(node: Node) -> None:
     await node._maintenance.space()
 
 
-def test_produce_is_refused_before_the_disk_is_full_while_everything_else_goes_on() -> None:
+def test_produce_is_refused_before_the_disk_is_full_and_other_requests_continue() -> None:
     async def scenario() -> None:
         user = Disks(penstock_log_dirs_min_free_bytes="1000000")
         disk = user.disk
@@ -231,7 +231,7 @@ def test_the_minimum_free_space_can_be_lowered_on_a_running_node() -> None:
     run(scenario)
 
 
-def test_without_a_limit_free_space_is_not_looked_at() -> None:
+def test_free_space_is_not_read_if_no_limit_is_set() -> None:
     async def scenario() -> None:
         user = Disks(penstock_log_dirs_min_free_bytes="0")
         disk = user.disk

@@ -35,7 +35,7 @@ def kept(cluster: Cluster, kind: str, **fields: Any) -> list[dict[str, Any]]:
     pytest.fail(f"no event {kind} with {fields} was kept")
 
 
-def test_the_history_outlives_the_controller() -> None:
+def test_event_history_survives_the_death_of_the_controller() -> None:
     with Cluster(nodes=3, config=ENABLED) as cluster:
         first = cluster.controller
         kept(cluster, "broker.unfenced")
@@ -47,7 +47,7 @@ def test_the_history_outlives_the_controller() -> None:
         assert nodes == {1, 2, 3}, "events of the killed node are kept too"
 
 
-def test_a_single_broker_has_no_topic_of_events() -> None:
+def test_single_node_creates_no_event_topic() -> None:
     with Broker(topics={"t": 1}, config=ENABLED) as broker, broker.client() as client:
         assert [each.name for each in client.list_topics(internal=True)] == ["t"]
 

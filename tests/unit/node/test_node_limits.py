@@ -11,7 +11,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.records.build import build_batch
 
 
-def test_a_fetch_gets_a_share_of_the_free_memory_and_one_batch_if_none_is_free() -> None:
+def test_fetch_size_is_limited_to_a_share_of_free_memory_but_at_least_one_batch() -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()
@@ -39,7 +39,7 @@ def test_a_fetch_gets_a_share_of_the_free_memory_and_one_batch_if_none_is_free()
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_no_client_id_may_write_to_internal_topics(topic: str) -> None:
+def test_produce_to_an_internal_topic_is_refused_for_every_client_id(topic: str) -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()

@@ -18,7 +18,7 @@ from penstock.replication.directory_move import MoveState
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_move_goes_on_after_a_restart(end: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_move_continues_after_a_restart(end: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -40,7 +40,7 @@ def test_a_move_goes_on_after_a_restart(end: str, caplog: pytest.LogCaptureFixtu
     assert "resuming the move" in caplog.text
 
 
-def test_the_move_of_a_compacted_log_starts_over_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_move_of_a_compacted_log_starts_again_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -62,7 +62,7 @@ def test_the_move_of_a_compacted_log_starts_over_after_a_restart(caplog: pytest.
     assert "starts over, because the log is compacted" in caplog.text
 
 
-def test_a_deleted_topic_ends_its_move() -> None:
+def test_deleting_a_topic_ends_its_directory_move() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -78,7 +78,7 @@ def test_a_deleted_topic_ends_its_move() -> None:
     run(scenario)
 
 
-def test_a_failing_target_ends_the_move_and_the_source_goes_on() -> None:
+def test_failing_target_directory_ends_the_move_and_the_source_log_stays_in_use() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -106,7 +106,7 @@ def test_a_failing_target_ends_the_move_and_the_source_goes_on() -> None:
     run(scenario)
 
 
-def test_a_full_target_ends_the_move_and_stays_online() -> None:
+def test_full_target_directory_ends_the_move_and_stays_online() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -132,7 +132,7 @@ def test_a_full_target_ends_the_move_and_stays_online() -> None:
     run(scenario)
 
 
-def test_a_copy_becomes_the_log_if_its_source_is_lost_after_the_controller_has_its_directory() -> None:
+def test_copy_becomes_the_current_log_if_its_source_is_lost_after_the_controller_recorded_the_target() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -152,7 +152,7 @@ def test_a_copy_becomes_the_log_if_its_source_is_lost_after_the_controller_has_i
     run(scenario)
 
 
-def test_a_copy_whose_source_is_lost_is_removed_if_the_controller_assigned_another_directory() -> None:
+def test_copy_whose_source_is_lost_is_removed_if_the_controller_recorded_another_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -170,7 +170,7 @@ def test_a_copy_whose_source_is_lost_is_removed_if_the_controller_assigned_anoth
     run(scenario)
 
 
-def test_a_record_that_the_swap_syncs_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_is_synced_by_the_swap_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is appended just before the swap, whose fsync covers it: no other fsync moves the high watermark."""
 
     async def scenario() -> None:

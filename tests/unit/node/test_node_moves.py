@@ -45,7 +45,7 @@ def test_a_replica_is_moved_while_records_are_produced() -> None:
     run(scenario)
 
 
-def test_requests_get_kafkas_error_codes() -> None:
+def test_invalid_move_requests_get_kafkas_error_codes() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -65,7 +65,7 @@ def test_requests_get_kafkas_error_codes() -> None:
     run(scenario)
 
 
-def test_a_path_may_have_dots_and_slashes() -> None:
+def test_target_path_of_a_move_may_contain_dots_and_extra_slashes() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
         await user.move(f"{A}/")
@@ -79,7 +79,7 @@ def test_a_path_may_have_dots_and_slashes() -> None:
     run(scenario)
 
 
-def test_a_path_may_be_a_link(tmp_path: Path) -> None:
+def test_target_path_of_a_move_may_be_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     directories = LogDirectories(RealDisk(), [str(tmp_path / "real")], None, frozenset())
@@ -122,7 +122,7 @@ class ResolvingDisk(MemoryDisk):
         return super().exists(path)
 
 
-def test_paths_of_a_request_are_resolved_once_each_and_not_on_the_event_loop() -> None:
+def test_each_path_of_a_move_request_is_resolved_once_and_outside_the_event_loop() -> None:
     async def scenario() -> None:
         disk = ResolvingDisk()
         user = await started(disk)
@@ -141,7 +141,7 @@ def test_paths_of_a_request_are_resolved_once_each_and_not_on_the_event_loop() -
     run(scenario)
 
 
-def test_a_directory_asked_for_before_the_replica_exists_is_used_when_it_is_created() -> None:
+def test_directory_requested_before_a_replica_exists_is_used_when_the_replica_is_created() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
         assert await user.move(C) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -175,7 +175,7 @@ def test_a_throttled_move_shows_its_progress() -> None:
     run(scenario)
 
 
-def test_a_move_to_the_current_directory_cancels_a_move() -> None:
+def test_request_for_the_current_directory_cancels_a_running_move() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -225,7 +225,7 @@ def test_a_stop_waits_for_the_last_write_of_a_cancelled_move(monkeypatch: pytest
     run(scenario)
 
 
-def test_another_target_replaces_a_move() -> None:
+def test_request_for_another_target_replaces_a_running_move() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -241,7 +241,7 @@ def test_another_target_replaces_a_move() -> None:
     run(scenario)
 
 
-def test_moves_beyond_the_number_of_copiers_wait() -> None:
+def test_moves_wait_while_all_copiers_are_busy() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk(), num_replica_alter_log_dirs_threads="1")
         await user.move(A)

@@ -230,7 +230,7 @@ async def started() -> Node:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_request_is_freed_once_answered(name: str) -> None:
+def test_memory_of_a_refused_request_is_freed_after_its_response(name: str) -> None:
     async def scenario() -> None:
         node = await started()
         key, version, request = REFUSED[name]
@@ -241,7 +241,7 @@ def test_a_refused_request_is_freed_once_answered(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 20 * SLICE_RECORDS])
-def test_a_timed_out_produce_is_freed_once_answered(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_timed_out_produce_is_freed_after_its_response(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A produce with many records is unpacked first, and a task awaits its answer."""
 
     async def scenario() -> None:
@@ -256,7 +256,7 @@ def test_a_timed_out_produce_is_freed_once_answered(count: int, monkeypatch: pyt
     run(scenario)
 
 
-def test_a_parked_fetch_that_fails_is_freed_once_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_failed_parked_fetch_is_freed_after_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("planted")
 
@@ -274,7 +274,7 @@ def test_a_parked_fetch_that_fails_is_freed_once_answered(monkeypatch: pytest.Mo
     run(scenario)
 
 
-def test_an_error_stripped_of_frames_holds_no_cause_or_context() -> None:
+def test_error_without_frames_keeps_no_cause_and_no_context() -> None:
     try:
         try:
             raise ValueError

@@ -163,7 +163,7 @@ def test_a_broker_killed_during_registration_registers_again_with_the_same_incar
     run(scenario)
 
 
-def test_after_power_loss_metadata_is_complete_and_each_log_is_a_prefix() -> None:
+def test_metadata_is_complete_and_each_log_is_a_prefix_of_the_written_records_after_a_power_loss() -> None:
     async def scenario() -> None:
         for seed in range(12):
             disk = MemoryDisk(crashable=True)
@@ -263,7 +263,7 @@ def test_a_full_directory_refuses_writes_but_serves_reads_and_other_directories_
     run(scenario)
 
 
-def test_an_image_that_could_not_be_applied_is_applied_again_with_the_next_one(
+def test_image_that_could_not_be_applied_is_applied_together_with_the_next_image(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:

@@ -81,7 +81,7 @@ def test_only_authenticated_connections_are_served() -> None:
     with_node(scenario)
 
 
-def test_unknown_mechanism_is_answered_with_the_offered_ones_and_the_connection_closes() -> None:
+def test_unknown_sasl_mechanism_gets_the_list_of_enabled_ones_and_closes_the_connection() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port)
         answer = await peer.request(SaslHandshakeRequest(mechanism="GSSAPI"), version=1)
@@ -92,7 +92,7 @@ def test_unknown_mechanism_is_answered_with_the_offered_ones_and_the_connection_
     with_node(scenario)
 
 
-def test_token_without_a_handshake_is_refused_and_the_connection_closes() -> None:
+def test_sasl_token_without_a_handshake_is_refused_and_closes_the_connection() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port)
         answer = await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("ann", "secret")))
@@ -103,7 +103,7 @@ def test_token_without_a_handshake_is_refused_and_the_connection_closes() -> Non
 
 
 @pytest.mark.parametrize("password", ["secret", "wrong"])
-def test_tokens_of_old_clients_come_as_bare_frames(password: str) -> None:
+def test_sasl_tokens_of_old_clients_are_accepted_as_raw_frames(password: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -152,7 +152,7 @@ def test_session_ends_unless_the_client_authenticates_again() -> None:
     with_node(scenario, connections_max_reauth_ms="3600000")
 
 
-def test_session_of_one_mechanism_ends_at_the_listeners_own_time() -> None:
+def test_sasl_session_lifetime_can_be_set_for_one_listener_and_mechanism() -> None:
     settings = local_settings(
         "/data", overrides={**SECURED, "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "60000"}
     )
@@ -162,7 +162,7 @@ def test_session_of_one_mechanism_ends_at_the_listeners_own_time() -> None:
     assert "secret" not in repr(rules)
 
 
-def test_user_may_not_change_when_a_client_authenticates_again() -> None:
+def test_reauthentication_as_another_user_is_refused() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
@@ -211,7 +211,7 @@ def test_many_requests_before_authentication_close_the_connection() -> None:
     with_node(scenario)
 
 
-def test_request_behind_a_failed_reauthentication_is_not_served_as_the_former_user() -> None:
+def test_pipelined_request_after_a_failed_reauthentication_is_not_served() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
@@ -238,7 +238,9 @@ def test_request_behind_a_failed_reauthentication_is_not_served_as_the_former_us
         ({"listeners": "FOO://127.0.0.1:0", "inter.broker.listener.name": "FOO"}, "protocol FOO is unknown"),
     ],
 )
-def test_listener_that_cannot_protect_is_refused_at_the_start(overrides: dict[str, str], reason: str) -> None:
+def test_node_refuses_to_start_with_an_incomplete_security_configuration_of_a_listener(
+    overrides: dict[str, str], reason: str
+) -> None:
     settings = local_settings("/data", overrides={**SECURED, **overrides})
     with pytest.raises((ListenerError, ConfigError), match=reason) as refused:
         make_node(settings, MemoryDisk())

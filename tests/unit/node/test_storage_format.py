@@ -22,7 +22,7 @@ def formatted(plan: FormatPlan, disk: MemoryDisk | None = None) -> MemoryDisk:
     return disk
 
 
-def test_every_directory_gets_its_own_id_and_the_first_records_the_voter() -> None:
+def test_every_formatted_directory_has_its_own_id_and_the_first_contains_the_voter() -> None:
     disk = formatted(FormatPlan(["/a", "/b"], node_id=3, cluster_id="c", controller_endpoints=(("C", "h", 9093),)))
     first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
     assert first is not None
@@ -57,7 +57,7 @@ def test_an_older_release_gets_its_own_feature_levels() -> None:
     ]
 
 
-def test_a_new_quorum_has_voters_whatever_the_release() -> None:
+def test_new_quorum_has_voters_for_every_release() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.6"))
     content = read_checkpoint(disk.read_bytes("/a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"))
     assert content.kraft_version == 1
@@ -97,7 +97,7 @@ def test_a_formatted_directory_is_not_formatted_again() -> None:
         ),
     ],
 )
-def test_an_invalid_plan_writes_nothing(plan: FormatPlan, message: str) -> None:
+def test_invalid_format_request_writes_no_file(plan: FormatPlan, message: str) -> None:
     disk = MemoryDisk()
     with pytest.raises(StorageError, match=message):
         formatted(plan, disk)
@@ -117,7 +117,7 @@ def test_a_directory_of_another_node_or_cluster_is_refused(plan: FormatPlan, mes
         formatted(plan, disk)
 
 
-def test_info_reports_every_problem() -> None:
+def test_storage_info_reports_every_problem() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     formatted(FormatPlan(["/b"], node_id=2, cluster_id="d"), disk)
     disk.mkdir("/c")

@@ -13,7 +13,7 @@ class Held:
         return self.size
 
 
-def test_grants_stay_within_the_limit_and_the_first_grant_counts_existing_state() -> None:
+def test_memory_grants_stay_within_the_limit_and_the_first_grant_counts_existing_state() -> None:
     held = Held(60)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -23,7 +23,7 @@ def test_grants_stay_within_the_limit_and_the_first_grant_counts_existing_state(
     assert allowance.grant(-5, 1)
 
 
-def test_a_full_allowance_is_recounted_but_not_for_every_refusal() -> None:
+def test_full_memory_allowance_is_recounted_now_and_then_but_not_at_every_refusal() -> None:
     held = Held(100)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -34,7 +34,7 @@ def test_a_full_allowance_is_recounted_but_not_for_every_refusal() -> None:
     assert held.counted == 2
 
 
-def test_state_loaded_without_a_grant_is_found_by_the_next_count() -> None:
+def test_memory_of_loaded_state_counts_from_the_next_recount_on() -> None:
     held = Held()
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -43,7 +43,7 @@ def test_state_loaded_without_a_grant_is_found_by_the_next_count() -> None:
     assert not allowance.grant(1, RECOUNT_MS)
 
 
-def test_an_allowance_is_shared_by_its_counters_and_unlimited_by_default() -> None:
+def test_memory_allowance_is_shared_by_all_its_counters_and_unlimited_by_default() -> None:
     allowance = Allowance(100)
     allowance.counted_by(Held(50))
     allowance.counted_by(Held(50))

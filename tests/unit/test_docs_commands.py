@@ -280,7 +280,7 @@ def test_every_code_block_of_the_docs_is_run_or_listed_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in blocks() if block.name in RUN], ids=lambda block: block.name)
-def test_a_block_of_the_docs_works_as_written(block: Block, reader: Reader) -> None:
+def test_code_block_of_the_docs_works_as_written(block: Block, reader: Reader) -> None:
     RUN[block.name](block, reader)
 
 

@@ -99,7 +99,7 @@ def test_the_unit_tests_need_neither_spark_nor_java(project: Path) -> None:
     assert "-e '.[dev-spark]'" in steps(project, "test")
 
 
-def test_hooks_before_a_commit_are_the_checks_of_make_check(project: Path) -> None:
+def test_pre_commit_hooks_run_the_same_checks_as_make_check(project: Path) -> None:
     checks = re.findall(r"^\.venv/bin/.*", steps(project, "check"), re.MULTILINE)
     hooks = re.findall(r"^ *entry: (.*)", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
     assert hooks == checks

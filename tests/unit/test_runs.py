@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_the_last_progress_of_a_query_can_be_read() -> None:
+def test_last_progress_of_a_query_is_saved_and_read_back() -> None:
     with runs.Recording(runs.begin("demo", "clicks to a table")) as recording:
         recording.progressed("a", replace(QUERY, batch=2), "earlier")
         recording.progressed("a", QUERY, "batch 3")
@@ -42,7 +42,7 @@ def test_the_last_progress_of_a_query_can_be_read() -> None:
     assert shown.state == "done"
 
 
-def test_clusters_and_topics_of_a_run_can_be_read() -> None:
+def test_clusters_and_topics_of_a_run_are_saved_and_read_back() -> None:
     with runs.Recording(runs.begin("demo", "", ["one", "two"])) as recording:
         recording.progressed("a", replace(QUERY, topic_ids=("x", "y")), "")
         (shown,) = pipelines_here()
@@ -120,7 +120,7 @@ def test_only_the_latest_runs_are_shown_and_running_ones_come_first(place: Path)
     assert len(shown) == MAX_PIPELINES
 
 
-def test_a_file_of_an_older_version_is_read(place: Path) -> None:
+def test_run_file_of_an_older_version_is_read(place: Path) -> None:
     (place / "old.json").write_text(
         '{"name": "old", "pid": 1, "spec": "s", "began": "b", "state": "failed", "last": "l"}'
     )
@@ -135,7 +135,9 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_another_process_with_the_pid_of_a_killed_pipeline_is_not_stopped(stranger: subprocess.Popen[bytes]) -> None:
+def test_stop_does_not_signal_another_process_that_has_the_pid_of_a_killed_pipeline(
+    stranger: subprocess.Popen[bytes],
+) -> None:
     here = runs.begin("table-orders", "")
     runs.save(replace(here, pid=stranger.pid))
     left = runs.load("table-orders")
@@ -164,7 +166,7 @@ def test_every_run_name_stays_inside_the_directory(place: Path, name: str) -> No
     assert len(list(place.iterdir())) == 1
 
 
-def test_a_file_with_another_name_than_its_run_is_skipped(place: Path) -> None:
+def test_run_file_whose_name_differs_from_its_run_is_skipped(place: Path) -> None:
     runs.save(runs.begin("orders", ""))
     (place / "orders.json").rename(place / "clicks.json")
     assert runs.load("clicks") is None

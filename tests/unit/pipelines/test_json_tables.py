@@ -119,7 +119,9 @@ def _restored(value: Any, kind: Type) -> Any:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
-def test_each_value_has_all_fields_in_columns_or_is_kept_in_bad(batches: list[list[Any]], widens: bool) -> None:
+def test_each_json_value_has_all_fields_in_columns_or_is_kept_in_column_bad(
+    batches: list[list[Any]], widens: bool
+) -> None:
     columns = Struct()
     for batch in batches:
         values = [dumped(value) for value in batch]
@@ -153,7 +155,7 @@ def test_columns_are_never_removed_and_only_widened(batches: list[list[Any]], wi
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4))
-def test_counts_of_tasks_merge_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
+def test_type_counts_of_tasks_can_be_merged_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
     def seen(*lists: list[Any]) -> Seen:
         found = Seen()
         for each in lists:
@@ -205,7 +207,7 @@ def test_value_that_is_not_an_object_does_not_affect_other_values() -> None:
         assert rows == [{"n": 1}, {"_bad": pill}, {"n": 2}]
 
 
-def test_nested_objects_and_arrays_grow() -> None:
+def test_columns_of_nested_objects_and_arrays_grow() -> None:
     columns, rows = table(['{"a":{"x":1},"l":[{"x":1}]}'], ['{"a":{"x":2,"y":3},"l":[{"y":[{"z":true}]},{}]}'])
     inner = ListOf(Struct((("z", BOOLEAN),)))
     assert columns.columns[0] == ("a", Struct((("x", BIGINT), ("y", BIGINT))))
@@ -243,7 +245,7 @@ def test_new_field_gets_its_most_frequent_type() -> None:
     assert rows[0] == {"n": None, "_bad": '{"n":"x"}'}
 
 
-def test_a_field_has_no_column_before_it_has_a_type() -> None:
+def test_json_field_gets_no_column_while_all_its_values_are_null() -> None:
     columns, rows = table(['{"a":null,"n":1}', '{"a":{}}', '{"a":[]}'])
     assert columns == Struct((("n", BIGINT),))
     assert rows == [{"n": 1}, {"_bad": '{"a":{}}'}, {"_bad": '{"a":[]}'}]
@@ -251,7 +253,7 @@ def test_a_field_has_no_column_before_it_has_a_type() -> None:
     assert rows == [{"a": {"b": 1}}, {"a": {}}, {}]
 
 
-def test_names_that_differ_in_case_only_get_one_column() -> None:
+def test_field_names_that_differ_only_in_case_get_one_column() -> None:
     columns, rows = table(['{"id":1}'], ['{"id":1,"ID":2}'], ['{"id":3}'])
     assert columns == Struct((("id", BIGINT),))
     assert rows == [{"id": 1}, {"id": 1, "_bad": '{"id":1,"ID":2}'}, {"id": 3}]
@@ -298,13 +300,13 @@ def test_columns_of_a_table_made_elsewhere_take_only_values_that_fit_their_types
         assert columns == known
 
 
-def test_a_partition_column_keeps_its_type() -> None:
+def test_partition_column_of_a_table_keeps_its_type() -> None:
     known = Struct((("day", Scalar("int")),))
     seen = seen_in([b'{"day":99999999999}'])
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
 
 
-def test_partition_column_is_never_nested_and_unusable_directory_names_are_kept_in_bad() -> None:
+def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_are_kept_in_bad() -> None:
     fixed = frozenset({"day"})
     assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
     rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)
@@ -321,7 +323,7 @@ def test_fields_named_like_deltas_own_columns_are_escaped() -> None:
     assert restored(rows[0], columns) == {"_row_id_": 1, "_x": 2, "o": {"_row_id_": 3}}
 
 
-def test_too_many_fields_and_too_deep_fields_are_kept_in_bad() -> None:
+def test_values_with_too_many_or_too_deeply_nested_fields_are_kept_in_bad() -> None:
     many = "{" + ",".join(f'"f{number:05}":1' for number in range(MOST_FIELDS + 1)) + "}"
     columns, [row] = table([many])
     assert len(columns.columns) == MOST_FIELDS
@@ -333,7 +335,7 @@ def test_too_many_fields_and_too_deep_fields_are_kept_in_bad() -> None:
 
 
 @pytest.mark.parametrize("text", ["1e999999999999999999999", "1" * 5000, "-1e-99999999999", "1E5"])
-def test_numbers_of_any_size_are_kept(text: str) -> None:
+def test_json_numbers_of_any_size_are_kept_exactly(text: str) -> None:
     value = f'{{"n":{text}}}'
     columns, [row] = table([value])
     assert row.get("_bad") == value or restored(row, columns) == {"n": Decimal(text)}

@@ -63,7 +63,7 @@ def test_a_packed_environment_starts_the_machine_s_python_with_its_packages(tmp_
 
 
 @pytest.mark.usefixtures("few")
-def test_machine_without_the_packed_python_version_reports_it(tmp_path: Path) -> None:
+def test_packed_environment_reports_if_the_machine_lacks_its_python_version(tmp_path: Path) -> None:
     pack(tmp_path / "env.tgz")
     place = unpacked(tmp_path / "env.tgz", tmp_path / "env")
     (tmp_path / "bin").mkdir()
@@ -76,7 +76,7 @@ def test_machine_without_the_packed_python_version_reports_it(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("few")
-def test_users_packages_are_packed_with_all_their_requirements(tmp_path: Path) -> None:
+def test_packages_that_the_user_names_are_packed_with_all_their_requirements(tmp_path: Path) -> None:
     pack(tmp_path / "env.tar.gz", ["pytest"])
     with tarfile.open(tmp_path / "env.tar.gz") as packed:
         names = set(packed.getnames())

@@ -39,7 +39,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def test_requests_about_a_topic_use_its_client_options(broker: Broker, made: list[tuple[str, float]]) -> None:
+def test_client_for_a_topic_uses_the_options_of_the_topic(broker: Broker, made: list[tuple[str, float]]) -> None:
     topic = Topic(broker.bootstrap, "t", OPTIONS)
     assert partitions_of(topic) == 2
     assert bounds(topic) == {0: (0, 0), 1: (0, 0)}
@@ -80,5 +80,5 @@ def test_invalid_client_options_are_refused_before_spark_starts(
         known_topic(args, "t")
 
 
-def test_messages_count_one_partition_in_the_singular() -> None:
+def test_message_about_one_partition_uses_the_singular() -> None:
     assert [counted_partitions(count) for count in (1, 2)] == ["1 partition", "2 partitions"]

@@ -84,7 +84,7 @@ def kafka_answers(lines: list[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_kafka_writes_back_the_bytes_it_reads_from_us() -> None:
+def test_kafka_decodes_penstocks_bytes_and_encodes_the_same_bytes() -> None:
     generator = Generator(seed=1)
     lines = [
         f"{cls.__name__} {version} {encode(generator.struct(cls, version, is_flexible(cls, version)), version).hex()}"
@@ -95,7 +95,7 @@ def test_kafka_writes_back_the_bytes_it_reads_from_us() -> None:
     assert not differing[:3]
 
 
-def test_a_message_of_defaults_has_the_same_bytes_as_kafkas() -> None:
+def test_message_with_default_values_has_the_same_bytes_as_in_kafka() -> None:
     lines = [f"{cls.__name__} {version} {encode(cls(), version).hex()}" for cls, version in versions()]
     answers = kafka_answers([f"{cls.__name__} {version} default" for cls, version in versions()])
     differing = [pair for pair in zip(lines, answers, strict=True) if pair[0] != pair[1]]

@@ -140,7 +140,7 @@ def check_version(cls: type[Message], version: int, examples: int) -> None:
 
 
 @pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
-def test_kio_and_penstock_encode_every_version_alike(key: int) -> None:
+def test_kio_and_penstock_encode_every_version_to_the_same_bytes(key: int) -> None:
     for cls in (request_class(key), response_class(key)):
         for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
             check_version(cls, version, examples=3)
@@ -148,7 +148,7 @@ def test_kio_and_penstock_encode_every_version_alike(key: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
-def test_kio_and_penstock_encode_many_messages_alike(key: int) -> None:
+def test_kio_and_penstock_encode_many_messages_to_the_same_bytes(key: int) -> None:
     for cls in (request_class(key), response_class(key)):
         for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
             check_version(cls, version, examples=30)

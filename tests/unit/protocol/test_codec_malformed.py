@@ -107,7 +107,7 @@ def test_a_string_past_the_end_of_the_frame_is_refused() -> None:
     refuse(ApiVersionsRequest, 3, b"\x02a\x09a\x00", "early|past the end")
 
 
-def test_a_last_field_past_the_end_of_the_frame_is_refused() -> None:
+def test_string_past_the_end_of_the_frame_in_the_last_field_is_refused() -> None:
     header = b"\x00\x12\x00\x00\x00\x00\x00\x01"
     refuse(RequestHeader, 1, header + b"\x00\x09abc", "past the end")
 
@@ -140,7 +140,7 @@ def test_more_tags_than_the_frame_can_hold_are_refused() -> None:
     refuse(HeartbeatRequest, 4, b"\x02g\x00\x00\x00\x00\x02m\x00" + HUGE_LENGTH, "more elements")
 
 
-def test_a_tagged_field_shorter_than_its_size_is_refused() -> None:
+def test_tagged_field_whose_content_is_shorter_than_its_declared_size_is_refused() -> None:
     from penstock.protocol.messages.api_01_fetch import FetchRequest
 
     wire = bytearray(encode(FetchRequest(cluster_id="abc"), 12))
@@ -160,7 +160,7 @@ def test_a_version_that_does_not_exist_is_refused() -> None:
     refuse(ProduceRequest, 2, b"", "no version 2")
 
 
-def test_a_large_frame_of_tiny_elements_is_refused_past_the_element_limit() -> None:
+def test_large_frame_with_more_elements_than_the_limit_is_refused() -> None:
     element = encode(MetadataRequest(topics=[MetadataRequestTopic(name="")]), 9)[1:-4]
     count = primitives.MAX_ELEMENTS + 1
     wire = primitives.write_uvarint(count + 1) + element * count + bytes(4)

@@ -18,14 +18,14 @@ def produce(records: bytes | memoryview) -> ProduceRequest:
     return ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="t", partition_data=[partition])])
 
 
-def test_a_field_left_out_has_kafkas_default() -> None:
+def test_field_that_is_not_set_has_kafkas_default() -> None:
     request = FetchRequest()
     assert (request.max_bytes, request.session_epoch, request.topics) == (0x7FFFFFFF, -1, [])
     assert request.cluster_id is None
     assert MetadataRequest().allow_auto_topic_creation is True
 
 
-def test_each_message_has_its_own_empty_arrays() -> None:
+def test_two_messages_do_not_share_their_empty_default_arrays() -> None:
     FetchRequest().topics.append(None)  # type: ignore[arg-type]
     assert FetchRequest().topics == []
 
@@ -52,7 +52,7 @@ def test_record_data_is_a_view_of_the_frame(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_record_data_is_handed_on_without_a_copy(version: int) -> None:
+def test_record_data_is_encoded_without_a_copy(version: int) -> None:
     first, second = memoryview(b"first batch"), b"second batch"
     topic = FetchableTopicResponse(
         topic="t",
@@ -94,7 +94,7 @@ def test_an_ignorable_field_is_dropped_in_a_version_without_it() -> None:
     assert decode(MetadataResponse, 0, encode(response, 0)) == MetadataResponse()
 
 
-def test_a_field_that_must_not_be_lost_is_refused_in_a_version_without_it() -> None:
+def test_non_ignorable_field_with_a_value_is_refused_in_a_version_without_it() -> None:
     with pytest.raises(EncodeError, match=r"HeartbeatRequest.group_instance_id has a value that version 2"):
         encode(HeartbeatRequest(group_instance_id="i"), 2)
     encode(HeartbeatRequest(group_instance_id="i"), 3)
@@ -121,12 +121,12 @@ def test_values_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [0, 126, 127, 128, 16_383, 32_767])
 @pytest.mark.parametrize("version", [0, 4])
-def test_strings_of_every_length_class_survive_a_round_trip(size: int, version: int) -> None:
+def test_strings_of_all_encoded_lengths_survive_a_round_trip(size: int, version: int) -> None:
     request = HeartbeatRequest(group_id="x" * size)
     assert decode(HeartbeatRequest, version, encode(request, version)) == request
 
 
-def test_the_client_id_of_a_flexible_header_keeps_its_old_form() -> None:
+def test_client_id_of_a_flexible_request_header_has_a_two_byte_length() -> None:
     header = RequestHeader(request_api_key=18, request_api_version=3, correlation_id=1, client_id="me")
     assert encode(header, 2) == b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x02me\x00"
 
@@ -137,7 +137,7 @@ def test_a_codec_is_compiled_once() -> None:
     assert reader(HeartbeatRequest, 4) is not reader(HeartbeatRequest, 3)
 
 
-def test_an_error_message_that_is_too_long_loses_its_middle() -> None:
+def test_too_long_error_message_is_shortened_in_the_middle() -> None:
     """A message may repeat a name of 32,767 bytes, and the answer must still fit."""
     name = "Ä" * 16_000
     message = f"There is no topic {name}: create it first."

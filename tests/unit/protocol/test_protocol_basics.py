@@ -37,7 +37,7 @@ def test_a_signed_varlong_survives_a_round_trip(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "wire"), [(0, b"\0"), (-1, b"\1"), (1, b"\2"), (-2147483648, b"\xff\xff\xff\xff\x0f")]
 )
-def test_zig_zag_interleaves_the_signs(value: int, wire: bytes) -> None:
+def test_zigzag_encoding_alternates_positive_and_negative_numbers(value: int, wire: bytes) -> None:
     assert primitives.write_varint(value) == wire
     assert primitives.read_varint(wire, 0) == (value, len(wire))
 
@@ -63,7 +63,7 @@ def test_an_id_survives_conversion_to_text_and_back(value: bytes) -> None:
     assert uuid_from_str(text) == value
 
 
-def test_known_ids_have_kafkas_text_form() -> None:
+def test_uuids_are_written_in_kafkas_text_form() -> None:
     assert uuid_to_str(ZERO_UUID) == "A" * 22
     assert uuid_to_str(METADATA_TOPIC_ID) == "AAAAAAAAAAAAAAAAAAAAAQ"
 
@@ -88,7 +88,7 @@ def test_a_kafka_error_has_a_code_and_a_message_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("key", APIS)
-def test_the_table_of_apis_agrees_with_the_messages(key: int) -> None:
+def test_table_of_apis_has_the_versions_of_the_message_classes(key: int) -> None:
     api = APIS[key]
     for cls in (request_class(key), response_class(key)):
         declared = (cls.API_KEY, cls.MIN_VERSION, cls.MAX_VERSION, cls.FLEXIBLE_SINCE)
@@ -107,7 +107,7 @@ def test_the_table_of_apis_imports_no_message_module() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 
 
-def test_persisted_types_are_found_by_number() -> None:
+def test_class_of_a_persisted_record_is_found_by_its_type_number() -> None:
     for number in index.METADATA_RECORDS:
         assert number == index.metadata_record(number).API_KEY
     for number in index.REMOTE_LOG_RECORDS:

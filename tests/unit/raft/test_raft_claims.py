@@ -109,20 +109,20 @@ def vote_of(candidate: ReplicaKey, epoch: int) -> Vote:
     ],
 )
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_a_request_with_the_last_epoch_is_refused(request_: Request, dynamic: bool) -> None:
+def test_request_with_the_largest_possible_epoch_is_refused(request_: Request, dynamic: bool) -> None:
     raft = replica(1, 2, 3, dynamic=dynamic)
     assert asked(raft, request_) is ErrorCode.INVALID_REQUEST
     assert raft.core.saved == QuorumState(1)
 
 
-def test_an_answer_with_the_last_epoch_is_ignored() -> None:
+def test_answer_with_the_largest_possible_epoch_is_ignored() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
     do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, LAST_EPOCH, 3)), 0)
     assert (raft.core.epoch, raft.core.state.leader_id) == (1, 2)
 
 
-def test_divergence_without_truncation_is_fetched_again_after_a_pause() -> None:
+def test_follower_fetches_again_after_a_pause_if_a_divergence_needs_no_truncation() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     fetch = next(effect for effect in do(raft, Tick(), 0) if isinstance(effect, Send))
     effects = do(raft, Answered(fetch.send_id, FetchAnswer(ErrorCode.NONE, 1, 2, 0, diverging=OffsetAndEpoch(9, 1))), 0)
@@ -131,7 +131,7 @@ def test_divergence_without_truncation_is_fetched_again_after_a_pause() -> None:
     assert [type(effect) for effect in do(raft, Tick(), 1000)] == [Send]
 
 
-def test_quorum_elects_a_leader_after_continuous_forged_epochs() -> None:
+def test_quorum_elects_a_leader_after_forged_requests_raised_its_epoch_continuously() -> None:
     raft = leader_alone()
     hour_ms = 3_600_000
     for now_ms in range(0, hour_ms, 60_000):
@@ -157,7 +157,7 @@ def test_voter_far_behind_learns_the_epoch_from_an_answer_and_then_accepts_reque
     assert asked(raft, vote_of(voter(2).key, epoch + MAX_EPOCH_JUMP + 5), 5000) is ErrorCode.NONE
 
 
-def test_answer_from_an_unconfirmed_address_raises_the_epoch_only_as_far_as_a_request() -> None:
+def test_answer_from_an_unconfirmed_address_can_raise_the_epoch_only_as_much_as_a_request() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     for now_ms, epoch, believed in ((0, MAX_EPOCH_JUMP + 2, 1), (900, MAX_EPOCH_JUMP + 1, MAX_EPOCH_JUMP + 1)):
         answer = FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 3)
@@ -166,7 +166,7 @@ def test_answer_from_an_unconfirmed_address_raises_the_epoch_only_as_far_as_a_re
     assert asked(raft, vote_of(voter(2).key, MAX_EPOCH_JUMP + 2), 900) is ErrorCode.INVALID_REQUEST
 
 
-def test_joining_node_takes_over_the_current_epoch_of_the_quorum() -> None:
+def test_joining_node_adopts_the_current_epoch_of_the_quorum() -> None:
     raft = Raft(
         RaftConfig(),
         voter(4),
@@ -180,7 +180,7 @@ def test_joining_node_takes_over_the_current_epoch_of_the_quorum() -> None:
         assert raft.core.epoch == believed
 
 
-def test_candidate_that_is_no_voter_is_refused_while_the_leader_answers() -> None:
+def test_candidate_outside_the_voter_set_is_refused_while_the_leader_responds() -> None:
     for raft in (leader_alone(), follower_of_two()):
         before = raft.core.saved
         assert asked(raft, vote_of(STRANGER, 5)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -189,7 +189,7 @@ def test_candidate_that_is_no_voter_is_refused_while_the_leader_answers() -> Non
         assert raft.core.saved == before
 
 
-def test_candidate_missing_from_this_log_gets_the_vote_when_no_leader_is_known() -> None:
+def test_candidate_that_this_log_does_not_list_gets_the_vote_when_no_leader_is_known() -> None:
     raft = replica(1, 2, 3)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
@@ -198,7 +198,7 @@ def test_candidate_missing_from_this_log_gets_the_vote_when_no_leader_is_known()
 
 
 @pytest.mark.parametrize("goes", ["says so", "resigned", "closes the connection"])
-def test_candidate_missing_from_this_log_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
+def test_candidate_that_this_log_does_not_list_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
     raft = follower_of_two()
     fetch_id = max(raft.core.peers._flights)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -220,7 +220,7 @@ def test_with_static_voters_other_nodes_cannot_be_candidate_or_leader() -> None:
     assert raft.core.saved == QuorumState(1)
 
 
-def test_second_leader_of_an_epoch_is_refused_and_the_replica_keeps_following_the_first() -> None:
+def test_replica_refuses_a_second_leader_of_an_epoch_and_follows_the_first() -> None:
     leading = leader_alone()
     following = follower_of_two()
     for raft, epoch in ((leading, 2), (following, 1)):
@@ -277,7 +277,7 @@ def test_forged_directories_of_a_static_voter_expire_like_observers() -> None:
     assert replicas.replicated_to(voters, 7) == 7
 
 
-def test_voter_whose_record_would_be_too_large_is_refused() -> None:
+def test_adding_a_voter_with_a_too_large_record_is_refused() -> None:
     raft = leader_alone()
     end_offset = raft.core.log.end_offset
     many = (("CONTROLLER", "localhost", 1),) * (MAX_VOTER_LISTENERS + 1)
@@ -291,7 +291,7 @@ def test_voter_whose_record_would_be_too_large_is_refused() -> None:
     assert raft.core.log.end_offset == end_offset
 
 
-def test_events_of_the_node_itself_are_never_dropped_during_a_save() -> None:
+def test_events_of_the_node_itself_are_never_dropped_while_state_is_saved() -> None:
     raft = replica(1)
     assert any(isinstance(effect, SaveState) for effect in raft.step(Tick(), 0))
     question = Fetch(STRANGER, 2, 0, 0, 0, 0)

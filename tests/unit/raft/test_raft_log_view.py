@@ -27,7 +27,7 @@ def view() -> LogView:
         (10, 9, Diverging(OffsetAndEpoch(10, 4))),
     ],
 )
-def test_a_log_is_a_prefix_or_diverges_at_the_end_of_an_epoch(
+def test_compared_log_is_a_prefix_or_diverges_at_the_end_of_an_epoch(
     offset: int, last_epoch: int, expected: Diverging | None
 ) -> None:
     assert view().compare(offset, last_epoch) == expected
@@ -74,7 +74,7 @@ def test_a_fetch_below_the_log_start_gets_the_snapshot() -> None:
     assert log.compare(9, 3) == Behind(OffsetAndEpoch(8, 3))
 
 
-def test_a_log_that_starts_at_its_snapshot_knows_the_epoch_before_its_first_record() -> None:
+def test_log_that_starts_at_its_snapshot_has_the_epoch_of_the_record_before_its_start() -> None:
     log = LogView(start_offset=8, end_offset=10, epochs=[(4, 8)], snapshot=OffsetAndEpoch(8, 3))
     assert log.compare(8, 3) is None
     assert LogView(start_offset=8, end_offset=8, snapshot=OffsetAndEpoch(8, 3)).last_epoch == 3

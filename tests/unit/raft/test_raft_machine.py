@@ -67,7 +67,7 @@ def answers(effects: list[Effect]) -> list[object]:
     return [effect.answer for effect in effects if isinstance(effect, Reply)]
 
 
-def test_a_single_voter_leads_after_one_save() -> None:
+def test_single_voter_becomes_leader_after_one_save_of_its_state() -> None:
     effects = lead(alone())
     saves = [effect for effect in effects if isinstance(effect, SaveState)]
     assert saves == [SaveState(QuorumState(1, 1, voter(1).key))]
@@ -78,7 +78,7 @@ def test_a_single_voter_leads_after_one_save() -> None:
     assert effects[-1] == Committed(3)
 
 
-def test_effects_after_a_save_wait_until_it_is_done() -> None:
+def test_effects_after_a_save_are_held_back_until_the_save_is_done() -> None:
     raft = alone()
     effects = raft.step(Tick(), 0)
     assert isinstance(effects[-1], SaveState)
@@ -144,7 +144,7 @@ def test_a_parked_fetch_is_answered_on_new_records_or_after_its_maximum_wait() -
     assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)]
 
 
-def test_a_fetch_of_another_epoch_gets_an_epoch_error() -> None:
+def test_fetch_with_another_epoch_gets_fenced_or_unknown_leader_epoch() -> None:
     raft = alone()
     lead(raft)
     fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
@@ -190,7 +190,7 @@ def test_an_update_for_an_unknown_voter_is_refused() -> None:
     assert stale == VoterAnswer(ErrorCode.FENCED_LEADER_EPOCH, 1, 1)
 
 
-def test_static_voters_are_not_changed_through_the_log() -> None:
+def test_request_to_change_static_voters_is_refused() -> None:
     raft = alone(RaftConfig(dynamic_voters=False))
     effects = lead(raft)
     assert effects[-1] == Committed(1)  # no record of voters
@@ -238,11 +238,11 @@ def test_a_follower_restarts_as_a_follower() -> None:
     assert (state.epoch, state.leader_id) == (4, 1)
 
 
-def test_every_state_is_reachable_and_can_be_left() -> None:
+def test_every_raft_state_can_be_entered_and_left() -> None:
     assert set().union(*TRANSITIONS.values()) == set(TRANSITIONS)
 
 
-def test_a_candidate_that_lost_sends_no_requests_during_its_pause() -> None:
+def test_candidate_that_lost_an_election_sends_no_requests_during_its_backoff() -> None:
     """Checks that a candidate that lost asks no voter again, so that nothing is due before its pause ends."""
     me = voter(1)
     raft = Raft(

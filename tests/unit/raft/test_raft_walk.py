@@ -36,7 +36,7 @@ def test_no_invariant_is_violated_on_thousands_of_random_schedules() -> None:
         run_seeds(0, SLOW_SEEDS // 20, mix)
 
 
-def test_the_same_seed_gives_the_same_walk() -> None:
+def test_same_seed_gives_the_same_random_schedule() -> None:
     traces: list[list[str]] = []
     for _ in range(2):
         walk = Walk(7)
@@ -128,7 +128,7 @@ DYING_VOTERS = {"deliver": 50, "pass_time": 20, "crash": 6, "restart": 10}
         (change_voters_without_waiting, None),
     ],
 )
-def test_a_planted_bug_is_found(
+def test_random_schedules_find_a_planted_raft_bug(
     plant: Callable[[pytest.MonkeyPatch], None], mix: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

@@ -81,7 +81,7 @@ def offsets_of(log: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_only_the_latest_record_of_a_key_stays_and_keeps_its_offset_and_time(codec: Codec) -> None:
+def test_compaction_keeps_only_the_latest_record_of_a_key_with_its_offset_and_time(codec: Codec) -> None:
     log = [
         put(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), codec=codec),
         put(3, (b"b", b"2"), (b"c", b"1"), codec=codec),
@@ -117,7 +117,7 @@ def test_a_record_without_key_is_removed_and_counted() -> None:
     assert work.compactor.stats.records_without_key == 1
 
 
-def test_a_tombstone_outlives_its_first_compaction_by_the_retention() -> None:
+def test_tombstone_stays_for_delete_retention_ms_after_its_first_compaction() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"a", None), (b"b", b"1")), put(3, (b"c", b"1"))]
     first = Round(now=NOW).run(log)
     header = parse_header(first[0])
@@ -134,7 +134,7 @@ def test_a_superseded_tombstone_is_removed_at_once() -> None:
     assert offsets_of(Round().run([put(0, (b"a", None)), put(1, (b"a", b"2"))])) == [1]
 
 
-def test_log_append_time_stays_when_the_base_timestamp_changes() -> None:
+def test_compaction_keeps_log_append_time_when_the_base_timestamp_changes() -> None:
     batch = build_batch([(1, b"a", None, ()), (2, b"b", b"x", ())], log_append_time=777)
     (cleaned,) = Round().run([batch])
     assert parse_header(cleaned).has_delete_horizon
@@ -149,13 +149,13 @@ def test_records_after_the_end_of_the_offset_map_are_kept() -> None:
     assert offsets_of(cleaned) == [1, 2, 3]
 
 
-def test_records_before_the_dirty_part_can_be_superseded_but_supersede_no_record() -> None:
+def test_record_before_the_dirty_part_can_be_replaced_but_replaces_no_other_record() -> None:
     log = [put(0, (b"a", b"1"), (b"a", b"2")), put(2, (b"a", b"3")), put(3, (b"b", b"1"))]
     assert offsets_of(Round(start_offset=3).run(log)) == [0, 1, 2, 3]
     assert offsets_of(Round(start_offset=2).run(log)) == [2, 3]
 
 
-def test_the_last_batch_of_the_round_stays_as_an_empty_header() -> None:
+def test_last_batch_of_a_compaction_round_is_kept_as_an_empty_header() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"a", b"2")), put(2, (None, b"x"))]
     cleaned = Round(upper_bound=3).run(log)
     assert offsets_of(cleaned) == [1]
@@ -166,7 +166,7 @@ def test_the_last_batch_of_the_round_stays_as_an_empty_header() -> None:
     assert Round(upper_bound=3).run(cleaned) == cleaned
 
 
-def test_the_last_sequence_of_an_active_producer_stays_as_an_empty_header() -> None:
+def test_batch_with_the_last_sequence_of_an_active_producer_is_kept_as_an_empty_header() -> None:
     batch = put(0, (b"a", b"1"), (b"b", b"2"), producer_id=5, producer_epoch=3, base_sequence=10, codec=Codec.LZ4)
     log = [batch, put(2, (b"a", b"2"), (b"b", b"2"))]
     active = {5: LastRecord(last_data_offset=1, producer_epoch=3)}
@@ -178,7 +178,7 @@ def test_the_last_sequence_of_an_active_producer_stays_as_an_empty_header() -> N
     assert len(Round(last_records={5: LastRecord(9, 3)}).run(log)) == 1
 
 
-def test_aborted_records_are_removed_and_their_marker_two_rounds_later() -> None:
+def test_aborted_records_are_removed_and_their_marker_is_removed_two_rounds_later() -> None:
     log = [transactional(0, (b"a", b"1")), put(1, (b"a", b"0")), transactional(2, (b"a", b"2")), marker(3, False)]
     aborted = [Aborted(1, 0, 3)]
     work = Round(aborted=aborted)
@@ -200,7 +200,7 @@ def test_an_aborted_value_does_not_supersede_a_committed_one() -> None:
     assert everything(Round(aborted=[Aborted(1, 1, 2)]).run(log))[0].value == b"good"
 
 
-def test_the_producers_next_transaction_is_not_taken_for_the_aborted_one() -> None:
+def test_records_of_the_next_transaction_are_kept_after_an_aborted_one_of_the_same_producer() -> None:
     log = [
         transactional(0, (b"a", b"bad")),
         marker(1, False),
@@ -247,7 +247,7 @@ def test_compaction_never_changes_control_records_other_than_markers() -> None:
     assert Round().run(log) == log
 
 
-def test_no_key_has_the_fingerprint_of_another() -> None:
+def test_no_two_keys_have_the_same_fingerprint() -> None:
     long = b"x" * 100
     assert len(fingerprint(long)) == 16
     assert fingerprint(fingerprint(long)) != fingerprint(long)
@@ -260,7 +260,7 @@ logs = st.lists(st.lists(items, min_size=1, max_size=5), min_size=1, max_size=8)
 
 @given(batches=logs, codec=st.sampled_from(list(Codec)), rounds=st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
-def test_compaction_does_not_change_the_state_that_a_reader_ends_with(
+def test_reader_of_the_compacted_log_ends_with_the_same_table(
     batches: list[list[tuple[bytes, bytes | None]]], codec: Codec, rounds: list[int]
 ) -> None:
     log: list[bytes] = []

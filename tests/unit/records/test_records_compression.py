@@ -55,14 +55,14 @@ def test_decompression_restores_the_compressed_data(codec: Codec, data: bytes, r
         (Codec.SNAPPY, [None]),
     ],
 )
-def test_every_level_of_the_topic_configs_works(codec: Codec, levels: list[int | None]) -> None:
+def test_every_compression_level_of_the_topic_configs_works(codec: Codec, levels: list[int | None]) -> None:
     data = bytes(range(256)) * 300
     for level in levels:
         assert decompress(codec, compress(codec, data, level), len(data)) == data
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_limit_of_decompressed_bytes_is_exact(codec: Codec) -> None:
+def test_decompression_accepts_exactly_the_limit_and_refuses_one_byte_more(codec: Codec) -> None:
     data = b"0123456789" * 10_000
     packed = compress(codec, data)
     assert len(decompress(codec, packed, len(data))) == len(data)
@@ -183,7 +183,7 @@ def test_the_names_in_topic_configs_are_mapped_to_codecs() -> None:
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_many_gzip_members_cost_no_more_than_their_bytes() -> None:
+def test_decompression_time_of_many_gzip_members_is_linear_in_their_bytes() -> None:
     large, members = 20 * MEGABYTE, 2_000
     data = gzip.compress(bytes(large)) + gzip.compress(b"x") * members
     began = time.thread_time()

@@ -99,7 +99,7 @@ def outcome(read: Callable[[bytes], object], batch: bytes) -> ErrorCode:
     codec=st.integers(0, 7),
 )
 @settings(max_examples=examples(60), deadline=None)
-def test_garbage_records_give_an_error_code(
+def test_decoding_garbage_records_raises_a_kafka_error(
     read: Callable[[bytes], object], payload: bytes, count: int, codec: int
 ) -> None:
     outcome(read, with_payload(payload, count, codec))
@@ -108,7 +108,7 @@ def test_garbage_records_give_an_error_code(
 @pytest.mark.parametrize("read", READERS)
 @given(changes=st.lists(st.tuples(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 @settings(max_examples=examples(100), deadline=None)
-def test_mutated_batches_with_a_correct_crc_give_an_error_code(
+def test_decoding_a_mutated_batch_with_a_correct_crc_raises_only_kafka_errors(
     read: Callable[[bytes], object], changes: list[tuple[int, int]]
 ) -> None:
     batch = bytearray(EXAMPLE)
@@ -122,7 +122,7 @@ def test_mutated_batches_with_a_correct_crc_give_an_error_code(
 @pytest.mark.parametrize("read", READERS)
 @given(data=st.binary(max_size=200))
 @settings(max_examples=examples(40), deadline=None)
-def test_bytes_that_are_no_batch_give_an_error_code(read: Callable[[bytes], object], data: bytes) -> None:
+def test_decoding_bytes_that_are_no_batch_raises_a_kafka_error(read: Callable[[bytes], object], data: bytes) -> None:
     outcome(read, data)
 
 
@@ -157,13 +157,13 @@ def test_unpacking_a_batch_is_limited_to_max_bytes() -> None:
     assert outcome(lambda b: read_records(b, max_bytes=5000), batch) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_batch_with_bytes_behind_it_is_not_one_batch() -> None:
+def test_batch_followed_by_other_bytes_is_not_accepted_as_one_batch() -> None:
     assert outcome(read_records, EXAMPLE + b"x") == ErrorCode.CORRUPT_MESSAGE
 
 
 @given(key=st.none() | st.binary(max_size=6), value=st.none() | st.binary(max_size=40))
 @settings(max_examples=examples(200), deadline=None)
-def test_garbage_control_records_give_an_error_code(key: bytes | None, value: bytes | None) -> None:
+def test_decoding_garbage_control_records_raises_only_kafka_errors(key: bytes | None, value: bytes | None) -> None:
     try:
         parse_control(Record(0, 0, key, value))
     except KafkaError as error:
@@ -176,5 +176,5 @@ def test_garbage_control_records_give_an_error_code(key: bytes | None, value: by
 @pytest.mark.parametrize("kind", range(7))
 @given(value=st.binary(max_size=60))
 @settings(max_examples=examples(60), deadline=None)
-def test_garbage_values_of_known_control_records_give_an_error_code(kind: int, value: bytes) -> None:
+def test_decoding_garbage_values_of_known_control_records_raises_only_kafka_errors(kind: int, value: bytes) -> None:
     outcome(lambda data: parse_control(Record(0, 0, bytes((0, 0, 0, kind)), b"\x00\x00" + data)), value)

@@ -48,7 +48,7 @@ def test_no_record_is_found_after_the_last_timestamp_or_offset() -> None:
     assert first_at_or_after(batch_of(TIMES), 60, 104) is None
 
 
-def test_the_latest_record_is_the_first_with_the_largest_time() -> None:
+def test_latest_record_is_the_first_one_with_the_largest_timestamp() -> None:
     assert latest(batch_of(TIMES)) == (70, 102)
 
 
@@ -64,7 +64,7 @@ def test_a_batch_without_times_has_no_latest_record() -> None:
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=30), st.integers(0, 2**40))
-def test_a_lookup_agrees_with_a_check_of_each_record(times: list[int], timestamp: int) -> None:
+def test_lookup_by_time_has_the_same_result_as_a_scan_of_all_records(times: list[int], timestamp: int) -> None:
     batch = batch_of(times)
     pairs = [(time, 100 + n) for n, time in enumerate(times)]
     header = parse_header(batch)

@@ -61,7 +61,7 @@ def test_a_batch_survives_building_and_reading(codec: Codec, records: list[NewRe
 @pytest.mark.parametrize("codec", KAFKA_PYTHON_CODECS)
 @given(records=record_lists)
 @settings(max_examples=examples(25), deadline=None)
-def test_kafka_python_reads_our_batches(codec: Codec, records: list[NewRecord]) -> None:
+def test_kafka_python_reads_penstocks_batches(codec: Codec, records: list[NewRecord]) -> None:
     data = build_batch(records, base_offset=7, compression=codec, producer_id=9, producer_epoch=1, base_sequence=4)
     batch = MemoryRecords(data).next_batch()
     assert batch.validate_crc()
@@ -72,7 +72,7 @@ def test_kafka_python_reads_our_batches(codec: Codec, records: list[NewRecord]) 
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists)
 @settings(max_examples=examples(25), deadline=None)
-def test_aiokafka_reads_our_batches(codec: Codec, records: list[NewRecord]) -> None:
+def test_aiokafka_reads_penstocks_batches(codec: Codec, records: list[NewRecord]) -> None:
     batch = AioBatch(build_batch(records, base_offset=7, compression=codec))
     assert batch.validate_crc()
     read = [(r.timestamp, r.key, r.value, tuple((k, v) for k, v in r.headers)) for r in batch]
@@ -88,7 +88,7 @@ def _foreign(builder: Any, records: list[NewRecord]) -> bytes:
 @pytest.mark.parametrize("codec", KAFKA_PYTHON_CODECS)
 @given(records=record_lists)
 @settings(max_examples=examples(25), deadline=None)
-def test_we_read_kafka_python_batches(codec: Codec, records: list[NewRecord]) -> None:
+def test_penstock_reads_batches_of_kafka_python(codec: Codec, records: list[NewRecord]) -> None:
     builder = DefaultRecordBatchBuilder(2, int(codec), True, 9, 1, 4, 10**9)
     batch = _foreign(builder, records)
     assert crc_ok(batch)
@@ -99,7 +99,7 @@ def test_we_read_kafka_python_batches(codec: Codec, records: list[NewRecord]) ->
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists)
 @settings(max_examples=examples(25), deadline=None)
-def test_we_read_aiokafka_batches(codec: Codec, records: list[NewRecord]) -> None:
+def test_penstock_reads_batches_of_aiokafka(codec: Codec, records: list[NewRecord]) -> None:
     builder = AioBuilder(2, int(codec), 0, -1, -1, -1, 10**9)
     batch = _foreign(builder, records)
     assert crc_ok(batch)
@@ -150,7 +150,7 @@ def test_building_a_batch_of_records_out_of_order_fails_a_check() -> None:
         build_batch([])
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_every_record_of_a_log_append_time_batch_has_the_timestamp_of_the_batch() -> None:
     batch = build_batch([(1, b"k", b"v", ()), (2, b"k", b"v", ())], log_append_time=99)
     assert parse_header(batch).log_append_time
     assert [r.timestamp for r in read_records(batch)] == [99, 99]
@@ -188,7 +188,7 @@ def test_batches_are_split_at_their_lengths() -> None:
     assert [header.base_offset for header, _ in split] == list(range(5))
 
 
-def test_a_cut_off_batch_is_corrupt_unless_partial_ones_are_allowed() -> None:
+def test_incomplete_batch_is_corrupt_unless_partial_batches_are_allowed() -> None:
     batch = build_batch([(1, None, b"value", ())])
     for end in range(len(batch) + 1, 2 * len(batch)):
         cut = (batch + batch)[:end]
@@ -216,7 +216,7 @@ def test_batches_of_other_formats_are_refused(magic: int, code: ErrorCode) -> No
 
 
 @pytest.mark.parametrize("length", [-1, 0, 13, 14, 48])
-def test_a_length_below_the_header_is_corrupt(length: int) -> None:
+def test_batch_length_below_the_header_size_is_corrupt(length: int) -> None:
     batch = bytearray(build_batch([(1, None, b"value" * 20, ())]))
     struct.pack_into(">i", batch, 8, length)
     with pytest.raises(KafkaError) as refused:

@@ -63,7 +63,7 @@ def changed(**fields: int) -> bytes:
     return seal(parse_header(BATCH)._replace(**fields), payload) + payload
 
 
-def test_a_batch_gets_its_offset_and_leader_epoch_and_nothing_else() -> None:
+def test_validation_changes_only_offset_and_leader_epoch_of_a_batch() -> None:
     result = produced(BATCH)
     data = stored(result)
     assert parse_header(data) == result.header
@@ -148,7 +148,7 @@ def test_an_invalid_batch_of_a_client_is_refused(batch: bytes, code: ErrorCode) 
     assert error.message
 
 
-def test_a_cut_off_second_batch_is_ignored_like_kafka_does() -> None:
+def test_incomplete_second_batch_is_ignored_as_in_kafka() -> None:
     for tail in (b"x", BATCH[:30], BATCH[:-1]):
         assert stored(produced(BATCH + tail))[16:] == BATCH[16:]
 
@@ -159,7 +159,7 @@ def test_the_size_is_checked_before_the_crc() -> None:
     assert produced(BATCH, replace(RULES, max_message_bytes=len(BATCH)))
 
 
-def test_timestamps_have_bounds_on_both_sides_and_the_error_names_the_records() -> None:
+def test_timestamps_too_old_or_too_new_are_refused_and_the_error_lists_the_records() -> None:
     rules = replace(RULES, timestamp_before_max_ms=1000)
     batch = build_batch([(NOW - 2000, b"k", b"v", ()), (NOW, b"k", b"v", ()), (NOW - 1500, b"k", b"v", ())])
     error = refusal(batch, rules)
@@ -169,7 +169,7 @@ def test_timestamps_have_bounds_on_both_sides_and_the_error_names_the_records() 
     assert produced(build_batch([(NOW - 1000, None, None, ()), (NOW + HOUR, None, None, ())]), rules)
 
 
-def test_a_record_without_timestamp_is_in_any_bounds() -> None:
+def test_record_without_a_timestamp_passes_all_timestamp_bounds() -> None:
     rules = replace(RULES, timestamp_before_max_ms=1000)
     assert produced(build_batch([(-1, b"k", b"v", ())]), rules).header.max_timestamp == -1
 
@@ -195,7 +195,7 @@ def test_log_append_time_ignores_the_bounds_of_create_time() -> None:
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
 
-def test_a_client_may_not_claim_log_append_time() -> None:
+def test_batch_of_a_client_that_claims_log_append_time_is_refused_or_stored_with_create_time() -> None:
     batch = build_batch(RECORDS, log_append_time=NOW)
     error = refusal(batch, replace(RULES, log_append_time=True))
     assert isinstance(error, InvalidRecordsError)
@@ -209,7 +209,7 @@ def test_a_client_may_not_claim_log_append_time() -> None:
 
 @pytest.mark.parametrize("source", list(Codec))
 @pytest.mark.parametrize("target", list(Codec))
-def test_a_topics_codec_replaces_the_producers(source: Codec, target: Codec) -> None:
+def test_codec_of_the_topic_replaces_the_codec_of_the_producer(source: Codec, target: Codec) -> None:
     batch = build_batch(RECORDS, compression=source, producer_id=1, producer_epoch=2, base_sequence=3)
     result = produced(batch, replace(RULES, codec=target))
     data = stored(result)
@@ -235,7 +235,7 @@ def test_broken_compressed_data_is_corrupt_when_it_has_to_be_converted() -> None
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_compacted_topic_names_the_records_without_key(codec: Codec) -> None:
+def test_error_of_a_compacted_topic_lists_the_records_without_a_key(codec: Codec) -> None:
     rules = replace(RULES, keys_required=True)
     error = refusal(build_batch(RECORDS, compression=codec), rules)
     assert isinstance(error, InvalidRecordsError)
@@ -249,7 +249,7 @@ def test_an_empty_key_counts_as_a_key() -> None:
     assert produced(build_batch([(NOW, b"", b"v", ())]), replace(RULES, keys_required=True))
 
 
-def test_keys_are_found_behind_long_timestamps_and_offsets() -> None:
+def test_records_without_a_key_are_found_although_timestamp_and_offset_deltas_are_long() -> None:
     records: list[NewRecord] = [(NOW + n * 1000, b"k" * 100 if n % 2 else None, b"v", ()) for n in range(3000)]
     error = refusal(build_batch(records), replace(RULES, keys_required=True))
     assert isinstance(error, InvalidRecordsError)
@@ -264,7 +264,7 @@ def test_the_broker_itself_may_append_several_batches_and_control_batches_at_onc
     assert {batch.header.partition_leader_epoch for batch in results} == {2}
 
 
-def test_own_control_batches_stay_uncompressed() -> None:
+def test_control_batches_of_the_broker_stay_uncompressed() -> None:
     marker = build_end_txn(EndTxn(False, 3), producer_id=1, producer_epoch=1, timestamp=NOW)
     rules = replace(RULES, codec=Codec.LZ4)
     (result,) = validate_own(marker, rules, base_offset=10, leader_epoch=2, now_ms=NOW)
@@ -313,7 +313,7 @@ def test_append_rules_follow_from_topic_configs() -> None:
     assert AppendRules.of(Settings(compression_type="snappy")).level is None
 
 
-def test_an_append_does_not_unpack_a_batch_that_is_large_when_unpacked() -> None:
+def test_append_does_not_itself_unpack_a_batch_with_large_unpacked_size() -> None:
     """A few kilobytes may unpack to a million records, and examining them would block all other requests."""
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (SLICE_RECORDS + 1)
     tiny = build_batch(records, compression=Codec.ZSTD)

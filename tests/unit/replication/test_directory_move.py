@@ -54,7 +54,7 @@ def test_a_swap_that_has_begun_can_fail_but_not_be_cancelled() -> None:
 
 @pytest.mark.parametrize("state", [MoveState.DONE, MoveState.FAILED, MoveState.CANCELLED])
 @pytest.mark.parametrize("event", list(MoveEvent))
-def test_an_ended_move_takes_no_event(state: MoveState, event: MoveEvent) -> None:
+def test_ended_move_accepts_no_event(state: MoveState, event: MoveEvent) -> None:
     with pytest.raises(ValueError, match="can't take the event"):
         after(state, event)
 
@@ -97,17 +97,17 @@ def test_a_request_for_a_move_gets_kafkas_answer(
     assert decide(target, offline, replica, 40) == expected
 
 
-def test_a_partition_that_does_not_exist_is_unknown_and_its_directory_is_remembered() -> None:
+def test_move_of_a_missing_partition_gets_unknown_topic_and_its_directory_is_remembered() -> None:
     expected = Decision(Action.REMEMBER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert decide("/b", False, None, 40, exists=False) == expected
 
 
-def test_a_topic_name_that_leaves_no_room_for_the_suffix_is_refused() -> None:
+def test_move_of_a_topic_with_a_name_too_long_for_the_directory_suffix_is_refused() -> None:
     assert decide("/b", False, HERE, 256).error is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @pytest.mark.parametrize(("size", "tail"), [(0, 1024), (100_000, 25_000), (1 << 30, 256 * 1024)])
-def test_the_tail_of_a_small_log_is_a_part_of_it(size: int, tail: int) -> None:
+def test_allowed_tail_depends_on_the_size_of_the_log(size: int, tail: int) -> None:
     assert tail_bytes(size) == tail
 
 
@@ -127,7 +127,7 @@ def test_the_tail_of_a_small_log_is_a_part_of_it(size: int, tail: int) -> None:
         pytest.param((5, 5), (0, 5), None, Step(StepKind.ADVANCE_START, 5), id="all was deleted"),
     ],
 )
-def test_the_future_log_follows_the_current_log(
+def test_next_step_of_a_move_depends_on_the_bounds_of_both_logs(
     current: tuple[int, int], future: tuple[int, int], cut_at: int | None, expected: Step
 ) -> None:
     assert next_step(Bounds(*current), Bounds(*future), cut_at) == expected
@@ -159,7 +159,7 @@ def test_steps_lead_to_equal_bounds_of_both_logs(data: st.DataObject) -> None:
     assert future == current
 
 
-def test_the_rate_forgets_what_was_copied_long_ago() -> None:
+def test_copy_rate_counts_only_recently_copied_bytes() -> None:
     rate = CopyRate()
     assert rate.per_second(0.0) == 0.0
     rate.add(1000, 1.0)
@@ -171,7 +171,7 @@ def test_the_rate_forgets_what_was_copied_long_ago() -> None:
     assert rate.copied == 2100
 
 
-def test_the_time_left_follows_from_rate_and_bytes_left() -> None:
+def test_remaining_time_is_computed_from_rate_and_remaining_bytes() -> None:
     def figures(left: int, rate: float) -> MoveFigures:
         return MoveFigures("t", 0, "/a", "/b", MoveState.COPYING, 0, left, 0, rate)
 

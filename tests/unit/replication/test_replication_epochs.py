@@ -9,7 +9,7 @@ from penstock.replication.epochs import check_leader_epoch, newest_epoch_end
 
 
 @pytest.mark.parametrize("asked", [-1, 5])
-def test_a_request_may_name_the_current_leader_epoch_or_no_epoch(asked: int) -> None:
+def test_request_with_the_current_leader_epoch_or_without_an_epoch_is_accepted(asked: int) -> None:
     check_leader_epoch(asked, 5)
 
 
@@ -38,7 +38,7 @@ def test_an_epoch_older_than_the_leaders_is_fenced_and_a_newer_one_is_unknown(as
         pytest.param(6, None, None, id="an epoch to come, an empty log"),
     ],
 )
-def test_the_last_epoch_ends_at_the_end_of_the_leaders_log_and_other_epochs_get_no_answer(
+def test_newest_epoch_ends_at_the_end_of_the_leaders_log_and_older_epochs_are_left_to_the_epoch_list(
     epoch: int, latest: int | None, expected: tuple[int, int] | None
 ) -> None:
     assert newest_epoch_end(epoch, 5, latest, 100) == expected

@@ -54,13 +54,13 @@ def test_a_follower_truncates_to_the_last_offset_it_may_share_with_the_leader(
         (0, 0, 0, Reset(ResetKind.STAY, 0)),
     ],
 )
-def test_after_offset_out_of_range_a_follower_truncates_starts_over_or_stays(
+def test_follower_truncates_or_starts_again_or_stays_after_offset_out_of_range(
     log_end: int, start: int, end: int, expected: Reset
 ) -> None:
     assert reset(log_end, start, end) == expected
 
 
-def test_pauses_grow_up_to_the_configured_backoff() -> None:
+def test_pause_after_fetch_errors_grows_up_to_replica_fetch_backoff_ms() -> None:
     assert trouble(ErrorCode.OFFSET_OUT_OF_RANGE) is Trouble.OUT_OF_RANGE
     soon = trouble(ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert [pause_ms(soon, failures, 1000) for failures in (0, 1, 2, 9, 99)] == [10, 20, 40, 1000, 1000]
@@ -79,13 +79,13 @@ def test_pauses_grow_up_to_the_configured_backoff() -> None:
         (-1, 0, (-1, -1), Answer.STALE),  # nothing was asked in this leader epoch
     ],
 )
-def test_an_answer_counts_only_for_the_fetched_offset(
+def test_fetch_answer_is_used_only_if_the_log_still_ends_at_the_fetched_offset(
     asked: int, log_end: int, diverging: tuple[int, int], expected: Answer
 ) -> None:
     assert answer(asked, log_end, *diverging) is expected
 
 
-def test_an_error_of_the_followers_log_is_final_and_an_error_of_the_records_is_not() -> None:
+def test_error_of_the_followers_own_log_is_final_and_an_error_of_fetched_records_is_not() -> None:
     assert [is_final(code) for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [
         True,
         True,

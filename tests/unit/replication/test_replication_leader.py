@@ -49,7 +49,7 @@ def test_the_high_watermark_is_the_smallest_log_end_of_in_sync_replicas(
     assert mark(leader, 10, now_ms=10_000) == expected
 
 
-def test_the_high_watermark_waits_for_a_follower_that_may_join() -> None:
+def test_high_watermark_waits_for_a_follower_that_may_join_the_isr() -> None:
     leader = leading((1,))
     fetch(leader, 2, 10, end=10, now_ms=5000)
     assert mark(leader, 12, now_ms=5500) == 10
@@ -57,7 +57,7 @@ def test_the_high_watermark_waits_for_a_follower_that_may_join() -> None:
     assert leader.high_watermark(12, 12, 5500, LAG_MS, {}) == 12  # only if it is eligible
 
 
-def test_the_maximal_isr_counts_until_a_change_is_settled() -> None:
+def test_high_watermark_uses_the_maximal_isr_until_an_isr_change_is_decided() -> None:
     leader = leading((1, 2))
     fetch(leader, 2, 10, end=10)
     fetch(leader, 3, 10, end=10)
@@ -87,7 +87,7 @@ def test_a_smaller_isr_takes_effect_with_the_image_and_not_with_the_controllers_
     assert proposal.counts_when_granted(answered_epoch) is counts
 
 
-def test_a_shrinking_isr_counts_in_full_until_the_change_is_committed() -> None:
+def test_removed_replica_counts_towards_the_high_watermark_until_the_isr_change_is_committed() -> None:
     leader = leading()
     for node in (2, 3):
         fetch(leader, node, 10, end=10)
@@ -113,7 +113,7 @@ def test_a_shrinking_isr_counts_in_full_until_the_change_is_committed() -> None:
         ([(10, 10, 500), (11, 14, 1400)], 1501, True),
     ],
 )
-def test_lag_is_the_time_since_a_follower_was_caught_up(
+def test_lag_of_a_follower_is_the_time_since_it_was_last_caught_up(
     fetches: list[tuple[int, int, int]], now_ms: int, lags: bool
 ) -> None:
     leader = leading((1, 2))

@@ -53,7 +53,7 @@ def test_followers_that_are_out_of_sync_fenced_unregistered_or_lack_the_offset_a
     assert preferred_replica(leading(8, 9, log_start=6), BROKERS, "near", 5) == -1
 
 
-def test_of_equal_logs_the_follower_that_was_caught_up_last_is_preferred() -> None:
+def test_of_followers_with_equal_logs_the_one_caught_up_most_recently_is_preferred() -> None:
     leader = leading(9, 9)
     leader.followers[2].caught_up_ms = 7
     assert preferred_replica(leader, BROKERS, "near", 5) == 2

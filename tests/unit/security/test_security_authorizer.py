@@ -84,18 +84,18 @@ def test_alter_configs_implies_describe_configs_and_not_describe() -> None:
     assert not allows(acls, DESCRIBE)
 
 
-def test_super_user_passes_every_deny() -> None:
+def test_super_user_is_allowed_despite_every_deny_acl() -> None:
     assert allows([acl("*", ALL, principal="User:*", deny=True)], super_users=frozenset({"User:ann"}))
 
 
-def test_resource_without_acls_is_open_only_where_the_setting_says_so() -> None:
+def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is_set() -> None:
     assert allows([], allow_without_acls=True)
     assert not allows([acl(principal="User:bob")], allow_without_acls=True)
     assert allows([acl("other")], allow_without_acls=True)
     assert not allows([acl("*", principal="User:bob")], allow_without_acls=True)
 
 
-def test_allows_any_counts_an_allowed_pattern_unless_a_deny_covers_all_of_it() -> None:
+def test_allows_any_is_true_if_some_allowed_pattern_is_not_completely_denied() -> None:
     def any_write(*acls: AclImage) -> bool:
         return Authorizer(acls).allows_any("User:ann", HOST, WRITE, TOPIC)
 
@@ -164,7 +164,7 @@ def model(acls: Sequence[AclImage], principal: str, operation: Operation, name: 
     NAMES,
     st.booleans(),
 )
-def test_index_answers_as_a_scan_of_all_acls_does(
+def test_authorizer_index_gives_the_same_results_as_a_scan_of_all_acls(
     acls: list[AclImage], principal: str, operation: Operation, name: str, allow_without_acls: bool
 ) -> None:
     authorizer = Authorizer(acls, allow_without_acls=allow_without_acls)
@@ -173,7 +173,7 @@ def test_index_answers_as_a_scan_of_all_acls_does(
         assert authorizer.allows(principal, HOST, operation, TOPIC, name) is expected
 
 
-def test_a_question_about_ten_thousand_acls_costs_microseconds() -> None:
+def test_authorization_with_ten_thousand_acls_takes_microseconds() -> None:
     acls = [acl(f"topic-{number}", principal=f"User:{number % 500}") for number in range(8_000)]
     acls += [acl(f"team-{number}-", prefixed=True) for number in range(2_000)]
     authorizer = Authorizer(acls)

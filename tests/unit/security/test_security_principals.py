@@ -15,7 +15,7 @@ SUBJECT = (
 NAME = "CN=Ann,OU=Team+UID=7,O=Big\\, Inc.,C=DE"
 
 
-def test_subject_is_written_with_the_most_specific_attribute_first() -> None:
+def test_certificate_subject_is_written_with_the_most_specific_attribute_first() -> None:
     assert distinguished_name(SUBJECT) == NAME
 
 
@@ -33,7 +33,7 @@ def test_subject_is_written_with_the_most_specific_attribute_first() -> None:
         ("RULE:CN=Ann/ann/", None),
     ],
 )
-def test_first_matching_rule_gives_the_user(rules: str, user: str | None) -> None:
+def test_first_matching_principal_mapping_rule_gives_the_user(rules: str, user: str | None) -> None:
     apply = parse_mapping_rules(rules)
     if user is None:
         with pytest.raises(ValueError, match="no rule"):
@@ -45,12 +45,12 @@ def test_first_matching_rule_gives_the_user(rules: str, user: str | None) -> Non
 @pytest.mark.parametrize(
     "rules", ["RULE:x", "RULE:a/b", "RULE:a/b/Z", "NONSENSE", "RULE:(/x/", "DEFAULT RULE", "RULE:^CN=(.*)$/$2/"]
 )
-def test_rule_that_cannot_be_parsed_is_refused(rules: str) -> None:
+def test_invalid_principal_mapping_rule_is_refused(rules: str) -> None:
     with pytest.raises(ValueError, match=r"ssl\.principal\.mapping\.rules"):
         parse_mapping_rules(rules)
 
 
-def test_client_without_a_certificate_has_no_principal_of_its_own() -> None:
+def test_client_without_a_certificate_gets_no_principal_from_tls() -> None:
     assert certificate_principal(None, str) is None
     with pytest.raises(ValueError, match="subject is empty"):  # not ANONYMOUS, which may be a super user
         certificate_principal({"subject": ()}, str)

@@ -85,7 +85,7 @@ def test_wrong_password_and_unknown_user_fail_with_the_same_messages() -> None:
     assert attempt("ann", "wrong") == attempt("bob", "wrong") == attempt("bob", "right")
 
 
-def test_salt_of_an_unknown_user_is_the_same_each_time() -> None:
+def test_unknown_user_gets_the_same_salt_each_time() -> None:
     firsts = {server().step(ScramClient(SHA_256, "bob", "x", "n").first()) for _ in range(2)}
     assert len(firsts) == 1
 
@@ -98,7 +98,7 @@ def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_one()
     assert (len(base64.b64decode(salt)), first.rpartition("i=")[2]) == (25, "8192")
 
 
-def test_final_message_with_another_nonce_is_refused_even_with_a_right_proof() -> None:
+def test_scram_final_message_with_another_nonce_is_refused_even_with_a_correct_proof() -> None:
     peer = server(ann="secret")
     client = ScramClient(SHA_256, "ann", "secret", "clientnonce")
     first = peer.step(client.first())
@@ -109,7 +109,7 @@ def test_final_message_with_another_nonce_is_refused_even_with_a_right_proof() -
         peer.step(final)
 
 
-def test_nonce_that_is_not_ascii_ends_the_exchange_as_a_wrong_one_does() -> None:
+def test_scram_nonce_that_is_not_ascii_fails_like_a_wrong_nonce() -> None:
     sasl = SaslServer({"SCRAM-SHA-256": lambda: server(ann="secret")})
     sasl.handshake("SCRAM-SHA-256")
     sasl.token(ScramClient(SHA_256, "ann", "secret", "n").first())
@@ -144,7 +144,7 @@ def test_client_refuses_a_server_that_does_not_know_the_credential() -> None:
         b"n,,n=ann,r=" + b"x" * 9_000,
     ],
 )
-def test_malformed_first_message_is_refused(first: bytes) -> None:
+def test_malformed_scram_first_message_is_refused(first: bytes) -> None:
     with pytest.raises(SaslError):
         server(ann="secret").step(first)
 
@@ -160,7 +160,7 @@ def test_malformed_first_message_is_refused(first: bytes) -> None:
         lambda final: final[: final.index(b",p=")] + b",p=AAAA",
     ],
 )
-def test_changed_final_message_is_refused(change: Callable[[bytes], bytes]) -> None:
+def test_changed_scram_final_message_is_refused(change: Callable[[bytes], bytes]) -> None:
     client, peer = ScramClient(SHA_256, "ann", "secret", "clientnonce"), server(ann="secret")
     final = client.step(peer.step(client.first()))
     assert final is not None
@@ -204,7 +204,7 @@ def plain_listener() -> SaslServer:
     )
 
 
-def test_exchange_follows_a_handshake_and_ends_with_the_user() -> None:
+def test_sasl_exchange_follows_a_handshake_and_ends_with_the_user_name() -> None:
     sasl = plain_listener()
     assert not sasl.handshake("GSSAPI")
     assert sasl.handshake("PLAIN")
@@ -212,7 +212,7 @@ def test_exchange_follows_a_handshake_and_ends_with_the_user() -> None:
     assert (sasl.state, sasl.user) == (SaslState.DONE, "ann")
 
 
-def test_token_before_the_handshake_is_refused() -> None:
+def test_sasl_token_before_the_handshake_is_refused() -> None:
     sasl = plain_listener()
     with pytest.raises(SaslError, match="before SaslHandshake"):
         sasl.token(b"x")
@@ -235,7 +235,7 @@ def test_reauthentication_must_keep_user_and_mechanism() -> None:
         again.handshake("OTHER")
 
 
-def test_exchange_that_never_ends_is_cut() -> None:
+def test_sasl_exchange_with_too_many_steps_is_ended() -> None:
     class Endless:
         user = None
 

@@ -38,13 +38,13 @@ def deliver(share: SharePartition, times: int, batches: list[FetchedBatch], limi
         share.expire(limits, now_ms + 10_000)
 
 
-def test_an_untouched_batch_is_one_run() -> None:
+def test_records_of_a_batch_with_equal_state_are_stored_as_one_range() -> None:
     share = SharePartition(0)
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 9, 1)]
     assert len(share.window) == 1
 
 
-def test_acknowledgements_of_single_records_split_and_join_runs() -> None:
+def test_acknowledging_single_records_splits_and_joins_ranges_of_equal_state() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     for offset in (4, 6, 5):
@@ -75,7 +75,7 @@ def test_offsets_without_deliverable_records_are_archived() -> None:
     assert ranges(share) == [(2, 3, "ACQUIRED", 1), (4, 7, "ARCHIVED", 0), (8, 9, "ACQUIRED", 1)]
 
 
-def test_a_full_window_delivers_released_records_only() -> None:
+def test_share_partition_at_its_record_lock_limit_delivers_only_released_records() -> None:
     limits = LIMITS._replace(max_record_locks=10)
     share = SharePartition(0)
     batches = [*TEN, FetchedBatch(10, 19)]
@@ -87,7 +87,7 @@ def test_a_full_window_delivers_released_records_only() -> None:
     assert share.acquire(Wish("b", 500), 5, batches, limits, 0) == [(5, 5, 2)]
 
 
-def test_records_with_many_deliveries_are_delivered_in_smaller_portions() -> None:
+def test_records_with_many_deliveries_are_delivered_in_smaller_groups() -> None:
     share = SharePartition(0)
     batch = [FetchedBatch(0, 7)]
     deliver(share, 3, batch)
@@ -136,7 +136,7 @@ def test_a_record_is_archived_after_its_last_delivery() -> None:
     assert (share.start_offset, share.end_offset) == (10, 10)
 
 
-def test_a_lowered_delivery_limit_archives_instead_of_delivering() -> None:
+def test_records_above_a_lowered_delivery_limit_are_archived_instead_of_delivered() -> None:
     share = SharePartition(0, [StateBatch(0, 9, RecordState.AVAILABLE, 3)])
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS._replace(max_deliveries=3), 0) == []
     assert share.start_offset == 10
@@ -174,7 +174,7 @@ def test_offsets_without_a_stored_state_are_available_again() -> None:
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 3, 1), (6, 9, 1)]
 
 
-def test_single_acknowledgements_need_no_object_for_each_record() -> None:
+def test_acknowledging_records_one_by_one_creates_no_object_per_record() -> None:
     share = SharePartition(0)
     limits = LIMITS._replace(max_record_locks=10_000)
     batch = [FetchedBatch(0, 9_999)]
@@ -202,7 +202,7 @@ class CountingWindow(Window):
         return super()._cut(offset)
 
 
-def test_a_release_visits_each_run_once_however_many_locks_the_member_has() -> None:
+def test_releasing_all_locks_of_a_member_visits_each_range_once() -> None:
     share = SharePartition(0)
     limits = LIMITS._replace(max_record_locks=10_000, lock_duration_ms=1_000_000)
     share.window = CountingWindow(0)
@@ -218,7 +218,7 @@ def test_a_release_visits_each_run_once_however_many_locks_the_member_has() -> N
     assert ranges(share) == [(0, 399, "AVAILABLE", 0)]
 
 
-def test_alternating_acknowledgements_are_applied_in_one_pass() -> None:
+def test_alternating_acknowledgements_of_one_request_are_applied_in_one_pass() -> None:
     share = SharePartition(0)
     share.window = CountingWindow(0)
     share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 399)], LIMITS, 0)
@@ -235,7 +235,7 @@ def test_alternating_acknowledgements_are_applied_in_one_pass() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(0, 2)), max_size=8),
     st.integers(0, 10),
 )
-def test_filling_many_ranges_at_once_equals_filling_them_one_by_one(
+def test_setting_many_ranges_at_once_gives_the_same_state_as_setting_them_one_by_one(
     sizes: list[tuple[int, int]], gaps: list[tuple[int, int, int]], first: int
 ) -> None:
     states = (RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED)

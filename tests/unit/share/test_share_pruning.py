@@ -41,7 +41,7 @@ async def start(partition: Deleting) -> asyncio.Task[None]:
     return task
 
 
-def test_a_deletion_that_the_leader_can_not_finish_is_no_unseen_error() -> None:
+def test_error_of_an_unfinished_share_log_deletion_is_handled_and_not_logged_by_asyncio() -> None:
     async def scenario() -> None:
         partition = Deleting()
         task = await start(partition)

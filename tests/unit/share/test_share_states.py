@@ -59,7 +59,7 @@ def test_unknown_partitions_are_refused() -> None:
     assert refusal(initialize, driver) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_writes_are_merged_and_records_before_the_start_are_forgotten() -> None:
+def test_writes_of_share_states_are_merged_and_records_before_the_start_offset_are_dropped() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -73,7 +73,7 @@ def test_writes_are_merged_and_records_before_the_start_are_forgotten() -> None:
     )
 
 
-def test_a_late_write_does_not_bring_back_a_record_that_is_done() -> None:
+def test_late_write_does_not_make_a_done_record_available_again() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -105,7 +105,7 @@ def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
     assert read(driver) == Read(2, 4, ())
 
 
-def test_a_leader_with_the_state_of_a_deleted_group_can_not_write_to_the_state_of_its_successor() -> None:
+def test_leader_with_the_state_of_a_deleted_group_cannot_write_to_the_state_of_a_new_group_of_that_name() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -117,7 +117,7 @@ def test_a_leader_with_the_state_of_a_deleted_group_can_not_write_to_the_state_o
 
 
 @pytest.mark.parametrize("state", [-1, 1, 5, 6, 99])
-def test_a_state_that_is_not_stored_is_refused(state: int) -> None:
+def test_write_of_a_record_state_that_is_never_persisted_is_refused(state: int) -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -134,7 +134,7 @@ def test_a_repeated_initialization_keeps_the_state() -> None:
     assert read(driver).batches == ((0, 9, ACKNOWLEDGED, 1),)
 
 
-def test_a_deleted_state_is_gone_after_a_load() -> None:
+def test_deleted_share_state_does_not_exist_after_loading() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -188,7 +188,7 @@ def test_a_replay_restores_the_state_also_from_the_last_snapshot(
     assert driver.reloaded(since).remembered() == driver.shard.remembered()
 
 
-def test_a_quiet_partition_does_not_keep_the_log_from_being_pruned() -> None:
+def test_share_partition_without_writes_does_not_stop_the_log_from_being_pruned() -> None:
     driver = StateDriver(updates_per_snapshot=10)
     other = KEY._replace(partition=1)
     driver.run(lambda shard, turn: state_requests.initialize(shard, turn, other, 1, 0))

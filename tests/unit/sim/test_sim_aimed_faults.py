@@ -20,7 +20,7 @@ def frame(request: AlterPartitionRequest, version: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def test_a_request_is_recognised_by_its_first_bytes() -> None:
+def test_aimed_fault_recognises_a_request_by_its_first_bytes() -> None:
     request = AlterPartitionRequest(broker_id=3, broker_epoch=7, topics=[])
     found = request_in(frame(request, 3), 56)
     assert (found.broker_id, found.broker_epoch) == (3, 7)

@@ -39,7 +39,7 @@ def test_records_acknowledged_after_fsync_survive_a_power_loss() -> None:
     assert SimCluster(seed=1).run(app) == [b"a"]
 
 
-def test_a_lost_answer_does_not_write_a_record_twice() -> None:
+def test_retry_after_a_lost_answer_does_not_write_a_record_twice() -> None:
     async def app(cluster: SimCluster) -> list[bytes | None]:
         async with cluster.client(HASTY) as client:
             await Admin(client).create_topic("t", 1, 1)
@@ -106,7 +106,7 @@ def test_three_machines_continue_to_serve_when_the_leader_is_killed() -> None:
     assert gap < 1.0
 
 
-def test_fault_rules_apply_to_one_machine_of_several() -> None:
+def test_fault_rules_of_simcluster_apply_to_one_machine_only() -> None:
     async def app(cluster: SimCluster) -> int:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1)

@@ -37,13 +37,13 @@ def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
         (9.0, [switched("true", 5.0), switched(None, 12.0)], BROKEN),
     ],
 )
-def test_a_record_is_judged_by_the_promise_that_held_when_it_was_acknowledged(
+def test_lost_record_is_judged_by_the_fsync_promise_at_the_time_of_its_acknowledgement(
     at: float, configs: list[ConfigChange], broken: list[str]
 ) -> None:
     assert lost(at, *configs) == broken
 
 
-def test_in_a_cluster_the_promise_needs_time_to_reach_all_nodes_and_must_last() -> None:
+def test_fsync_promise_in_a_cluster_counts_after_a_delay_and_only_if_it_lasts_to_the_end() -> None:
     cluster = replace(PLAN, layout=simple_layout(3))
     assert lost(9.0, switched("true", 5.0), plan=cluster) == []
     assert lost(30.0, switched("true", 5.0), plan=cluster) == BROKEN

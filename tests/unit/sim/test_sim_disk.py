@@ -38,7 +38,7 @@ class Rig:
         self.disk = self.view()
 
 
-def test_a_power_cut_takes_unsynced_data_only() -> None:
+def test_power_cut_loses_only_unsynced_data() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     file.append(b"kept ")
@@ -52,7 +52,7 @@ def test_a_power_cut_takes_unsynced_data_only() -> None:
     assert rig.disk.read_bytes("/d/f") == b"kept "
 
 
-def test_a_power_cut_takes_a_synced_file_of_an_unsynced_directory() -> None:
+def test_power_cut_loses_a_synced_file_whose_directory_entry_is_not_synced() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     file.append(b"data")
@@ -120,7 +120,7 @@ def test_some_power_cuts_lose_a_sector_inside_a_large_write() -> None:
     assert holes > 5
 
 
-def test_an_overwrite_is_undone_byte_by_byte() -> None:
+def test_power_cut_keeps_a_prefix_of_an_unsynced_overwrite_and_restores_the_other_bytes() -> None:
     for seed in range(50):
         rig = Rig(seed)
         file = rig.disk.create("/d/f")
@@ -165,7 +165,7 @@ def test_data_of_a_failed_sync_may_never_reach_the_disk() -> None:
     assert rig.disk.read_bytes("/d/f") == b""
 
 
-def test_a_full_disk_writes_nothing_of_a_write_that_does_not_fit() -> None:
+def test_write_that_does_not_fit_on_a_full_disk_writes_no_byte() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.volume.free_bytes = 10

@@ -10,7 +10,7 @@ from penstock.sim.plan.draw import draw_plan
 from penstock.sim.run.simulation import Simulation
 
 
-def test_a_task_whose_exception_nobody_retrieves_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_exception_that_no_code_retrieves_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(tasks: list[asyncio.Task[None]]) -> None:
         raise ValueError("nobody looks at this")
 

@@ -37,12 +37,12 @@ def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
     return sorted({violation.rule for violation in judge(plan, history, found)})
 
 
-def test_a_record_that_expired_too_early_is_found() -> None:
+def test_rule_finds_a_record_that_expired_too_early() -> None:
     assert rules(PLAN, History(writes=[wrote(0, 18.0)]), view(start=1)) == ["only old records expire"]
     assert rules(PLAN, History(writes=[wrote(0, 10.0)]), view(start=1)) == []
 
 
-def test_a_record_that_was_gone_when_it_was_young_is_found_later() -> None:
+def test_rule_finds_a_record_that_had_been_deleted_before_its_retention_time() -> None:
     history = History(writes=[wrote(0, 10.0)], log_starts=[LogStart(P, 1, 12.0)])
     assert rules(PLAN, history, view(start=1)) == ["only old records expire"]
 
@@ -56,7 +56,7 @@ def test_a_requested_deletion_and_a_clock_that_is_ahead_excuse_a_young_record() 
     assert rules(PLAN, History(writes=[wrote(0, 18.0)], clock_jumps=[before]), view(start=1)) != []
 
 
-def test_a_record_that_is_kept_long_after_its_time_is_found() -> None:
+def test_rule_finds_a_record_that_is_kept_long_after_its_retention_time() -> None:
     history = History(writes=[wrote(0, 10.0)], clock_jumps=[ClockJump(11.0, DAY_MS, everywhere=True)])
     assert rules(PLAN, history, view(0)) == ["old records are deleted"]
     assert rules(PLAN, History(writes=[wrote(0, 10.0)]), view(0)) == []
@@ -84,7 +84,7 @@ def test_a_committed_offset_is_gone_only_after_its_retention() -> None:
     assert rules(plan, history, found) == []
 
 
-def test_answers_that_contradict_each_other_are_found() -> None:
+def test_rule_reports_contradicting_answers_of_brokers() -> None:
     assert rules(PLAN, History(contradictions=["t-0 starts at 5 and is stable up to 3 only"]), view()) == [
         "answers agree"
     ]

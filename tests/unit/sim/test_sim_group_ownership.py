@@ -56,7 +56,7 @@ class Told:
         self.ask(request, SyncGroupResponse(assignment=data))
 
 
-def test_a_partition_that_moves_after_its_release_breaks_no_rule() -> None:
+def test_partition_reassigned_after_its_release_breaks_no_rule() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0, 1])
     told.heartbeat("b", 2, [], [])
@@ -67,7 +67,7 @@ def test_a_partition_that_moves_after_its_release_breaks_no_rule() -> None:
     assert told.broken == []
 
 
-def test_a_partition_that_is_given_away_before_its_release_is_found() -> None:
+def test_check_finds_a_partition_that_is_reassigned_before_its_release() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0, 1])
     told.heartbeat("a", 1, [0, 1], [0])
@@ -77,7 +77,7 @@ def test_a_partition_that_is_given_away_before_its_release_is_found() -> None:
     assert told.broken == ["one owner at a time"]
 
 
-def test_an_old_coordinator_may_not_know_that_it_was_replaced() -> None:
+def test_check_excuses_answers_of_an_old_coordinator_that_was_replaced() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0], node="n1")
     told.heartbeat("b", 2, [], [0], node="n2")
@@ -85,7 +85,7 @@ def test_an_old_coordinator_may_not_know_that_it_was_replaced() -> None:
     assert told.broken == []
 
 
-def test_two_owners_in_one_epoch_are_found_unless_the_coordinators_state_was_lost() -> None:
+def test_check_finds_two_owners_in_one_epoch_unless_the_coordinator_lost_its_state() -> None:
     for excused, broken in ((False, ["one owner per epoch"]), (True, [])):
         told = Told(excused=excused)
         told.heartbeat("a", 3, [], [0])
@@ -93,7 +93,7 @@ def test_two_owners_in_one_epoch_are_found_unless_the_coordinators_state_was_los
         assert told.broken == broken
 
 
-def test_two_owners_in_one_generation_are_found_and_a_static_member_may_come_back() -> None:
+def test_check_finds_two_owners_in_one_generation_and_accepts_a_returning_static_member() -> None:
     told = Told()
     told.sync("a", 4, [0], instance="i")
     told.sync("a-again", 4, [0], instance="i")
@@ -103,7 +103,7 @@ def test_two_owners_in_one_generation_are_found_and_a_static_member_may_come_bac
     assert told.broken == ["one owner per epoch"]
 
 
-def test_a_group_that_was_deleted_starts_again() -> None:
+def test_check_forgets_the_owners_of_a_deleted_group() -> None:
     told = Told()
     told.sync("a", 1, [0])
     told.ask(DeleteGroupsRequest(groups_names=["g"]), None)
@@ -111,7 +111,7 @@ def test_a_group_that_was_deleted_starts_again() -> None:
     assert told.broken == []
 
 
-def test_two_members_that_hold_a_partition_in_a_coordinators_state_are_found() -> None:
+def test_check_finds_two_members_with_the_same_partition_in_the_state_of_a_coordinator() -> None:
     told, group = Told(), ConsumerGroup("g")
     group.members.put(ConsumerMember("a", assigned={TOPIC: {0: 1}}, pending_revocation={TOPIC: {1: 1}}))
     group.members.put(ConsumerMember("b", assigned={TOPIC: {2: 2}}))

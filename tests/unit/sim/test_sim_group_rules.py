@@ -17,7 +17,7 @@ def committed(offset: int, at: float, member: str = "a", outcome: Outcome = Outc
     return OffsetCommit("g", P, offset, at, at + 0.1, outcome, member=member)
 
 
-def test_a_commit_while_another_member_owned_the_partition_is_found() -> None:
+def test_rule_finds_a_commit_made_while_another_member_owned_the_partition() -> None:
     owned = Ownership("g", "b", (P,), 2.0, 5.0)
     for commit, broken in (
         (committed(1, 3.0), True),
@@ -30,7 +30,7 @@ def test_a_commit_while_another_member_owned_the_partition_is_found() -> None:
         assert ("only owners commit" in rules(history, FinalView())) == broken
 
 
-def test_a_record_below_the_committed_offset_that_no_member_has_read_is_found() -> None:
+def test_rule_finds_a_record_below_the_committed_offset_that_no_member_has_read() -> None:
     found = FinalView(records={P: {}}, committed={P: {0: StoredRecord(b"a", 0), 1: StoredRecord(b"b", 0)}})
     found.group_offsets["g", P] = 1
     read = Read("class301#2", P, 0, b"a", True, 1.0, 1.1)

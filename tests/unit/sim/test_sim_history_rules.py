@@ -44,12 +44,12 @@ def test_records_at_their_acknowledged_offsets_break_no_rule() -> None:
     assert rules(PLAN, history, view("w:1:", "w:2:")) == []
 
 
-def test_a_lost_acknowledged_record_is_found() -> None:
+def test_rule_finds_a_lost_acknowledged_record() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)])
     assert rules(PLAN, history, view("w:1:")) == ["nothing acknowledged is lost"]
 
 
-def test_records_that_a_power_loss_took_from_the_end_of_a_log_break_no_rule() -> None:
+def test_losing_the_unsynced_end_of_a_log_in_a_power_loss_breaks_no_rule() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0], losses=[Loss(5.0, P, 1)])
     assert rules(PLAN, history, view("w:1:")) == []
 
@@ -103,7 +103,7 @@ def test_compaction_may_remove_aborted_and_superseded_records_of_a_transaction()
     assert found == ["tables are complete at the end", "transactions are whole"]
 
 
-def test_an_offset_committed_for_a_deleted_topic_of_the_same_name_is_found() -> None:
+def test_rule_finds_an_offset_committed_for_a_deleted_topic_of_the_same_name() -> None:
     history = History(commits=[OffsetCommit("g", P, 2000, 1.0, 1.1, Outcome.DONE)], outlived={("g", P): {1000}})
     shown = view("a")
     for offset, found in (
@@ -119,7 +119,7 @@ def read(offset: int, value: str, *, at: float = 2.0, committed: bool = False) -
     return Read("r", P, offset, value.encode(), committed, at, at)
 
 
-def test_an_offset_with_two_values_is_found() -> None:
+def test_rule_finds_an_offset_with_two_different_values() -> None:
     history = History(writes=[wrote(1, 0)], reads=[read(0, "other")])
     assert "offsets keep their values" in rules(PLAN, history, view("w:1:"))
     history.power_losses.append(1.5)
@@ -133,7 +133,7 @@ def test_duplicates_are_violations_for_idempotent_producers_only() -> None:
         assert rules(PLAN, history, view("w:1:", "w:1:")) == (["idempotence"] if idempotent else [])
 
 
-def test_acknowledged_records_out_of_sending_order_are_found() -> None:
+def test_rule_finds_acknowledged_records_stored_out_of_sending_order() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 0)])
     assert rules(PLAN, history, view("w:2:", "w:1:")) == ["idempotence"]
 
@@ -144,7 +144,7 @@ def transaction(outcome: Outcome, *, committed: bool, writes: int = 2) -> tuple[
     return History(writes=list(found.writes), transactions=[found]), found
 
 
-def test_a_visible_aborted_record_is_found() -> None:
+def test_rule_finds_a_visible_record_of_an_aborted_transaction() -> None:
     history, _ = transaction(Outcome.DONE, committed=False)
     shown = view("w:1:", "w:2:")
     assert rules(PLAN, history, shown) == ["transactions are whole"]
@@ -152,7 +152,7 @@ def test_a_visible_aborted_record_is_found() -> None:
     assert rules(PLAN, history, shown) == []
 
 
-def test_an_invisible_committed_record_is_found() -> None:
+def test_rule_finds_a_missing_record_of_a_committed_transaction() -> None:
     history, _ = transaction(Outcome.DONE, committed=True)
     shown = view("w:1:", "w:2:")
     del shown.committed[P][1]
@@ -169,7 +169,7 @@ def test_a_transaction_with_an_unknown_result_is_visible_as_a_whole_or_not_at_al
     assert rules(PLAN, history, shown) == []
 
 
-def test_a_record_read_as_committed_stays_committed() -> None:
+def test_rule_finds_a_committed_record_that_a_reader_got_and_that_later_is_missing() -> None:
     history = History(reads=[read(0, "a", committed=True)])
     shown = view("a")
     assert rules(PLAN, history, shown) == []
@@ -181,7 +181,7 @@ def committed(offset: int, *, at: float = 1.0, outcome: Outcome = Outcome.DONE) 
     return OffsetCommit("g", P, offset, at, at + 0.1, outcome)
 
 
-def test_a_committed_offset_that_goes_back_is_found() -> None:
+def test_rule_finds_a_committed_offset_that_goes_back() -> None:
     history = History(commits=[committed(5), committed(8, at=2.0)], committed=[OffsetAnswer("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == ["committed offsets never go back"]
     history.power_losses.append(2.5)

@@ -12,7 +12,7 @@ def timeline(seed: int = 1) -> Timeline:
     return Timeline(Random(seed))
 
 
-def test_a_day_of_sleep_takes_no_real_time_and_ends_at_the_exact_time() -> None:
+def test_sleeping_a_virtual_day_takes_no_real_time_and_ends_at_the_exact_virtual_time() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -168,7 +168,7 @@ def test_a_process_can_be_killed_inside_its_own_call() -> None:
     assert world.failures == []
 
 
-def test_an_uncaught_exception_is_recorded() -> None:
+def test_uncaught_exception_of_a_simulated_process_is_recorded() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -191,7 +191,7 @@ def test_a_simulated_process_cannot_start_a_thread() -> None:
         world.run(run(), main)
 
 
-def test_a_run_without_timers_and_events_is_a_deadlock() -> None:
+def test_run_without_timers_and_events_is_reported_as_a_deadlock() -> None:
     world = timeline()
     main = world.process("main")
 
@@ -203,7 +203,7 @@ def test_a_run_without_timers_and_events_is_a_deadlock() -> None:
     main.kill()
 
 
-def test_callbacks_that_schedule_each_other_without_end_are_a_livelock() -> None:
+def test_callbacks_that_schedule_each_other_without_end_are_reported_as_a_livelock() -> None:
     world = timeline()
     main = world.process("main")
 

@@ -33,47 +33,47 @@ def body(*lines: str, name: str = "f", returns: str = "") -> str:
 
 
 @pytest.mark.parametrize(("one", "other"), [("<", "<="), ("<=", "<"), (">", ">="), (">=", ">")])
-def test_a_boundary_moves_by_one(one: str, other: str) -> None:
+def test_boundary_operator_moves_a_comparison_by_one(one: str, other: str) -> None:
     assert found(body(f"return a {one} b")) == [("boundary", f"a {one} b", f"a {other} b")]
 
 
-def test_a_comparison_of_offsets_is_also_off_by_one_in_the_other_direction() -> None:
+def test_off_by_one_operator_moves_a_comparison_of_offsets_in_the_other_direction() -> None:
     assert texts(body("return a.offset < b.end"), "off-by-one") == [body("return a.offset < b.end - 1")]
     assert texts(body("return a.offset <= b.end"), "off-by-one") == [body("return a.offset <= b.end + 1")]
 
 
-def test_an_equality_of_epochs_becomes_an_order() -> None:
+def test_loose_equality_operator_turns_an_equality_of_epochs_into_an_order() -> None:
     assert texts(body("return a.epoch != b.epoch"), "loose-equality") == [body("return a.epoch < b.epoch")]
     assert found(body("return a.name != b.name")) == []
 
 
-def test_a_call_that_syncs_is_removed_as_a_dropped_fsync() -> None:
+def test_dropped_fsync_operator_removes_a_call_that_syncs() -> None:
     assert ("dropped-fsync", "await a.file.sync()", "pass") in found(
         body("await a.file.sync()").replace("def", "async def")
     )
     assert ("dropped-fsync", "a.run(self._sync_directories)", "pass") in found(body("a.run(self._sync_directories)"))
 
 
-def test_log_lines_and_invariants_are_left_alone() -> None:
+def test_mutation_operators_do_not_change_log_lines_and_invariant_checks() -> None:
     assert found(body("logger.info('x', a)", "check(a < b, 'x')", "raise ValueError(a + 1)")) == []
     assert found(body("return a < b", name="__repr__")) == []
 
 
-def test_a_mutant_swaps_two_effects() -> None:
+def test_reordered_effect_operator_exchanges_two_neighbouring_effects() -> None:
     assert texts(body("a.send()", "self.x = b"), "reordered-effect") == [body("self.x = b", "a.send()")]
 
 
-def test_two_independent_fields_stay_in_their_order() -> None:
+def test_reordered_effect_operator_does_not_exchange_independent_assignments() -> None:
     assert texts(body("self.x = a", "self.y = b"), "reordered-effect") == []
 
 
-def test_a_field_that_a_load_sets_is_not_restored() -> None:
+def test_field_not_restored_operator_removes_an_assignment_in_a_load_function() -> None:
     assert texts(body("self.x = a", name="load"), "field-not-restored") == [body("pass", name="load")]
     assert texts(body("self.x = a"), "field-not-set") == [body("pass")]
     assert texts(body("self.x = a", name="__init__"), "field-not-set") == []
 
 
-def test_a_guard_is_removed_and_each_half_of_its_condition() -> None:
+def test_check_removed_operator_removes_a_guard_or_one_half_of_its_condition() -> None:
     assert texts(body("if a and b:", "    return 1", "return 2"), "check-removed") == [
         body("pass", "return 2"),
         body("if b:", "    return 1", "return 2"),
@@ -81,7 +81,7 @@ def test_a_guard_is_removed_and_each_half_of_its_condition() -> None:
     ]
 
 
-def test_a_loop_ends_after_its_first_round_and_a_function_before_its_last_step() -> None:
+def test_early_return_operator_ends_a_loop_after_one_round_and_a_function_before_its_last_step() -> None:
     source = body("a.send()", "for each in b:", "    each.send()", returns=" -> None")
     assert texts(source, "early-return") == [
         body("a.send()", "return", "for each in b:", "    each.send()", returns=" -> None"),
@@ -89,11 +89,11 @@ def test_a_loop_ends_after_its_first_round_and_a_function_before_its_last_step()
     ]
 
 
-def test_a_bound_is_removed() -> None:
+def test_bound_removed_operator_replaces_max_by_each_of_its_arguments() -> None:
     assert texts(body("return max(a, b)"), "bound-removed") == [body("return a"), body("return b")]
 
 
-def test_every_mutant_of_the_code_has_an_id_of_its_own_and_compiles() -> None:
+def test_every_mutant_of_the_code_has_a_unique_id_and_compiles() -> None:
     mutants = all_mutants(ROOT, ["replication", "transactions"])
     assert len({each.id for each in mutants}) == len(mutants) > 100
     sources = {each.path: (ROOT / each.path).read_text() for each in mutants}
@@ -104,7 +104,7 @@ def test_every_mutant_of_the_code_has_an_id_of_its_own_and_compiles() -> None:
         compile(tree, each.path, "exec")
 
 
-def test_an_id_stays_when_another_function_changes() -> None:
+def test_mutant_id_does_not_change_when_another_function_changes() -> None:
     old = body("return a < b", name="g")
     new = body("return a < b", "return a < b", name="f") + "\n" + old
     kept = {each.id for each in mutants_of(old, PATH, "log")}
@@ -112,14 +112,14 @@ def test_an_id_stays_when_another_function_changes() -> None:
     assert kept <= {each.id for each in mutants_of(new, PATH, "log")}
 
 
-def test_the_halves_are_of_similar_size_and_the_id_alone_decides() -> None:
+def test_id_alone_assigns_a_mutant_to_one_of_two_halves_of_similar_size() -> None:
     mutants = all_mutants(ROOT, ["raft"])
     held_out = [each for each in mutants if each.half is Half.HELD_OUT]
     assert 0.4 < len(held_out) / len(mutants) < 0.6
     assert held_out[0].half is Mutant(held_out[0].id, "", "", 0, "", "", "").half
 
 
-def test_a_sample_is_the_beginning_of_the_whole_order() -> None:
+def test_sample_of_mutants_is_the_beginning_of_the_shuffled_list() -> None:
     mutants = all_mutants(ROOT, ["replication"])
     assert sample(mutants, 10, 3) == sample(list(reversed(mutants)), None, 3)[:10]
     assert sample(mutants, 10, 3) != sample(mutants, 10, 4)
@@ -136,7 +136,7 @@ def result(name: str, by: str, *, killed: bool, how: str = "", reached: int = 1,
     return Result(name, by, killed, how, "", cpu_s, 1, reached, 60.0, "digest", "")
 
 
-def test_kills_are_counted_for_each_way_apart() -> None:
+def test_kills_by_unit_tests_and_by_the_simulator_are_counted_separately() -> None:
     results = [
         result("a", "unit", killed=True),
         result("a", "sim", killed=False, reached=0),
@@ -161,12 +161,12 @@ def test_mutants_in_functions_that_never_run_are_counted_and_named() -> None:
     assert unreached(mutants, {f"{PATH}::f"}) == [(f"{PATH}::g", 2)]
 
 
-def test_functions_are_named_with_their_classes() -> None:
+def test_mutated_functions_are_named_with_their_classes() -> None:
     tree = ast.parse("class A:\n    def f(self):\n        def g():\n            pass\n\nasync def h():\n    pass\n")
     assert [name for _, name in functions(tree)] == ["A.f", "A.f.g", "h"]
 
 
-def test_results_are_read_again_and_hold_no_change_of_the_held_out_half(tmp_path: Path) -> None:
+def test_saved_results_are_read_again_and_do_not_show_changes_of_the_held_out_half(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     mutants = all_mutants(ROOT, ["replication"])
     outcome = Outcome(False, "", "", 1.0, 1, 0)
@@ -187,6 +187,6 @@ def test_a_survivor_is_run_again_with_a_larger_budget_and_a_killed_mutant_only_a
     assert not killed.settles(1, "another digest")
 
 
-def test_the_command_of_a_run_names_the_run() -> None:
+def test_printed_command_repeats_the_simulated_run() -> None:
     for run in (Run("power", 7, 3, 12.5), Run("points", 7, 3, 20.0, ("AlterPartition answer#3:drop", "none"))):
         assert Run.of(run.command) == run

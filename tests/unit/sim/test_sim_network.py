@@ -76,7 +76,7 @@ class Pair:
         await asyncio.sleep(0.01)
 
 
-def test_all_bytes_arrive_in_order_in_pieces_of_any_size() -> None:
+def test_bytes_arrive_in_order_although_they_are_split_into_pieces_of_any_size() -> None:
     pair = Pair()
     pair.fabric.split = 1.0
     pair.fabric.join = 0.0
@@ -222,7 +222,7 @@ def test_a_killed_process_closes_its_connections_and_a_machine_without_power_doe
         assert pair.client.lost == ([] if power else ["NoneType"])
 
 
-def test_a_restarted_machine_resets_connections_it_does_not_know() -> None:
+def test_restarted_machine_resets_connections_from_before_its_restart() -> None:
     pair = Pair()
 
     async def run() -> None:

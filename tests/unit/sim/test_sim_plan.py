@@ -12,7 +12,7 @@ def test_a_seed_draws_the_same_plan_every_time() -> None:
     assert draw_plan(5, "hostile") != draw_plan(6, "hostile")
 
 
-def test_a_longer_run_begins_with_the_faults_of_a_shorter_one() -> None:
+def test_longer_run_of_a_seed_begins_with_the_faults_of_a_shorter_run() -> None:
     short, long = draw_plan(5, "hostile", duration_s=30), draw_plan(5, "hostile", duration_s=300)
     assert long.faults[: len(short.faults)] == short.faults
     assert len(long.faults) > len(short.faults)

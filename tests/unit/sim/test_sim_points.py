@@ -65,11 +65,11 @@ def test_a_file_belongs_to_the_partition_of_its_directory() -> None:
 # Recording.
 
 
-def test_a_recorded_run_has_the_trace_of_a_run_that_is_not_recorded() -> None:
+def test_recording_points_does_not_change_the_trace_of_a_run() -> None:
     assert recorded().digest == run_plan(plan_of_three()).digest
 
 
-def test_a_run_passes_messages_between_nodes_messages_of_clients_and_steps_on_disks() -> None:
+def test_recorded_points_contain_messages_of_nodes_and_of_clients_and_disk_steps() -> None:
     kinds = {point.kind for point in recorded().points.passed}
     assert {
         "Fetch(follower) request",
@@ -83,7 +83,7 @@ def test_a_run_passes_messages_between_nodes_messages_of_clients_and_steps_on_di
     } <= kinds
 
 
-def test_the_points_of_a_kind_are_numbered_from_one() -> None:
+def test_points_of_each_kind_are_numbered_from_one() -> None:
     numbers = [point.nth for point in recorded().points.passed if point.kind == "BrokerHeartbeat request"]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -127,7 +127,7 @@ def test_the_same_seed_and_faults_give_the_same_trace() -> None:
     assert run_plan(plan).digest == run_plan(plan).digest != recorded().digest
 
 
-def test_a_run_repeats_up_to_its_first_fault() -> None:
+def test_run_with_faults_at_points_repeats_the_recorded_run_up_to_its_first_fault() -> None:
     verdict = run_plan(with_faults("BrokerHeartbeat request#9:hold"), record_points=True)
     passed = [(point.kind, point.nth) for point in verdict.points.passed]
     at = passed.index(("BrokerHeartbeat request", 9))
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_a_coverage_file_is_refused(tmp_path: Path) -> None:
         load_coverage(tmp_path / "coverage.json")
 
 
-def test_faults_are_chosen_towards_cells_that_are_not_covered() -> None:
+def test_faults_are_chosen_first_for_cells_without_coverage() -> None:
     log = log_of("write segment", "sync segment")
     coverage = Coverage(dict.fromkeys(log.cells(), 1))
     coverage.counts[Cell("sync segment", "power", "leader")] = 0

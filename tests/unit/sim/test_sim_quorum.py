@@ -23,7 +23,7 @@ from penstock.sim.run.simulation import run_plan
 pytestmark = pytest.mark.programs
 
 
-def test_metadata_logs_that_differ_and_leaders_that_lack_committed_records_are_found() -> None:
+def test_check_finds_different_metadata_logs_and_leaders_without_committed_records() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         found: list[str] = []
         logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))
@@ -45,7 +45,7 @@ def test_metadata_logs_that_differ_and_leaders_that_lack_committed_records_are_f
     assert SimCluster(nodes=3, seed=2).run(app) == [[], ["log matching"], ["leader completeness"]]
 
 
-def test_an_index_entry_that_points_to_no_batch_is_found() -> None:
+def test_check_finds_an_index_entry_that_points_to_no_batch() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         async with cluster.client() as client:
             await Admin(client).create_topics([NewTopic("t", 1, 1, configs={"index.interval.bytes": "1"})])
@@ -94,7 +94,7 @@ def test_no_voter_loses_its_disk_if_it_could_not_be_replaced() -> None:
     assert "empty disk" not in told
 
 
-def test_machines_pass_on_the_role_changes_of_their_nodes() -> None:
+def test_machine_passes_role_changes_of_its_node_to_observers() -> None:
     seen: list[tuple[str, NodeEvent]] = []
 
     def observe(machine: Machine, event: NodeEvent) -> None:

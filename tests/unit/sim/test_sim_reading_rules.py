@@ -27,33 +27,33 @@ def rules(plan: Plan, history: History, *, stored: int = 4) -> list[str]:
     return sorted({violation.rule for violation in judge(plan, history, view)})
 
 
-def test_a_record_that_is_acknowledged_before_it_is_committed_is_found() -> None:
+def test_rule_finds_a_record_that_is_acknowledged_before_it_is_committed() -> None:
     history = History(writes=[wrote(0)], commit_time=lambda partition, offset: 1.2)
     assert rules(PLAN, history) == ["acknowledgements follow commits"]
     history.commit_time = lambda partition, offset: 1.05
     assert rules(PLAN, history) == []
 
 
-def test_a_record_that_is_read_before_it_is_committed_is_found() -> None:
+def test_rule_finds_a_record_that_is_read_before_it_is_committed() -> None:
     assert rules(PLAN, History(reads=reads(0), commit_time=lambda partition, offset: 3.5)) == [
         "readers see committed records"
     ]
 
 
-def test_a_reader_that_passes_over_an_acknowledged_record_or_goes_back_is_found() -> None:
+def test_rule_finds_a_reader_that_skips_an_acknowledged_record_or_goes_back() -> None:
     writes = [wrote(number) for number in range(4)]
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 2, 3))) == []
     assert rules(PLAN, History(writes=writes, reads=reads(0, 2, 3))) == ["readers go forward"]
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0))) == ["readers go forward"]
 
 
-def test_a_power_loss_while_a_reader_reads_excuses_its_way_back() -> None:
+def test_power_loss_between_two_reads_excuses_a_reader_that_goes_back() -> None:
     writes = [wrote(number) for number in range(4)]
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0), power_losses=[2.5])) == []
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0), power_losses=[1.5])) == ["readers go forward"]
 
 
-def test_a_record_of_an_open_transaction_that_a_reader_of_committed_records_gets_is_found() -> None:
+def test_rule_finds_a_read_committed_reader_that_gets_a_record_of_an_open_transaction() -> None:
     transaction = Transaction("x", 1.0, 4.1, Outcome.DONE, committed=True, decided=4.0)
     transaction.writes = [wrote(0, transaction=transaction)]
     history = History(writes=transaction.writes, transactions=[transaction], reads=reads(0, committed_only=True))
@@ -62,7 +62,7 @@ def test_a_record_of_an_open_transaction_that_a_reader_of_committed_records_gets
     assert rules(PLAN, history) == []
 
 
-def test_a_record_of_acks_1_is_kept_while_its_leader_leads() -> None:
+def test_record_with_acks_1_must_not_be_lost_while_the_same_leader_leads() -> None:
     history = History(writes=[wrote(7, acks=1)])
     assert rules(CLUSTER, history) == []
     history.one_leader_since[P] = 2.0

@@ -27,7 +27,7 @@ def moved(*replicas: int, at: float = 1.0, outcome: Outcome = Outcome.DONE, ende
     ],
     ids=["elsewhere", "there", "the last counts", "the last is not there", "cancelled", "no answer", "at once"],
 )
-def test_a_partition_that_is_not_where_the_last_request_put_it_is_found(
+def test_rule_finds_a_partition_without_the_replicas_of_its_last_reassignment(
     requests: list[Reassignment], found: bool
 ) -> None:
     history, view = History(reassignments=requests), FinalView(replicas={P: (2, 3)})

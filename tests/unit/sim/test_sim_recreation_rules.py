@@ -25,7 +25,7 @@ def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
     return sorted({violation.rule for violation in judge(plan, history, found)})
 
 
-def test_a_record_of_a_deleted_topic_in_its_namesake_is_found() -> None:
+def test_rule_finds_a_record_of_a_deleted_topic_in_the_new_topic_of_that_name() -> None:
     for found, broken in ((view(0), ["deleted records stay deleted"]), (view(), [])):
         assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 1.0)]), found) == broken
 

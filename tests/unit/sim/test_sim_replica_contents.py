@@ -18,12 +18,12 @@ def test_a_record_is_committed_when_the_high_watermark_first_passes_it() -> None
     assert [known.time_of(offset) for offset in (0, 2, 3, 4, 5, 8, 9)] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, float("inf")]
 
 
-def test_a_leader_has_to_have_what_earlier_epochs_have_committed() -> None:
+def test_check_finds_a_leader_without_batches_that_earlier_epochs_committed() -> None:
     known = committed(3, 5, 9)
     assert [known.end_before(epoch) for epoch in (1, 2, 3, 4)] == [0, 3, 5, 9]
 
 
-def test_an_excused_loss_is_counted_in_records_and_ends_with_the_next_leader() -> None:
+def test_excused_loss_is_counted_in_records_and_ends_when_a_leader_commits_again() -> None:
     known = committed(3, 5, 9)
     known.cut(3)
     assert (known.end, known.records_excused, list(known.batches)) == (3, 6, [0])
@@ -40,7 +40,7 @@ class Counter:
         return self.value
 
 
-def test_a_tap_sees_each_call_while_its_context_lasts() -> None:
+def test_tap_observes_each_call_inside_its_with_block() -> None:
     counter, seen = Counter(), []
     taps = [
         Tap(Counter, "add", lambda each, number: seen.append(("before", each.value, number)), before=True),

@@ -35,14 +35,14 @@ def test_the_log_start_may_move_to_an_earlier_deletion_of_another_replica() -> N
     assert found(look(0, range(20)), look(8, range(8, 20)), 8, 11) == []
 
 
-def test_the_log_start_may_not_move_to_an_offset_that_no_replica_had() -> None:
+def test_rule_finds_a_log_start_that_no_replica_had_before_the_restart() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20)), 11, starts={0}) == [
         "t-0 started at 0 and starts at 11 after a clean restart",
         "t-0 changed with a clean restart",
     ]
 
 
-def test_records_disappear_only_on_request() -> None:
+def test_rule_finds_records_that_disappear_in_a_restart_without_a_deletion_request() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20))) == [
         "t-0 started at 0 and starts at 11 after a clean restart",
         "t-0 changed with a clean restart",

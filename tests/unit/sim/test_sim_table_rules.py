@@ -31,26 +31,26 @@ def rules(plan: Plan, history: History, found: FinalView) -> list[str]:
     return sorted({violation.rule for violation in judge(plan, history, found)})
 
 
-def test_a_reader_that_misses_the_last_record_of_a_key_is_found() -> None:
+def test_rule_finds_a_reader_that_misses_the_last_record_of_a_key() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)])
     assert rules(PLAN, history, view(2)) == ["tables are complete"]
     assert rules(PLAN, History(writes=history.writes, passes=[read(2)]), view(2)) == []
 
 
-def test_a_reader_that_misses_a_tombstone_and_saw_an_older_value_is_found() -> None:
+def test_rule_finds_a_reader_that_misses_a_tombstone_and_saw_an_older_value() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)], passes=[read(1)])
     assert rules(PLAN, history, view()) == ["tables are complete"]
     assert rules(PLAN, History(writes=history.writes, passes=[read(None)]), view()) == []
 
 
-def test_a_record_written_behind_the_end_of_a_reading_may_have_replaced_the_one_that_is_missing() -> None:
+def test_missing_record_is_excused_if_a_later_record_after_the_end_of_the_reading_replaced_it() -> None:
     writes = [wrote(1, 1), wrote(12, 12, at=5.5)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(12)) == []
     late = [wrote(1, 1), wrote(12, 12, at=7.0)]
     assert rules(PLAN, History(writes=late, passes=[read(None)]), view(12)) == ["tables are complete"]
 
 
-def test_a_record_of_an_aborted_transaction_replaces_no_record() -> None:
+def test_record_of_an_aborted_transaction_does_not_excuse_a_missing_record() -> None:
     aborted = Transaction("x", 1.0, 2.0, Outcome.DONE, committed=False)
     writes = [wrote(1, 1), wrote(12, 12, at=5.5, of=aborted)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]
@@ -64,13 +64,13 @@ def test_a_tombstone_of_a_transaction_with_an_unknown_result_may_have_deleted_a_
         assert [rule for rule in found if rule.startswith("tables")] == broken
 
 
-def test_a_deleted_value_at_the_end_of_the_run_is_found() -> None:
+def test_rule_finds_a_deleted_value_at_the_end_of_the_run() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)])
     assert rules(PLAN, history, view(1)) == ["tables are complete at the end"]
     assert rules(PLAN, history, view()) == []
 
 
-def test_a_power_loss_excuses_tables_unless_all_acknowledgements_promise_fsync() -> None:
+def test_power_loss_excuses_incomplete_tables_unless_all_acknowledgements_promise_fsync() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)], power_losses=[4.0])
     fsync = replace(PLAN, topics=(replace(TABLE, fsync=True),), fsync_everywhere=True)
     assert rules(PLAN, history, view(2)) == []

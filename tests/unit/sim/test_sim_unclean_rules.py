@@ -15,7 +15,7 @@ PLAN = Plan(1, "unclean", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), 
     [(3, 9.0, True), (5, 9.0, True), (6, 9.0, False), (3, 0.5, False)],
     ids=["lacked", "lacked from here on", "was there", "elected before"],
 )
-def test_a_lost_record_is_forgiven_only_if_the_leader_lacked_it(first: int, elected: float, forgiven: bool) -> None:
+def test_lost_record_is_excused_only_if_an_unclean_leader_lacked_it(first: int, elected: float, forgiven: bool) -> None:
     write = Write("w", 5, P, b"w:5:", 1.0, -1, True, None, None, 1.1, Outcome.DONE, 5)
     read = Read("r", P, 5, b"w:5:", True, 2.0, 2.1)
     history = History(writes=[write], reads=[read], unclean=[UncleanElection(P, elected, first)])

@@ -26,7 +26,7 @@ def test_a_turn_that_never_ends_is_stopped_and_the_error_names_its_process_and_f
         timeline.run(endless(), timeline.process("n1"))
 
 
-def test_many_turns_may_take_longer_together_than_one_may_take() -> None:
+def test_watchdog_limits_one_event_loop_turn_and_not_many_turns_together() -> None:
     timeline = Timeline(Random(1))
 
     async def busy() -> str:

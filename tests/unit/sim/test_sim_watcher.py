@@ -37,7 +37,7 @@ def image(partition: PartitionImage) -> MetadataImage:
     return MetadataImage(offset=5, version=1, topics={"t": topic}, topics_by_id={TOPIC: topic})
 
 
-def test_the_story_has_changes_of_leaders() -> None:
+def test_story_of_a_run_contains_leader_changes() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3)))
     assert watched.lines == ["leaders: t-0 n1", "leaders: t-0 n2"]
@@ -53,20 +53,20 @@ def test_a_node_whose_metadata_is_older_than_that_of_another_node_breaks_no_rule
     assert not watched.broken
 
 
-def test_two_leaders_of_one_epoch_are_reported_once() -> None:
+def test_watcher_reports_two_partition_leaders_of_one_leader_epoch_once() -> None:
     watched = Watched()
     other = replace(FIRST, leader=2, partition_epoch=1)
     watched.learn(FIRST, other, other)
     assert watched.broken == ["one leader per epoch"]
 
 
-def test_two_states_of_one_partition_epoch_are_reported() -> None:
+def test_watcher_reports_two_states_of_one_partition_epoch() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, isr=(1, 2)))
     assert watched.broken == ["one state per change"]
 
 
-def test_two_leaders_of_one_epoch_of_the_quorum_are_reported() -> None:
+def test_watcher_reports_two_quorum_leaders_of_one_epoch() -> None:
     watched = Watched()
     watched.watcher.role_changed("n1", QuorumRoleChanged(1, "leader", 3, 1))
     watched.watcher.role_changed("n2", QuorumRoleChanged(2, "follower", 3, 1))
@@ -87,24 +87,24 @@ def copy(name: str, *values: bytes, start: int = 0) -> ReplicaCopy:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_equal_replicas_with_different_starts_agree(compacted: bool) -> None:
+def test_replicas_with_equal_records_and_different_log_starts_break_no_rule(compacted: bool) -> None:
     copies = [copy("n1", b"a", b"b", b"c"), copy("n2", b"a", b"b", b"c", start=1)]
     assert list(compare("t-0", copies, compacted=compacted)) == []
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_different_values_at_the_same_offset_are_found(compacted: bool) -> None:
+def test_comparison_finds_different_values_at_the_same_offset(compacted: bool) -> None:
     copies = [copy("n1", b"a", b"b"), copy("n2", b"a", b"x")]
     assert list(compare("t-0", copies, compacted=compacted)) == ["t-0 offset 1 differs between n1 and n2"]
 
 
-def test_a_replica_that_ends_before_another_replica_is_found() -> None:
+def test_comparison_finds_a_replica_that_ends_before_another() -> None:
     assert list(compare("t-0", [copy("n1", b"a", b"b"), copy("n2", b"a")], compacted=False)) == [
         "t-0 ends at 1 on n2 and at 2 on n1"
     ]
 
 
-def test_a_record_that_one_replica_has_compacted_away_is_no_difference() -> None:
+def test_record_that_only_one_replica_has_compacted_away_is_no_difference() -> None:
     thin = copy("n2", b"a", b"b", b"c")
     del thin.batches[1]
     assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=True)) == []
@@ -124,14 +124,14 @@ def test_a_repeated_marker_outside_a_transaction_is_allowed() -> None:
     assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == []
 
 
-def test_a_repeated_marker_that_ends_the_next_transaction_is_found() -> None:
+def test_rule_finds_a_repeated_marker_that_ends_the_next_transaction() -> None:
     batches = [transactional(0), marker(1), transactional(1), marker(1), marker(2)]
     assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == [
         "t-0: producer 7's marker of epoch 1 ends two transactions, at 3"
     ]
 
 
-def test_a_repeated_marker_with_another_result_is_found() -> None:
+def test_rule_finds_a_repeated_marker_with_another_result() -> None:
     batches = [transactional(0), marker(1), marker(1, committed=False)]
     assert len(list(ended_twice("t-0", ReplicaCopy("n1", 0, 3, dict(enumerate(batches)))))) == 1
 

@@ -37,7 +37,7 @@ def test_written_records_are_read(penstock: Broker) -> None:
 
 
 @pytest.mark.penstock(topics={"wide": 3}, config={"auto.create.topics.enable": "false"})
-def test_a_marker_gives_the_fixture_its_options(penstock: Broker) -> None:
+def test_pytest_marker_sets_the_options_of_the_broker_fixture(penstock: Broker) -> None:
     with penstock.client() as client:
         (topic,) = client.list_topics()
         assert (topic.name, len(topic.partitions)) == ("wide", 3)
@@ -61,7 +61,7 @@ def test_a_broker_is_ready_after_a_fraction_of_300_ms_of_cpu_time(penstock_sessi
 
 
 @pytest.mark.parametrize("kept", ["memory", "directory"])
-def test_data_and_port_survive_a_clean_stop_and_a_kill(kept: str, tmp_path: Path) -> None:
+def test_restarted_broker_keeps_its_data_and_port_after_a_stop_or_a_kill(kept: str, tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data" if kept == "directory" else None, topics={"t": 1}) as broker:
         port = broker.port
         write(broker, "t", b"a")
@@ -99,7 +99,7 @@ def test_the_client_retries_after_a_retriable_error(penstock: Broker) -> None:
     assert values(penstock, "t") == [b"v"]
 
 
-def test_a_fatal_error_reaches_the_caller_and_nothing_is_written(penstock: Broker) -> None:
+def test_injected_fatal_error_reaches_the_caller_and_no_record_is_written(penstock: Broker) -> None:
     penstock.create_topic("t")
     penstock.faults.add(api="Produce", topic="t", partition=0, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     error = deliver(penstock, "t")

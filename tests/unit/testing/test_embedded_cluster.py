@@ -19,7 +19,7 @@ def values(cluster: Cluster, topic: str) -> list[int]:
 
 
 @pytest.mark.penstock(topics={"orders": 3})
-def test_the_fixture_is_a_cluster_of_three_with_three_replicas(penstock_cluster: Cluster) -> None:
+def test_cluster_fixture_has_three_nodes_and_three_replicas(penstock_cluster: Cluster) -> None:
     assert penstock_cluster.running == [1, 2, 3]
     assert penstock_cluster.controller in penstock_cluster.nodes
     assert {penstock_cluster.leader("orders", index) for index in range(3)} == {1, 2, 3}
@@ -72,14 +72,14 @@ def test_writes_succeed_while_a_node_is_paused_and_it_catches_up() -> None:
         assert values(cluster, "t") == list(range(10))
 
 
-def test_data_in_a_directory_survives_the_cluster(tmp_path: Path) -> None:
+def test_data_directory_of_a_stopped_cluster_can_be_used_by_the_next_cluster(tmp_path: Path) -> None:
     with Cluster(data=tmp_path, topics={"t": 1}) as cluster:
         write(cluster, "t", range(10))
     with Cluster(data=tmp_path) as cluster:
         assert values(cluster, "t") == list(range(10))
 
 
-def test_unknown_and_stopped_nodes_are_reported() -> None:
+def test_using_an_unknown_or_stopped_node_of_a_cluster_raises_an_error() -> None:
     cluster = Cluster(nodes=2)
     with pytest.raises(ValueError, match="there is no node 7"):
         cluster.kill(7)

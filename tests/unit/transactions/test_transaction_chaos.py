@@ -284,7 +284,7 @@ def test_transactions_are_atomic_on_a_faulty_network(seed: int) -> None:
     assert world.decided, "nothing happened"
 
 
-def test_the_checker_detects_records_in_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_checker_detects_records_in_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that the checker fires: without verification, late batches open transactions that never end."""
     monkeypatch.setattr(ProducerStateManager, "is_verified", lambda *_: True)
     monkeypatch.setattr(ProducerStateManager, "start_verification", lambda *_, **__: None)

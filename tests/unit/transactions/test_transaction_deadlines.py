@@ -9,7 +9,7 @@ def deadline(at_ms: int, name: str = "tx") -> Deadline:
     return Deadline(at_ms, name, 1, 0, at_ms)
 
 
-def test_deadlines_are_due_in_order_and_once() -> None:
+def test_transaction_deadlines_are_due_once_and_in_order() -> None:
     deadlines = Deadlines()
     for at_ms, name in ((30, "c"), (10, "a"), (20, "b")):
         deadlines.add(deadline(at_ms, name))
@@ -37,7 +37,7 @@ def test_an_earlier_deadline_replaces_the_previous_one() -> None:
     assert deadlines.due(99) == []
 
 
-def test_the_last_deadline_of_each_id_is_due() -> None:
+def test_only_the_last_deadline_of_each_transactional_id_is_due() -> None:
     source = random.Random(3)
     deadlines = Deadlines()
     wanted: dict[str, int] = {}
@@ -56,7 +56,7 @@ def test_the_last_deadline_of_each_id_is_due() -> None:
         assert all(deadlines.next_ms() <= at_ms for at_ms in wanted.values())  # type: ignore[operator]
 
 
-def test_a_busy_producer_keeps_one_deadline_however_many_transactions_it_has() -> None:
+def test_producer_with_many_transactions_has_one_deadline() -> None:
     driver = Driver()
     who = driver.init()
     for _ in range(500):

@@ -15,7 +15,7 @@ LAST_EPOCH = MAX_PRODUCER_EPOCH - 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_ends_in_two_steps_with_the_markers_between(commit: bool) -> None:
+def test_transaction_is_first_prepared_then_markers_are_written_and_then_it_is_completed(commit: bool) -> None:
     driver = Driver()
     who = driver.init()
     driver.add(who, T0, T1)
@@ -28,7 +28,7 @@ def test_a_transaction_ends_in_two_steps_with_the_markers_between(commit: bool) 
     assert driver.transaction().partitions == frozenset()
 
 
-def test_before_version_2_the_epoch_does_not_change_at_the_end() -> None:
+def test_producer_epoch_does_not_change_at_the_end_before_transaction_version_2() -> None:
     driver = Driver()
     who = driver.in_state(ONGOING, version=V1)
     assert driver.commit(who, version=V1) == Answer(NONE, 1000, 0)
@@ -54,7 +54,7 @@ def test_before_version_2_the_epoch_does_not_change_at_the_end() -> None:
         (COMPLETE_ABORT, False, NONE),
     ],
 )
-def test_before_version_2_the_state_alone_decides_the_result_of_an_end(
+def test_end_of_a_transaction_before_version_2_is_decided_by_the_state_alone(
     state: State, commit: bool, code: ErrorCode
 ) -> None:
     driver = Driver()
@@ -98,7 +98,7 @@ NEXT, RETRY = 0, -1
         (COMPLETE_ABORT, RETRY, False, NONE, False),
     ],
 )
-def test_since_version_2_the_epoch_distinguishes_a_retry_from_the_next_end(
+def test_epoch_distinguishes_a_retried_end_from_the_next_end_since_transaction_version_2(
     state: State, epoch: int, commit: bool, code: ErrorCode, ends: bool
 ) -> None:
     driver = Driver()
@@ -115,7 +115,7 @@ def test_since_version_2_the_epoch_distinguishes_a_retry_from_the_next_end(
 
 @pytest.mark.parametrize("state", sorted(AT_REST | DECIDED | {ONGOING}))
 @pytest.mark.parametrize("version", [V1, V2])
-def test_an_end_from_another_producer_is_refused(state: State, version: int) -> None:
+def test_ending_the_transaction_of_another_producer_is_refused(state: State, version: int) -> None:
     driver = Driver()
     who = driver.in_state(state)
     written = len(driver.journal)
@@ -167,7 +167,7 @@ def test_when_epochs_are_used_up_the_next_transaction_has_a_new_producer_id() ->
     assert driver.state() is ONGOING
 
 
-def test_a_reload_during_the_change_of_producer_id_leads_to_the_same_state() -> None:
+def test_coordinator_reload_during_a_change_of_the_producer_id_leads_to_the_same_state() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -178,7 +178,7 @@ def test_a_reload_during_the_change_of_producer_id_leads_to_the_same_state() -> 
     assert after.commit(who) == Answer(NONE, 1001, 0)
 
 
-def test_an_end_that_needs_a_producer_id_changes_nothing_while_none_is_available() -> None:
+def test_end_of_a_transaction_changes_nothing_while_a_needed_new_producer_id_is_unavailable() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -72,7 +72,7 @@ def test_a_producer_that_starts_aborts_the_open_transaction_first(server_version
         (5001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
     ],
 )
-def test_a_timeout_is_positive_and_within_the_brokers_limit(timeout_ms: int, code: ErrorCode) -> None:
+def test_transaction_timeout_must_be_positive_and_within_the_broker_limit(timeout_ms: int, code: ErrorCode) -> None:
     driver = Driver(config=TransactionConfig(max_timeout_ms=5000))
     assert driver.init(timeout_ms=timeout_ms).code is code
 
@@ -91,7 +91,7 @@ def test_init_producer_id_gets_a_retriable_error_while_no_producer_id_is_availab
 # --- KIP-360: a producer continues after an error
 
 
-def test_a_continuing_producer_gets_the_next_epoch() -> None:
+def test_producer_that_continues_with_its_id_and_epoch_gets_the_next_epoch() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == Answer(NONE, 1000, 1)
@@ -133,7 +133,7 @@ def test_a_producer_that_starts_when_epochs_are_used_up_gets_a_new_producer_id()
     assert driver.init() == Answer(NONE, 1001, 0)
 
 
-def test_a_continuing_producer_with_used_up_epochs_may_retry() -> None:
+def test_continuing_producer_can_retry_after_its_epochs_are_used_up() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -143,7 +143,7 @@ def test_a_continuing_producer_with_used_up_epochs_may_retry() -> None:
     assert driver.init(expected=who) == Answer(FENCED)
 
 
-def test_fencing_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
+def test_fencing_a_producer_at_the_last_epoch_gives_the_next_one_a_new_producer_id() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -154,7 +154,7 @@ def test_fencing_at_the_last_epoch_leads_to_a_new_producer_id() -> None:
     assert driver.init() == Answer(NONE, 1001, 1)
 
 
-def test_fencing_before_version_2_leads_to_a_new_producer_id_when_the_next_producer_starts() -> None:
+def test_producer_after_a_fencing_at_the_last_epoch_gets_a_new_producer_id_before_version_2() -> None:
     driver = Driver(server_version=1)
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

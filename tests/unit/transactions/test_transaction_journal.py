@@ -55,7 +55,7 @@ def run_a_while(driver: Driver, source: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_one_or_two_replays_restore_the_same_state(seed: int) -> None:
+def test_replaying_the_transaction_log_once_or_twice_gives_the_same_state(seed: int) -> None:
     driver = Driver()
     run_a_while(driver, random.Random(seed))
     once = driver.reload()

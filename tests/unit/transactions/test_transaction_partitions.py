@@ -65,14 +65,14 @@ def test_only_the_owner_of_the_id_adds_or_verifies_partitions(
     assert driver.verify(other) is code
 
 
-def test_an_unknown_transactional_id_has_no_producer() -> None:
+def test_adding_or_verifying_partitions_of_an_unknown_transactional_id_is_refused() -> None:
     driver = Driver()
     assert driver.add(Answer(NONE, 1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.verify(Answer(NONE, 1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.add(Answer(NONE, 1, 0), name="") is ErrorCode.INVALID_REQUEST
 
 
-def test_a_partition_belongs_only_to_the_transaction_it_was_added_to() -> None:
+def test_verification_accepts_a_partition_only_for_the_open_transaction_it_was_added_to() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.verify(who, T0) is ErrorCode.TRANSACTION_ABORTABLE

@@ -8,7 +8,7 @@ from penstock.allowance import Allowance
 from penstock.protocol.errors import ErrorCode
 
 
-def test_without_memory_new_transactional_ids_are_refused_and_known_ones_continue() -> None:
+def test_new_transactional_ids_are_refused_at_the_memory_limit_and_known_ones_continue() -> None:
     driver = Driver()
     allowance = driver.shard.allowance = Allowance(3_000)
     allowance.counted_by(lambda: driver.shard.held_bytes)
@@ -20,7 +20,7 @@ def test_without_memory_new_transactional_ids_are_refused_and_known_ones_continu
     assert driver.init("x0").code is ErrorCode.NONE
 
 
-def test_the_size_of_transactions_is_correct_after_every_change() -> None:
+def test_counted_memory_of_transactions_is_correct_after_every_change() -> None:
     driver = Driver()
     answer = driver.init("x")
     empty = driver.shard.held_bytes

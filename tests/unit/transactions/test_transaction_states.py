@@ -19,7 +19,7 @@ FOLLOWERS = {
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_a_transaction_takes_only_transitions_of_the_table(before: State, after: State) -> None:
+def test_transaction_makes_only_the_transitions_of_the_table(before: State, after: State) -> None:
     txn = Transaction("tx", 1, 0, 1000, before)
     assert (before in COMES_FROM[after]) == (after in FOLLOWERS[before])
     if after in FOLLOWERS[before]:
@@ -56,6 +56,6 @@ def test_a_transition_keeps_the_previous_producer_id() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"producer_id": -1}, {"producer_epoch": -1}, {"producer_epoch": 1 << 15}])
-def test_a_transition_to_an_invalid_producer_violates_an_invariant(changes: dict[str, int]) -> None:
+def test_transition_to_an_invalid_producer_raises_an_invariant_error(changes: dict[str, int]) -> None:
     with pytest.raises(InvariantError):
         Transaction("tx", 7, 3, 1000).to(State.EMPTY, 5, **changes)

@@ -46,7 +46,7 @@ def test_a_two_phase_transaction_stays_open_until_it_is_ended() -> None:
 
 
 @pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
-def test_a_kept_transaction_times_out_unless_its_new_producer_uses_two_phase_commit(
+def test_prepared_transaction_that_a_new_producer_keeps_times_out_unless_it_uses_two_phase_commit(
     two_phase: bool, state: State
 ) -> None:
     driver = Driver(config=ENABLED)
@@ -58,7 +58,7 @@ def test_a_kept_transaction_times_out_unless_its_new_producer_uses_two_phase_com
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("reloads", [False, True])
-def test_the_next_producer_ends_the_transaction_it_kept(commit: bool, reloads: bool) -> None:
+def test_next_producer_can_end_the_prepared_transaction_that_it_kept(commit: bool, reloads: bool) -> None:
     driver = Driver(config=ENABLED)
     before = prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -90,7 +90,7 @@ def test_a_retry_of_the_end_of_a_kept_transaction_succeeds() -> None:
     assert driver.abort(kept) == Answer(ErrorCode.INVALID_TXN_STATE)
 
 
-def test_a_late_retry_does_not_end_the_next_transaction() -> None:
+def test_late_retry_of_an_end_does_not_end_the_next_transaction() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -116,7 +116,7 @@ def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_prod
     assert driver.commit(third) == Answer(NONE, 1000, 3)
 
 
-def test_partitions_of_a_kept_transaction_can_be_neither_added_nor_verified() -> None:
+def test_kept_transaction_accepts_no_new_partitions_and_verifies_none() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -194,7 +194,7 @@ def test_before_version_2_markers_of_a_kept_transaction_have_the_epoch_of_its_fi
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_only_the_last_producer_can_end_a_transaction(seed: int) -> None:
+def test_only_the_last_initialized_producer_can_end_a_prepared_transaction(seed: int) -> None:
     driver, source = Driver(config=ENABLED), random.Random(seed)
     known: list[Answer] = []
     for _ in range(200):

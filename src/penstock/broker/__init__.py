@@ -1,6 +1,6 @@
-"""Serves the requests of a node: one handler module per API, over partitions, coordinators and the metadata image.
+"""Serves the requests of a node. Each API has one handler module, which uses partitions, coordinators and the image.
 
-Handlers are `decode → decide → effects → reply`; the dispatcher decodes and encodes, so a handler sees typed messages
-only. Everything runs on the node's one event loop: no locks here. The composition root (`node`) builds the `Broker`
-that handlers get.
+A request is decoded, decided, carried out and answered. The dispatcher decodes and encodes, so a handler sees only
+typed messages. Everything runs on the node's one event loop, so no locks are needed. The composition root (`node`)
+builds the `Broker` that handlers get.
 """

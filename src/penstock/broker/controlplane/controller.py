@@ -1,9 +1,9 @@
 """The active controller: registers brokers, tracks their heartbeats, fences dead brokers and elects leaders.
 
 A dead broker is detected in two ways. A process that ends closes its connections: when the connection that carries the
-broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A machine
-that falls silent is fenced when its session times out. A new active controller probes every broker's listener and gives
-each broker a whole session.
+broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A broker
+whose machine sends nothing more is fenced when its session times out. A new active controller probes every broker's
+listener and starts a new session for each broker.
 
 Every decision is a pure function in `penstock.metadata.controller`; this module adds times, connections and timers.
 """
@@ -278,7 +278,10 @@ class Controller:
         self._tasks.start(self._probe(broker_id, epoch, how), f"probe-broker-{broker_id}")
 
     async def _probe(self, broker_id: int, epoch: int, how: str) -> None:
-        """Fences the broker if its listener refuses connections and no heartbeat arrives meanwhile."""
+        """Connects to the suspected broker's listener.
+
+        Fences the broker if the listener refuses and no heartbeat arrives.
+        """
         began_ms, detected_ms = self._now_ms(), self._clock.wall_ms()
         for pause_s in PROBES_AFTER_S:
             if pause_s:
@@ -291,9 +294,9 @@ class Controller:
                 return
 
     def _endpoints_to_probe(self, broker_id: int, epoch: int, began_ms: int) -> list[Endpoint]:
-        """Returns the endpoints at which to probe the broker; none if the broker is no longer suspected.
+        """Returns the endpoints at which to probe the broker; an empty list if the broker is no longer suspected.
 
-        The inter-broker listener is preferred: the address advertised to clients may lead to another machine.
+        The inter-broker listener is preferred, because the address advertised to clients may belong to another machine.
         """
         broker = self._metadata.image.brokers.get(broker_id)
         if not self.active or broker is None or broker.epoch != epoch or broker.fenced:
@@ -393,9 +396,9 @@ class Controller:
     # --- leaders ----------------------------------------------------------------------------------------
 
     async def _elect(self, decide: Callable[[MetadataImage, Rules], Decision[bool]]) -> None:
-        """Calls `decide` until no partition needs a new leader.
+        """Calls `decide` again and again, until no partition needs a new leader.
 
-        Each call elects some of the leaders; requests are served between the calls.
+        Each call elects some of the leaders, and other requests are served between the calls.
         """
         more: bool | None = True
         while more and self.active:
@@ -425,9 +428,9 @@ class Controller:
     # --- timers and tasks -------------------------------------------------------------------------------
 
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
-        """Submits a decision and returns its reply.
+        """Submits a decision and returns its reply; None if the decision was not committed.
 
-        Returns None if the decision was not committed: then the next controller decides.
+        This happens when another controller takes over, which then decides itself.
         """
         try:
             return await self._metadata.submit(decide)

@@ -1,7 +1,7 @@
 """Sends requests to the active controller: by a function call if it is this node, otherwise over the network.
 
 Another node may become the active controller while a request is in flight. The request is then sent again, to the new
-controller, until its timeout. So the controller may get a request twice, as from a client that retries.
+controller, until its timeout. So a controller may get the same request twice, as it may from a client that retries.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ControllerChannel:
         self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Closes the connections to all nodes but the new controller: a deposed controller may hang."""
+        """Closes the connections to all nodes except the new controller, because the previous controller may hang."""
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""A broker's registration with the active controller, its heartbeats, and its controlled shutdown.
+"""Registers this broker with the active controller, sends its heartbeats, and runs its controlled shutdown.
 
     start ──register──► registered, fenced ──heartbeat, caught up──► unfenced ──stop──► leaderships moved ──► stopped
                             ▲                                            │
@@ -166,11 +166,11 @@ class Lifecycle:
             await self._image_changed.wait()
 
     async def _register_broker(self, began_s: float) -> None:
-        """Registers this broker: waits for a controller without limit, and retries refusals for a limited time.
+        """Registers this broker.
 
-        The incarnation id is stored before the first try. If the process dies before the answer, the next process
-        registers with the same incarnation id, so the controller doesn't mistake the first process for another
-        running broker.
+        Waits for a controller without limit, and retries a refused registration for a limited time. The incarnation id
+        is stored before the first attempt. If the process dies before the response arrives, the next process registers
+        with the same incarnation id. So the controller does not mistake the dead process for another running broker.
         """
         me = self.identity
         self._note_incarnation(
@@ -345,7 +345,7 @@ class Lifecycle:
                 pass
 
     async def _handle_answer(self, answer: Any, interval_s: float) -> float:
-        """Acts on the response to a heartbeat and returns the pause until the next heartbeat."""
+        """Handles the response to a heartbeat, and returns the pause until the next heartbeat."""
         self._answered_at = asyncio.get_running_loop().time()
         code = ErrorCode(answer.error_code)
         if code in NOT_REGISTERED:
@@ -364,14 +364,14 @@ class Lifecycle:
         return interval_s
 
     def _directories_unregistered(self) -> bool:
-        """True if this broker registered before metadata.version supported directory ids."""
+        """Returns True if this broker registered before metadata.version supported directory ids."""
         image = self._metadata.image
         broker = image.brokers.get(self.identity.node_id)
         is_mine = broker is not None and broker.epoch == self.broker_epoch
         return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
 
     async def _register_directories(self) -> None:
-        """Registers again, now with directory ids. If this fails, it is repeated after the next heartbeat.
+        """Registers again, now with directory ids. If this fails, tries again after the next heartbeat.
 
         Unlike `_register_broker`, this does not store the incarnation id: a later process must not reuse it.
         """

@@ -54,7 +54,10 @@ Listener = Callable[[MetadataImage, MetadataImage], None]
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """The content of a DescribeQuorum response. Only a leader knows the replicas' progress. Times are wall clock."""
+    """Holds the content of a DescribeQuorum response. Only a leader knows the replicas' progress.
+
+    Times are wall clock.
+    """
 
     leader_id: int
     leader_epoch: int
@@ -67,11 +70,11 @@ class QuorumView:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPolicy:
-    """Determines when a snapshot is written and the log truncated below it: after some bytes, or after an interval.
+    """Determines when to write a snapshot and delete the log before it: after some bytes, or after an interval.
 
-    Kafka writes a snapshot after `bytes_between`. Here the next snapshot is already due when the log has grown by the
-    size of the last snapshot, and by at least `bytes_at_least`. So a start reads at most about twice the bytes of a
-    snapshot.
+    Kafka writes a snapshot after `bytes_between`. Penstock writes the next snapshot earlier: when the log has grown by
+    the size of the last snapshot, and by at least `bytes_at_least`. So a starting node reads at most about twice the
+    bytes of a snapshot.
     """
 
     bytes_between: int = 20 * 1024 * 1024
@@ -165,7 +168,7 @@ class MetadataLog:
         return self.image.scram_credentials if caught_up else credentials
 
     def _append_as_new_leader(self) -> None:
-        """Aborts a transaction that the previous leader left open, and fills an empty log with its first records."""
+        """Aborts a transaction that the previous leader left open. If the log is empty, appends its first records."""
         if self._pending.open_transaction is not None:
             self._append([record_class(25)(reason="the leader that began it is gone")])
         if METADATA_VERSION not in self._pending.features:
@@ -218,18 +221,18 @@ class MetadataLog:
     def subscribe(self, listener: Listener) -> None:
         """Calls the listener with the old and the new image at each change, before the submitter gets its reply.
 
-        Listeners are called in the order of their subscription, also if an earlier listener fails.
+        Listeners are called in the order of their subscription, even if an earlier listener fails.
         """
         self._listeners.append(listener)
 
     @property
     def log(self) -> Log:
-        """The log that holds the records, for tools and checks that read it directly."""
+        """Returns the log that holds the records, for tools and checks that read it directly."""
         return self._log
 
     @property
     def leading(self) -> bool:
-        """True while this node is the active controller."""
+        """Returns True while this node is the active controller."""
         return self._leading
 
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:
@@ -239,16 +242,16 @@ class MetadataLog:
             listener(True)
 
     def watch_controller(self, listener: Callable[[int], None]) -> None:
-        """Calls the listener with the id of the active controller whenever this node learns of a new one."""
+        """Calls the listener with the id of the active controller whenever this node learns of a new controller."""
         self._controller.append(listener)
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
-        """Returns the active controller's id (-1: unknown) and its address (None: unknown, or it is this node)."""
+        """Returns the active controller's id (-1 if unknown) and address (None if unknown or if it is this node)."""
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
     @property
     def reaches_other_cluster(self) -> bool:
-        """True if a peer refused this node's cluster id and no peer has accepted it since."""
+        """Returns True if a peer refused this node's cluster id and no peer has accepted it since."""
         return bool(self._quorum.other_cluster_peers)
 
     async def answer_peer(self, request: Any) -> Any:
@@ -302,7 +305,7 @@ class MetadataLog:
         self._unpublished.append(new)
 
     async def _commit(self) -> None:
-        """Waits until all records appended so far are committed and published. Concurrent waiters share an fsync."""
+        """Waits until all records appended so far are committed and published. Concurrent callers share one fsync."""
         goal = self._pending.offset
         if goal > self.image.offset:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -420,7 +423,7 @@ class MetadataLog:
         self._show(self._pending)
 
     def snapshot_damaged(self) -> None:
-        """Writes a new snapshot from the image in memory, because the snapshot that a peer wants is damaged on disk."""
+        """Writes a new snapshot from the image in memory, because a peer fetches a snapshot that is damaged on disk."""
         self._start_snapshot()
 
     def failed(self, error: Exception) -> None:
@@ -452,7 +455,7 @@ class MetadataLog:
             self._snapshot_task = None
 
     async def snapshot(self) -> str:
-        """Writes the committed image to a checkpoint, deletes the older log segments, and returns the file's name."""
+        """Writes the committed image to a checkpoint file, deletes older log segments, and returns the file's name."""
         image = self.image
         self._bytes_since_snapshot = 0
         self._snapshot_due_ms = self._clock.wall_ms() + self._policy.interval_ms

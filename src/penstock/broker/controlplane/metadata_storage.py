@@ -68,7 +68,7 @@ def open_metadata_log(
 ) -> Log:
     """Opens the log in `<log_dir>/__cluster_metadata-0`, and creates it if it doesn't exist.
 
-    Every batch is checked: the log is short, because snapshots replace its beginning, and all metadata depends on it.
+    Checks every batch, because all metadata depends on this log. The log is short: snapshots replace its beginning.
     """
     path = f"{log_dir}/{DIRECTORY}"
     disk.mkdir(path)
@@ -161,9 +161,10 @@ class SnapshotStore:
 
 
 def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
-    """Applies the batches from the image's offset up to `end_offset`; returns the new image and the batches' bytes.
+    """Applies the batches from the image's offset up to `end_offset`.
 
-    All records are applied in one call: copying the image for each of a hundred thousand batches would take minutes.
+    Returns the new image and the size of the batches. All records are applied in one call: copying the image for each
+    of a hundred thousand batches would take minutes.
     """
     start = image.offset + 1
     offset, epoch, size = start, image.epoch, 0
@@ -195,7 +196,7 @@ def replay(log: Log, image: MetadataImage, end_offset: int) -> Loaded:
 
 
 def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
-    """Returns the records in the bootstrap file at `path`; the features of Kafka 4.3 if there is no such file."""
+    """Returns the records in the bootstrap file at `path`; without the file, records with the features of Kafka 4.3."""
     if path is not None and disk.exists(path):
         try:
             return read_checkpoint(disk.read_bytes(path)).records
@@ -205,7 +206,7 @@ def read_bootstrap(disk: Disk, path: str | None) -> list[Any]:
 
 
 def bootstrap_records(features: dict[str, int]) -> list[Any]:
-    """Returns the finalized features as records, metadata.version first; kraft.version has no feature record."""
+    """Returns a record for each finalized feature, metadata.version first. kraft.version has no feature record."""
     feature_level = record_class(12)
     names = [METADATA_VERSION, *sorted(features.keys() - {METADATA_VERSION, KRAFT_VERSION})]
     return [feature_level(name=name, feature_level=features[name]) for name in names if features.get(name)]

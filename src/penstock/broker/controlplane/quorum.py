@@ -1,9 +1,9 @@
 """Drives the metadata quorum: passes events to `raft` and carries out the effects on disk and network.
 
 Steps run one at a time on the event loop: `raft` takes one event, its effects are carried out in order, then the next
-event follows. A vote is written synchronously, because no later effect may run before it is on disk. The log is flushed
-in a thread; all waiting appends share the flush. Requests to peers are tasks; fetches use a connection of their own,
-because the leader parks them.
+event follows. A vote is written synchronously, because it must be on disk before any later effect runs. The log is
+flushed in a thread, and all waiting appends share one flush. Each request to a peer runs in a task. Fetches use a
+separate connection, because the leader parks them.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Quorum:
     def propose(self, epoch: int, batches: list[tuple[int, bytes]]) -> int:
         """Appends batches (number of records, bytes) as leader of `epoch` and returns the log's end offset.
 
-        Raises KafkaError if this node does not lead that epoch or has left the quorum.
+        Raises KafkaError if this node does not lead in this epoch or has left the quorum.
         """
         check(not self._stepping, "proposals are made between steps")
         self._next_proposal += 1
@@ -228,7 +228,7 @@ class Quorum:
         return await future
 
     def _check_cluster(self, message: Any) -> None:
-        """Raises KafkaError for another cluster's id. Only requests of clients may leave the cluster id out."""
+        """Raises KafkaError if the request has the id of another cluster. Only clients may leave the cluster id out."""
         if message.cluster_id == self.cluster_id:
             return
         may_leave_out = isinstance(message, AddRaftVoterRequest | RemoveRaftVoterRequest) or (
@@ -263,7 +263,7 @@ class Quorum:
         self._set_timer()
 
     def _notify(self) -> None:
-        """Calls the listener after the step that caused the call, because the listener may start further steps."""
+        """Calls the listener after the current step, not inside it, because the listener may start further steps."""
         while self._notifications and not self._stepping:
             try:
                 self._notifications.popleft()()
@@ -344,7 +344,7 @@ class Quorum:
             self._tasks.start(self._flush_all(), "quorum")
 
     async def _flush_all(self) -> None:
-        """Flushes the log until all of it is on disk; appends during a flush are covered by the next flush."""
+        """Flushes the log until all of it is on disk. Records appended during a flush are covered by the next flush."""
         try:
             while True:
                 await self._files.flush()
@@ -357,7 +357,7 @@ class Quorum:
             self._flushing = False
 
     def _fail(self, error: Exception) -> None:
-        """Leaves the quorum after an error of the disk or an unexpected error.
+        """Leaves the quorum after a disk error or an unexpected error.
 
         A replica whose files may be incomplete must not vote or lead.
         """

@@ -26,7 +26,7 @@ UNDER_MIN_ISR = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_R
 
 
 def set_result(token: Any, response: Any) -> None:
-    """Sets a future's result, or its error. No-op if the future is cancelled or done."""
+    """Sets the future's result; if `response` is an error, sets the error. No-op if the future is cancelled or done."""
     if not token.done():
         if isinstance(response, Exception):
             token.set_exception(response)
@@ -151,7 +151,7 @@ class Commits:
         self._watch_overdue()
 
     def _answer_early(self, until: float) -> None:
-        """Sends an error to the clients whose wait expired before `until`; their decisions are not undone."""
+        """Sends an error to the clients whose wait expired before `until`. The decisions themselves are not undone."""
         for commit in self._waiting:
             if commit.expires == math.inf:
                 continue  # already answered early

@@ -1,4 +1,4 @@
-"""The group coordinators of this node: one for each partition of `__consumer_offsets` that it leads.
+"""Holds the group coordinators of this node: one for each partition of `__consumer_offsets` that it leads.
 
 `Groups` starts and stops coordinators as the metadata image changes, finds the coordinator of a group, and expires
 offsets. `penstock.groups` makes the decisions.
@@ -116,7 +116,7 @@ class Groups:
         return self._coordinators.of(group_id)
 
     def at(self, index: int) -> GroupCoordinator:
-        """Returns the coordinator of the partition of `__consumer_offsets` with this index."""
+        """Returns the coordinator for partition `index` of `__consumer_offsets`."""
         return self._coordinators.at(index)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:

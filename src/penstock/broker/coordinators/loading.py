@@ -44,7 +44,7 @@ class Loading:
 
     @property
     def is_small(self) -> bool:
-        """True if the log is small enough to be replayed within a request."""
+        """Returns True if the log is small enough to be replayed while a request waits."""
         return self._partition.log.size <= INLINE_LOAD_BYTES
 
     def start(self, loading: Coroutine[Any, Any, None]) -> None:
@@ -76,7 +76,7 @@ class Loading:
             raise self._failed(error) from error
 
     async def replay_in_slices(self) -> int:
-        """Replays the log like `replay_now`, but serves other requests between two slices of the log.
+        """Replays the log like `replay_now`, but in slices, and serves other requests between the slices.
 
         Returns the offset after the last replayed record.
         """

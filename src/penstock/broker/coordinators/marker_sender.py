@@ -203,9 +203,9 @@ class MarkerSender:
             self._queues.pop(node, None)
 
     def _next_batch(self, node: int) -> dict[Ending, list[TopicPartition]]:
-        """Takes the next markers for the node from its queue.
+        """Removes the next markers for the node from its queue and returns them.
 
-        A request has at most one transaction of a producer, because the results name only the producer id.
+        One request must not contain two transactions of a producer, because the results name only the producer id.
         """
         queue, batch = self._queues[node], {}
         producers: set[int] = set()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """A written marker: it is committed when the high watermark reaches `end_offset` in this leader epoch."""
+    """A written marker. It is committed when the high watermark reaches `end_offset` in this leader epoch."""
 
     partition: Partition
     end_offset: int

@@ -124,7 +124,7 @@ class Coordinator(Generic[M]):
         self._follow_up(decide)
 
     def write_marker(self, marker: bytes, producer_id: int, commit: bool, transaction_version: int) -> None:
-        """Ends a producer's transaction in this log, between two decisions.
+        """Writes the marker that ends a producer's transaction in this log, between two decisions.
 
         Raises KafkaError if the log refuses the marker; the coordinator stays active.
         """
@@ -193,9 +193,9 @@ class Coordinator(Generic[M]):
             )
 
     def _check_replicas(self) -> None:
-        """Raises KafkaError if too few replicas are in sync. Called before records are applied.
+        """Raises KafkaError if too few replicas are in sync. Called before the records of a decision are applied.
 
-        Without this check the append would fail after the records were applied, and the whole state would have to be
+        Without this check the append could fail after the records were applied. Then the whole state would have to be
         loaded again.
         """
         partition = self.partition
@@ -279,7 +279,10 @@ class Coordinator(Generic[M]):
     # --- timers
 
     def arm(self) -> None:
-        """Sets the timer to the state machine's next deadline. Call this after changing the machine directly."""
+        """Sets the timer to the state machine's next deadline.
+
+        Call this after you change the state machine directly.
+        """
         self._arm()
 
     def _arm(self) -> None:

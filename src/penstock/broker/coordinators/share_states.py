@@ -1,7 +1,8 @@
-"""The share coordinators of this node: one for each partition of `__share_group_state` that it leads.
+"""Holds the share coordinators of this node: one for each partition of `__share_group_state` that it leads.
 
-`penstock.share.state_requests` makes the decisions. The log is not compacted: from time to time, snapshots of quiet
-share partitions are copied to its end, and the log before the oldest snapshot is deleted.
+`penstock.share.state_requests` makes the decisions. The log is not compacted. Instead, old snapshots of share
+partitions without changes are written again at its end from time to time, and the log before the oldest snapshot is
+deleted.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class ShareStates:
     # --- requests
 
     def run(self, key: ShareKey, decide: Callable[[ShareStateShard, Turn], R]) -> R | asyncio.Future[R]:
-        """Runs a decision on the state of one share partition, and returns its result or a future of it.
+        """Runs a decision on the state of one share partition. Returns its result, or a future of the result.
 
         Raises KafkaError(NOT_COORDINATOR) if another node coordinates this share partition.
         """

@@ -1,4 +1,4 @@
-"""The interface of the pure state machines that the coordinators' runtime runs."""
+"""Defines the interface of the pure state machines that the coordinators run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Turn(Protocol):
-    """The outcome of one decision: records to write, replies, effects, and follow-up decisions in `after`."""
+    """Holds the outcome of one decision: records to write, replies, effects, and follow-up decisions in `after`."""
 
     records: list[Any]
     replies: list[tuple[Any, Any]]

@@ -1,6 +1,6 @@
-"""The transaction coordinators of this node: one for each partition of `__transaction_state` that it leads.
+"""Holds the transaction coordinators of this node: one for each partition of `__transaction_state` that it leads.
 
-`penstock.transactions` makes the decisions. The `MarkerSender` sends the markers of a decided transaction; `Admission`
+`penstock.transactions` makes the decisions. The `MarkerSender` sends the markers of a decided transaction. `Admission`
 asks other nodes about transactions that they coordinate.
 """
 
@@ -164,7 +164,7 @@ class Transactions:
     # --- markers
 
     def _send_markers(self, coordinator: TransactionCoordinator, markers: Markers) -> None:
-        """Sends the markers of a transaction, after the decision to commit or abort it is committed."""
+        """Sends the markers of a transaction. Called when the decision to commit or abort is itself committed."""
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:

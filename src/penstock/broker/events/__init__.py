@@ -33,7 +33,7 @@ def log_event_as_json(event: NodeEvent) -> None:
 
 
 def notify_all(observers: Iterable[Observer]) -> Observer:
-    """Returns one observer that notifies all of the given ones, in their order."""
+    """Returns one observer that calls all of the given observers, in their order."""
     listed = tuple(observers)
 
     def notify(event: NodeEvent) -> None:

@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class QuorumRoleChanged(NodeEvent):
-    """This node has another role in the metadata quorum, or the same role in another epoch."""
+    """This node has a new role in the metadata quorum, or the same role in a new epoch."""
 
     KIND: ClassVar[str] = "quorum.role"
 

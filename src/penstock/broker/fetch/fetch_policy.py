@@ -108,7 +108,7 @@ class FetchPolicy:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
     def consumer(self, rack: str, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer in this rack; "" stands for a consumer without a rack."""
+        """Returns the reader for a consumer in this rack. "" means that the consumer has no rack."""
         prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
         if prefer is None and self._access is None:
             return FROM_ANY_REPLICA

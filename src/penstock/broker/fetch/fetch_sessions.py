@@ -157,7 +157,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: FetchRequest, now_ms: int) -> Opened:
-        """Returns the request's session, the partitions to read, and True if the response may be incremental."""
+        """Returns the session of the request, the partitions to read, and True if the response may be incremental."""
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, wanted_partitions(request), now_ms)
         session = self._found(request, now_ms)

@@ -36,7 +36,7 @@ MAX_WAIT_MS = 600_000  # upper limit of a request's max_wait_ms; the client then
 
 
 class PartitionRead:
-    """The located records of one partition of a Fetch, with its offsets or its error."""
+    """Holds the located records of one partition of a Fetch, with its offsets or its error."""
 
     __slots__ = (
         "aborted",
@@ -94,7 +94,7 @@ class PartitionRead:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The sender of a Fetch: a follower, or a consumer, which may be sent to a closer replica."""
+    """Describes the sender of a Fetch: a follower, or a consumer, which may be sent to a closer replica."""
 
     replica_id: int = CONSUMER_REPLICA
     broker_epoch: int = NO_BROKER_EPOCH
@@ -119,7 +119,7 @@ ANY_CONSUMER = Reader()
 
 
 class Fetching:
-    """Serves one Fetch, from the first search for records to the response."""
+    """Serves one Fetch, from the search for records to the response."""
 
     __slots__ = (
         "_finish",
@@ -171,7 +171,7 @@ class Fetching:
         self._missing = 0
 
     def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], R]) -> R | Later[R]:
-        """Returns the response that `finish` builds, or a `Later` of it."""
+        """Returns the response that `finish` builds; a `Later` of the response if the fetch has to wait."""
         self._finish = finish
         reads, total, urgent = self.pass_over(self.wanted)
         nothing_there = not self.quiet and all(read.unknown for read in reads)
@@ -202,7 +202,7 @@ class Fetching:
             asyncio.get_running_loop().call_soon(self.abandon)
 
     def abandon(self) -> None:
-        """Ends the wait of a parked fetch: looks for records once more and responds with those that are available."""
+        """Ends the wait of a parked fetch: locates records once more and responds with the available records."""
         future, self._future = self._future, None  # a second call does nothing, while a thread reads the answer
         if future is None or future.done():
             return

@@ -1,1 +1,1 @@
-"""One module per API key: `handle(broker, ctx, request)` returns a response, an awaitable of a response, or None."""
+"""Contains one module per API key. `handle(broker, ctx, request)` returns a response, an awaitable of one, or None."""

@@ -57,7 +57,7 @@ class Asker(NamedTuple):
         return self.access.allows_cluster(self.ctx, operation)
 
     def topic(self, item: Any) -> str | None:
-        """Returns the name of the topic in an item of the request; None for the id of a topic that does not exist."""
+        """Returns the topic's name from an item of the request; None for the id of a topic that does not exist."""
         if isinstance(item, str):
             return item
         topic_id = getattr(item, "topic_id", ZERO_UUID)

@@ -2,11 +2,11 @@
 
 Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
 NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), parked fetches, both isolation levels. The first batch
-of the first partition with data is returned whole even if it exceeds every limit, so that a consumer always makes
+of the first partition with data is returned completely, even if it exceeds all limits, so that a consumer always makes
 progress. Since v11 consumers may read from any replica, and the response names a replica in their rack (KIP-392). A
-follower's fetch offset advances the high watermark; client quotas do not apply to it. A fetch counts as a follower's if
-it arrives on the inter-broker listener and names a registered broker with its current epoch (v15+, KIP-903); other
-fetches with a replica id get no records.
+follower's fetch offset advances the high watermark, and client quotas do not apply to followers. A Fetch is a
+follower's if it arrives on the inter-broker listener and names a registered broker with its current broker epoch (v15+,
+KIP-903). Any other Fetch with a replica id gets no records.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
 
 
 def _free(request: FetchRequest) -> None:
-    """Frees the partitions of a large request in slices: freeing all of them at once would block the event loop.
+    """Frees the memory of a large request's partitions in slices: to free all at once would block the event loop.
 
     The fetch session has its own copy of the partitions.
     """

@@ -126,7 +126,7 @@ def _answer(
 
 
 class _NotYetError(Exception):
-    """Raised while a new leader does not know yet which records the previous leader committed."""
+    """Raised while a new leader does not know which records the previous leader committed."""
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:

@@ -1,8 +1,8 @@
 """Metadata v0-13: returns the brokers of the client's listener, and topics by name or id (v12+).
 
-On request, also the client's authorised operations. A null list (an empty one in v0) means every topic; that response
-is cached, encoded, until the image changes. A missing topic that may be auto-created is created before the response, so
-that the client need not retry.
+On request, also returns the client's authorised operations. A null list (in v0 an empty list) means all topics; the
+encoded response for all topics is cached until the image changes. A missing topic that may be auto-created is created
+before the response, so that the client need not retry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetCommit v2-10: commits offsets of a group. The response is sent when the offsets are committed to the log.
 
-Topics are given by name, since v10 by id. A partition that does not exist gets its own error
-(UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID); the others are committed. Commits of members count as heartbeats.
+A request names topics by name, since v10 by id. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION or
+UNKNOWN_TOPIC_ID; the other partitions are committed. A member's commit counts as a heartbeat.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetFetch v1-10: returns the committed offsets of a group; since v8 of several groups.
 
-Topics are given by name, since v10 by id; without topics (since v2) all topics are returned. With `require_stable`,
-partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT.
+A request names topics by name, since v10 by id. Since v2 a request without topics returns all topics. With
+`require_stable`, partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _name_topics(image: MetadataImage, group: OffsetFetchRequestGroup) -> list[O
 
 
 def _identify_topics(image: MetadataImage, response: OffsetFetchResponseGroup) -> None:
-    """Sets the ids of all topics if the request names none; deleted topics have no id and are left out."""
+    """Sets the topic ids in a response about all topics. Deleted topics have no id and are left out."""
     response.topics = [topic for topic in response.topics if topic.name in image.topics]
     for topic in response.topics:
         topic.topic_id = image.topics[topic.name].topic_id

@@ -1,7 +1,7 @@
-"""JoinGroup v0-9: a member joins a group; the response is sent when the join phase ends.
+"""JoinGroup v0-9: lets a member join a group with the classic protocol. The response waits for the join phase's end.
 
-Rebalance timeout since v1, member id handshake since v4, static members since v5, null protocols since v7, reasons
-since v8, skip-assignment since v9.
+Versions add: rebalance timeout (v1), member id handshake (v4), static members (v5), null protocols (v7), reasons (v8),
+skip-assignment (v9).
 """
 
 from __future__ import annotations

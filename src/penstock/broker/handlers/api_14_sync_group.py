@@ -1,7 +1,7 @@
 """SyncGroup v0-5: the leader of a group sends the assignments, and each member gets its own.
 
-The responses are sent when the assignments are committed to the log. Static members since v3; the protocol type and
-name are required since v5.
+The responses are sent when the assignments are committed to the log. v3 adds static members. Since v5 the protocol type
+and name are required.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListGroups v0-5: lists the groups that this node coordinates, filtered by state since v4 and by type since v5.
 
-Many groups are listed in several passes of the loop.
+A long list of groups is built in several passes of the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CreateTopics v2-7: creates topics, or only validates the request.
 
-A topic has a number of partitions and replicas, or a manual assignment of its replicas, and may have configs. Since v5
-the response contains the topics' configs.
+A request gives, for each topic, the number of partitions and replicas or a manual assignment of replicas, and configs.
+Since v5 the response contains the topics' configs.
 """
 
 from __future__ import annotations

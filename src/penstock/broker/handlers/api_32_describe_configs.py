@@ -91,7 +91,7 @@ def _refusal(request: DescribeConfigsRequest) -> KafkaError | None:
 def _add(
     broker: Broker, request: DescribeConfigsRequest, resource: DescribeConfigsResource, answer: ConfigAnswer
 ) -> int:
-    """Adds a resource's configs, or its error, to the response. Returns the number of configs that were examined."""
+    """Adds a resource's configs, or its error, to the response. Returns the number of configs that it read."""
     try:
         described = _describe(broker, resource)
     except KafkaError as error:

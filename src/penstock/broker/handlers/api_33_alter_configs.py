@@ -1,7 +1,7 @@
 """AlterConfigs, versions 0 to 2: replaces all configs of a topic, broker, group or client metrics subscription.
 
-Configs that the request leaves out return to their defaults; IncrementalAlterConfigs leaves them unchanged. Errors are
-per resource; loggers can't be altered by this request.
+Configs that the request leaves out are reset to their defaults (IncrementalAlterConfigs does not change them). Errors
+are per resource. This request can't change loggers.
 """
 
 from __future__ import annotations

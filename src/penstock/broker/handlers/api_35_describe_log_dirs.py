@@ -1,7 +1,7 @@
 """DescribeLogDirs v1-5: lists the log directories of this broker, with the size of every replica in them.
 
-Since v4 also the space on the directory's volume, since v5 also whether the directory is cordoned. A replica that moves
-to another directory is listed twice: its future log has `is_future_key` and the number of offsets that it lacks.
+v4 adds the space on the directory's volume, and v5 adds whether the directory is cordoned. A replica that moves to
+another directory is listed twice: its future log has `is_future_key` and the number of offsets that it lacks.
 """
 
 from __future__ import annotations

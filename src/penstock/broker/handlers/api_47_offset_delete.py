@@ -1,4 +1,4 @@
-"""OffsetDelete v0: deletes a group's offsets. Topics that the group still reads get GROUP_SUBSCRIBED_TO_TOPIC."""
+"""OffsetDelete v0: deletes a group's offsets. Topics to which the group is subscribed get GROUP_SUBSCRIBED_TO_TOPIC."""
 
 from __future__ import annotations
 

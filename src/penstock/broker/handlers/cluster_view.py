@@ -30,7 +30,7 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A metadata image as the clients of one listener see it."""
+    """Shows a metadata image to the clients of one listener."""
 
     image: MetadataImage
     listener: str

@@ -112,7 +112,7 @@ def _alone(result: DescribeConfigsResult, version: int) -> bytes:
 
 
 def _without_configs(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the encoded bytes of a result up to its configs. The array of configs is a result's last field."""
+    """Returns the encoded bytes of a result without its configs, which are its last field."""
     empty = b"\1\0" if version >= FIRST_FLEXIBLE_VERSION else _INT32.pack(0)
     return _alone(result, version)[: -len(empty)]
 

@@ -22,7 +22,7 @@ CONTROLLER_APIS = frozenset({19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55,
 
 
 def by_the_controller(handler: Handler) -> Handler:
-    """Wraps a handler: calls it on the active controller, and forwards the request on all other nodes."""
+    """Returns a handler that calls `handler` on the active controller; on all other nodes it forwards the request."""
 
     def handle(broker: Broker, ctx: RequestContext, request: Any) -> Any:
         if broker.metadata.leading:

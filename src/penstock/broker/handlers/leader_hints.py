@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeaderHints:
-    """Collects the leaders to name in one response, with their addresses on the client's listener."""
+    """Collects the leaders that one response names, with their addresses on the client's listener."""
 
     __slots__ = ("_image", "_listener", "nodes")
 

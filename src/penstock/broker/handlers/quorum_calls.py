@@ -15,7 +15,7 @@ R = TypeVar("R")
 async def answered(broker: ControllerParts, request: Any, response: type[R]) -> R:
     """Returns the quorum's response to the request.
 
-    A KafkaError becomes the error code at the top level of the response.
+    If the quorum raises KafkaError, sets the error code at the top level of the response.
     """
     try:
         answer: R = await broker.metadata.answer_peer(request)

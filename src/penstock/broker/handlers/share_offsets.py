@@ -36,7 +36,7 @@ def check_enabled(broker: Broker) -> None:
 
 
 async def end_offset(broker: Broker, topic: str, index: int) -> int:
-    """Returns the high watermark of a partition, from its leader; -1 if the leader can't be asked."""
+    """Returns the high watermark of a partition, which its leader reports; -1 if the leader does not answer."""
     partition = broker.metadata.image.partition(topic, index)
     if partition is None or partition.leader < 0:
         return NO_OFFSET

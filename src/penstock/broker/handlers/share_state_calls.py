@@ -22,7 +22,7 @@ Outcome: TypeAlias = "R | KafkaError"
 async def decide_each(
     broker: Broker, group_id: str, topics: Iterable[Any], decision: Callable[[ShareKey, Any], Decide[R]]
 ) -> list[tuple[bytes, list[tuple[int, Outcome[R]]]]]:
-    """Decides on every partition of the topics; `decision` makes the decision for one partition of the request.
+    """Calls `decision` for every partition of the topics.
 
     Returns the outcomes by topic id and partition, once all of them are committed.
     """
@@ -64,7 +64,7 @@ async def _refused(error: KafkaError) -> KafkaError:
 
 
 def error_fields(outcome: Any) -> dict[str, Any]:
-    """Returns the error code and message of a partition's outcome, as fields of its result."""
+    """Returns the error code and message of a partition's outcome, as fields for the response."""
     if isinstance(outcome, KafkaError):
         return {"error_code": outcome.code, "error_message": outcome.message}
     return {}

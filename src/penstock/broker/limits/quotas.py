@@ -111,7 +111,10 @@ class Quotas:
         return min(rate.record(nanoseconds * PERCENT_PER_NANOSECOND, ctx.now_ms), self._window.sample_ms)
 
     def record_connection(self, address: str, now_ms: int) -> int:
-        """Counts a new connection. Returns 0 to accept it, or the milliseconds after which to close it."""
+        """Counts a new connection.
+
+        Returns 0 if it is accepted; otherwise the milliseconds to wait before closing it.
+        """
         if not self.connection.limits:
             return 0
         rate = self.connection.meter(address)
@@ -147,7 +150,7 @@ class ClientQuota(Generic[Meter]):
             self._meters.clear()
 
     def meter(self, principal: str, client_id: str | None) -> Meter | None:
-        """Returns the rate of this client; None if no quota applies to it."""
+        """Returns the rate against which this client counts; None if no quota applies to the client."""
         who = (principal, client_id)
         try:
             return self._resolved[who]
@@ -204,7 +207,10 @@ class AddressQuota:
 
 
 def _entities(user: str, client_id: str) -> list[tuple[QuotaEntity, Tag]]:
-    """Returns the entities whose quota may apply to a client, most specific first, each with the key of its rate."""
+    """Returns the entities whose quota may apply to a client, most specific first.
+
+    Each comes with the key of its rate.
+    """
     both, alone = (user, client_id), (user, "")
     found: list[tuple[QuotaEntity, Tag]] = []
     if client_id:

@@ -18,7 +18,7 @@ class Window:
 
     @property
     def full_ms(self) -> int:
-        """Returns the shortest time over which a rate is averaged: all samples but the current one."""
+        """Returns the shortest time over which a rate is averaged: the time of all samples except the current one."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 
@@ -34,7 +34,7 @@ class Rate:
     _samples: deque[list[float]] = field(default_factory=deque)  # [started at, amount]
 
     def record(self, amount: float, now_ms: int) -> int:
-        """Adds an amount to the rate; returns the throttle time in milliseconds until the rate is back at its limit."""
+        """Adds an amount to the rate. Returns the throttle time in milliseconds, until the rate is below its limit."""
         now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)
 
@@ -86,7 +86,10 @@ class Rate:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A token bucket that fills at `limit` tokens per second, up to a window's quota. Its level may be negative."""
+    """A token bucket: gets `limit` tokens per second, up to the quota of a window.
+
+    The number of tokens may be negative.
+    """
 
     limit: float
     window: Window

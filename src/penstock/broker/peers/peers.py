@@ -117,7 +117,7 @@ class Peers:
         return answer
 
     def begin(self, node_id: int, request: Message, *, lane: str, timeout_ms: int) -> Call:
-        """Sends a request as `ask` does, and returns a call that can be abandoned.
+        """Sends a request like `ask`, but returns a `Call` that can be abandoned.
 
         Raises KafkaError if the broker is unknown.
         """

@@ -176,7 +176,7 @@ class Partition:
             self._advance(log)
 
     def stop(self) -> None:
-        """Ends all waits: the replica is removed from this node, or the node stops."""
+        """Ends all waits, because the replica is removed from this node or the node stops."""
         self.leading = None
         message = "This node stops or no longer has the partition: refresh the metadata."
         self.waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message))

@@ -1,4 +1,4 @@
-"""The state that all partitions of a node share: its id, the cluster's brokers, and callbacks to the controller."""
+"""Holds the state that all partitions of a node share: node id, the cluster's brokers, callbacks to the controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now_ms() -> int:
 
 
 def _report_nothing(*_: Any) -> None:
-    """Ignores a report to the controller: the default for partitions without a controller."""
+    """Ignores a report to the controller. This is the default if there is no controller, as in tests."""
 
 
 @dataclass(slots=True)
@@ -47,6 +47,6 @@ class PartitionHost(Generic[P]):
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
 
     def is_alive(self, broker_id: int) -> bool:
-        """True if the broker is registered and not fenced."""
+        """Returns True if the broker is registered and not fenced."""
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced

@@ -105,7 +105,7 @@ class PartitionWaiters:
         return future
 
     def on_high_watermark(self, mark: int, appended_bytes: int) -> None:
-        """Ends the waits for offsets up to the high watermark, and notifies parked fetches of consumers."""
+        """Ends the waits for offsets that the high watermark has reached, and notifies parked fetches of consumers."""
         commits = self.commits
         if commits:
             while commits and commits[0][0] <= mark:
@@ -116,7 +116,7 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def on_low_watermark(self, mark: int) -> None:
-        """Ends the waits of deletions up to the low watermark."""
+        """Ends the waits of deletions whose offset the low watermark has reached."""
         waiting: list[Pending] = []
         for offset, future in self.deletions or ():
             if future.done():

@@ -51,7 +51,7 @@ SLICE_SECONDS = 0.005  # maximum time that a response's appends keep the event l
 
 
 def _ignore_result(abandoned: asyncio.Future[Any]) -> None:
-    """Reads the exception of an abandoned fetch, so that asyncio doesn't report it as never retrieved."""
+    """Retrieves the exception of an abandoned fetch. Otherwise asyncio would log it as never retrieved."""
     if not abandoned.cancelled():
         abandoned.exception()
 

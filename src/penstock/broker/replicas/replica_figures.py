@@ -1,4 +1,4 @@
-"""Figures of one partition's replication, for `penstock cluster status` and metrics."""
+"""Collects the figures of one partition's replication, for `penstock cluster status` and metrics."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class SaslRules:
-    """The settings with which a listener authenticates its clients."""
+    """Holds the settings with which a listener authenticates its clients."""
 
     #: Makes a new exchange for each mechanism that the listener offers.
     mechanisms: Mapping[str, Callable[[], Exchange]] = field(repr=False)
@@ -48,7 +48,7 @@ class SaslRules:
 
 
 class SaslSession:
-    """The state of one connection's SASL authentication."""
+    """Holds the state of one connection's SASL authentication."""
 
     __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "failed", "raw", "rules", "server")
 

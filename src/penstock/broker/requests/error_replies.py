@@ -238,7 +238,10 @@ def _narrow(item: Any, outer: Target) -> Target:
 
 
 def _item_target(field: Field, item: Any, outer: Target) -> Target:
-    """Returns the target of an item: a struct, a bare topic name (DeleteTopics before v6) or a partition number."""
+    """Returns the target of an item.
+
+    An item is a struct, a bare topic name (DeleteTopics before v6) or a partition number.
+    """
     if isinstance(item, Struct):
         return _narrow(item, outer)
     if isinstance(item, str) and "topic" in field.name:

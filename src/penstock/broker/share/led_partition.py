@@ -59,7 +59,7 @@ FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH}
 
 @dataclass(slots=True)
 class ShareFigures:
-    """Counters of a node's share partitions since its start, for metrics."""
+    """Counts events of a node's share partitions since its start, for metrics."""
 
     deliveries: int = 0
     expired: int = 0
@@ -280,7 +280,8 @@ class LedSharePartition:
     async def _write_once(self) -> bool:
         """Writes all waiting changes to the share coordinator in one request.
 
-        Returns False if the write failed and no acknowledgement waits for another write.
+        Returns False if the write failed and no acknowledgement is waiting, so that there is no reason to write again
+        at once.
         """
         state = self.state
         assert state is not None

@@ -113,7 +113,7 @@ def can_downgrade(turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> bo
 
 
 def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> None:
-    """Turns the remaining members into a classic group, which rebalances to elect a leader."""
+    """Makes the remaining members a classic group, which rebalances to elect a leader."""
     journal.erase_group(turn, group)
     for timer in group.all_timers():
         timer.cancel()

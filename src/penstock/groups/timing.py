@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """The timeouts that apply to the members of a group, from its group configs or the broker's properties."""
+    """Holds the timeouts for the members of a group, from its group configs or the broker's properties."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int

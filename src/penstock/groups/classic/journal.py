@@ -1,4 +1,4 @@
-"""Writes the record of a classic group to the log, and restores the group from it."""
+"""Writes the record of a classic group to the log, and restores the group from its record."""
 
 from __future__ import annotations
 

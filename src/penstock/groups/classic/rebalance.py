@@ -169,7 +169,7 @@ def answer_join(turn: Turn, group: ClassicGroup, member: Member) -> None:
 
 
 def joined(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
-    """Returns the JoinGroup response with the current generation; only the leader's response lists the members."""
+    """Returns the JoinGroup response for the current generation. Only the leader's response lists the members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,

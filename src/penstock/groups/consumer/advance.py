@@ -107,7 +107,7 @@ def compute_target(
 
 
 def preferred_assignor(turn: Turn, members: Mapping[str, ConsumerMember]) -> str:
-    """Returns the assignor that most members prefer, otherwise the first configured assignor."""
+    """Returns the assignor that most members prefer; if no member has a preference, the first configured assignor."""
     votes = Counter(member.server_assignor for member in members.values() if member.server_assignor)
     if votes:
         [(name, _)] = votes.most_common(1)

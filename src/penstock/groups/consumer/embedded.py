@@ -49,7 +49,7 @@ def owned_partitions(subscription: ConsumerProtocolSubscription, image: Metadata
 
 
 def read_assignment(assignment: bytes, image: MetadataImage) -> dict[bytes, frozenset[int]]:
-    """Returns the partitions in a member's assignment; no partitions for a member without an assignment."""
+    """Returns the partitions in a member's assignment; an empty dict for a member without an assignment."""
     if not assignment:
         return {}
     version = version_of(assignment)

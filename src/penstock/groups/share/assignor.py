@@ -20,7 +20,7 @@ def assign(
     partitions: Mapping[bytes, frozenset[int]],
     previous: Mapping[str, Partitions],
 ) -> Assignment:
-    """Assigns the given partitions. `subscriptions` has the topic ids of each member."""
+    """Assigns the given partitions to members. `subscriptions` contains the topic ids of each member."""
     slots = {
         member: [(topic, index) for topic in sorted(topics & partitions.keys()) for index in sorted(partitions[topic])]
         for member, topics in subscriptions.items()

@@ -31,7 +31,10 @@ def check_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version:
 
 
 def check_transactional_commit(group: StreamsGroup, request: TxnOffsetCommitRequest) -> None:
-    """Raises ILLEGAL_GENERATION for a stale member epoch, because producers know only generations."""
+    """Raises ILLEGAL_GENERATION for a stale member epoch.
+
+    Producers do not know STALE_MEMBER_EPOCH: they know only generations.
+    """
     epoch = request.generation_id
     if epoch < 0 and not group.members:
         return

@@ -133,7 +133,7 @@ def _find(turn: Turn, group: StreamsGroup, request: StreamsGroupHeartbeatRequest
 
 
 def _updated(member: StreamsMember, request: StreamsGroupHeartbeatRequest, caller: Caller) -> StreamsMember:
-    """Returns the member with the fields of the request; a field that is left out stays unchanged."""
+    """Returns the member with the fields of the request. A field that the request leaves out stays unchanged."""
     endpoint, timeout_ms = request.user_endpoint, request.rebalance_timeout_ms
     return replace(
         member,

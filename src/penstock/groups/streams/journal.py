@@ -175,7 +175,7 @@ def erase_group(turn: Turn, group: StreamsGroup) -> None:
 
 
 def apply(group: StreamsGroup, record: JournalRecord) -> None:
-    """Applies a record, except for the deletion of the group itself, which the shard applies."""
+    """Applies a record of a group. The shard itself applies the record that deletes the group."""
     key, value = record
     match key:
         case StreamsGroupMetadataKey():

@@ -87,7 +87,7 @@ def remove(turn: Turn, group: StreamsGroup, member_id: str) -> None:
 
 
 def start_timers(turn: Turn, group: StreamsGroup, limits: StreamsLimits) -> None:
-    """Starts the session timeout of every member anew, after the group was loaded from the log."""
+    """Restarts the session timeout of every member, after the group was loaded from the log."""
     for member in group.members.values():
         arm_session(turn, group, member.member_id, limits.timing.session_timeout_ms)
         arm_revocation(turn, group, member)

@@ -196,7 +196,7 @@ class SharePartition:
         return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
-        """Splits an acknowledged range. Yields (run of acquired records, acknowledgement type).
+        """Splits an acknowledged range into runs. Yields (run of acquired records, acknowledgement type).
 
         Raises KafkaError if the member has not acquired all records of the range.
         """
@@ -371,7 +371,7 @@ class SharePartition:
         self._advance()
 
     def after(self, changes: Sequence[StateBatch]) -> tuple[int, int]:
-        """Returns the start offset and the number of complete records that the window will have after the changes."""
+        """Returns the window's start offset and number of complete records, as they will be after the changes."""
         start = self.window.start
         ends = {
             max(change.first, start): change.last + 1

@@ -60,7 +60,7 @@ def _to_topics(txn: Transaction) -> list[PartitionsSchema]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
-    """Decodes a record; returns None for an unknown type, so that records of newer versions stay in the log."""
+    """Decodes a record. Returns None for an unknown type, so that records of newer versions stay in the log."""
     if key is None or len(key) < PREFIX_BYTES or int.from_bytes(key[:PREFIX_BYTES], "big") != TRANSACTION_LOG:
         return None
     transactional_id = decode(TransactionLogKey, 0, key, PREFIX_BYTES).transactional_id

@@ -1,4 +1,4 @@
-"""The state of one transactional id."""
+"""Defines the state of one transactional id."""
 
 from __future__ import annotations
 

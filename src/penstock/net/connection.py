@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._busy
 
     def close(self, reason: str, kind: str = "closed") -> None:
-        """Closes the connection once all responses so far are sent. Drops requests that have not started.
+        """Closes the connection once all finished responses are sent. Drops requests that have not started.
 
         `kind` groups similar log lines.
         """

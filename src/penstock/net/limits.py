@@ -239,7 +239,10 @@ class IdleWheel:
         self._slots[idler.idle_slot].pop(idler, None)
 
     def tick(self) -> None:
-        """Advances the wheel by one slot and examines it. Called every sixteenth of the idle period."""
+        """Advances the wheel by one slot, and examines the connections in this slot.
+
+        Called every sixteenth of the idle period.
+        """
         self.now += 1
         due = self._slots[self.now % len(self._slots)]
         if not due:

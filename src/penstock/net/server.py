@@ -30,7 +30,7 @@ REFUSED_MUTE_S = 60.0
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """An address to listen on. After `Server.start`, `port` is the port in use, even if 0 was requested."""
+    """Describes an address to listen on. After `Server.start`, `port` is the port in use, even if 0 was requested."""
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
@@ -145,7 +145,7 @@ class Server:
         self.dispatch = dispatch
 
     def limit_connections(self, limits: Limits) -> None:
-        """Replaces the limits on the number of connections. All other limits stay as given to the constructor."""
+        """Replaces the limits on the number of connections. All other limits stay as the constructor set them."""
         self.counts.limits = limits
 
     async def listen(self, listener: Listener) -> Listener:

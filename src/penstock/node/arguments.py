@@ -1,4 +1,4 @@
-"""Checks the properties, configs and topics that code passes to an embedded node. An error message is one sentence."""
+"""Checks the properties, configs and topics that code passes to an embedded node. Error messages have one sentence."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class ImageDelivery:
         )
 
     def start(self) -> None:
-        """Subscribes the listeners of stage START. Call it before the metadata log starts."""
+        """Subscribes the listeners that are called from the start. Call this before the metadata log starts."""
         self._subscribe(Since.START)
 
     def follow(self) -> None:

@@ -152,7 +152,7 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
     """Returns the listeners that accept connections beyond max.connections, as in Kafka.
 
-    These are all controller listeners, and the inter-broker listener if clients have a listener of their own.
+    These are all controller listeners. If clients have their own listener, the inter-broker listener is also protected.
     """
     names = {plan.name for plan in plans if plan.controller}
     if len(plans) - len(names) > 1:

@@ -410,7 +410,7 @@ class Node:
         self.broker.logs.abandon()
 
     async def _cut_off(self, broker: Broker) -> None:
-        """Closes all connections and stops heartbeats, so that other nodes lose contact."""
+        """Closes all connections and stops heartbeats, so that other nodes lose the connection to this node."""
         broker.channel.close()
         broker.peers.close()
         if broker.event_topic is not None:

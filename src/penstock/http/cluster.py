@@ -147,6 +147,6 @@ def behind(ends: dict[int, int]) -> dict[int, int]:
 
 
 def _address(broker: BrokerImage) -> str:
-    """Returns the host and port of the broker's first listener, as `host:port`."""
+    """Returns the `host:port` of the broker's first listener."""
     endpoint = next(iter(broker.endpoints.values()))
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

@@ -261,7 +261,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _attention(overview: Overview, context: PageContext) -> str:
-    """Renders the section that lists problems: their causes as sentences, then the affected topics."""
+    """Renders the section with problems: first their causes as sentences, then the affected topics."""
     causes = "".join(f"<li>{escape(each)}</li>" for each in _causes(overview.nodes, context))
     said = f'<ul class="causes">{causes}</ul>' if causes else ""
     if not overview.wrong_topics:

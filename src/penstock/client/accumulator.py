@@ -128,7 +128,7 @@ class Accumulator:
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes
 
     def remove(self, batch: PendingBatch) -> None:
-        """Removes a delivered or failed batch, which must be its partition's oldest."""
+        """Removes a delivered or failed batch. It must be the oldest batch of its partition."""
         queue = self._queues[batch.partition]
         queue.popleft()
         self.bytes -= batch.size

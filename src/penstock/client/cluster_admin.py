@@ -1,7 +1,7 @@
 """Manages the cluster itself: quorum, reassignments, leader elections, brokers and their log directories.
 
 All requests are Kafka's own, so any Kafka cluster can be managed. Each call is one request and raises KafkaError for
-the first refused item. Partitions are (topic, partition).
+the first refused item. A partition is written as (topic, partition).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

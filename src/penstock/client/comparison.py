@@ -94,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of the comparison that one task does: consecutive ranges of offsets of one partition."""
+    """A part of the comparison for one task: consecutive ranges of offsets of one partition."""
 
     target: Target
     nodes: tuple[int, ...]

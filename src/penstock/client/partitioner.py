@@ -10,7 +10,7 @@ _WORD = Struct("<I")
 
 
 def murmur2(data: bytes) -> int:
-    """Returns the 32-bit MurmurHash2 of Kafka's producers, unsigned."""
+    """Returns the 32-bit MurmurHash2 that Kafka's producers use, as an unsigned number."""
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3

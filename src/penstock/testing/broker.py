@@ -174,5 +174,5 @@ class Broker:
         self.run(create_topics(self.bootstrap, wanted, 1, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
+        """Returns all records of a topic, or of one partition, up to the current end offset, ordered by partition."""
         return self.run(read_records(self.bootstrap, topic, partition))

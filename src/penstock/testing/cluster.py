@@ -231,7 +231,7 @@ class Cluster:
         self._anywhere(create_topics(self.bootstrap, wanted, replication_factor, named))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
-        """Returns all records of a topic, or of one partition, up to the current end, ordered by partition."""
+        """Returns all records of a topic, or of one partition, up to the current end offset, ordered by partition."""
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:

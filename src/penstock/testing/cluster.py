@@ -34,6 +34,7 @@ from penstock.node.local_cluster import LocalNode, format_new, local_nodes
 from penstock.testing.asking import create_topics, read_records
 from penstock.testing.broker import FOR_TESTS, START_LIMIT_S, STOP_GRACE_S
 from penstock.testing.loop_thread import LoopThread
+from penstock.testing.split_network import SplitNetwork
 
 if TYPE_CHECKING:
     from penstock.client.sync import Client
@@ -93,6 +94,10 @@ class Cluster:
             for each in self._plans
         }
         self._members: dict[int, _Member] = {}
+        self._owners = {port: index + 1 for index, port in enumerate(ports[:nodes])}
+        self._owners |= {port: index + 1 for index, port in enumerate(self._controller_ports)}
+        self._networks: dict[int, SplitNetwork] = {}
+        self._groups = [frozenset(self._plans)]
         self.faults: dict[int, Faults] = {each: Faults() for each in self._plans}
 
     def __enter__(self) -> Cluster:
@@ -138,8 +143,10 @@ class Cluster:
 
     def _make(self, node_id: int) -> Node:
         seed = None if self._seed is None else self._seed * 1000 + node_id
-        network = RealNetwork(max_connections=self._share.connections)
+        network = SplitNetwork(RealNetwork(max_connections=self._share.connections), self._owners)
         settings = Settings(self._plan(node_id).properties)
+        network.unreachable = self._beyond(node_id)
+        self._networks[node_id] = network
         return make_node(settings, self._disks[node_id], network=network, seed=seed, faults=self.faults[node_id])
 
     def stop(self, *nodes: int) -> None:
@@ -183,6 +190,36 @@ class Cluster:
 
     def resume(self, node: int) -> None:
         self._member(node).thread.resume()
+
+    # --- the network --------------------------------------------------------------------------------------------
+
+    def split(self, *groups: Sequence[int]) -> None:
+        """Splits the network between nodes: nodes reach each other only within their group.
+
+        Nodes that no group names form one more group. Connections between groups break, and new ones get no answer.
+        Clients still reach every node. Another call replaces the groups.
+        """
+        named = [node for group in groups for node in group]
+        for node in named:
+            self._plan(node)
+        if len(named) != len(set(named)):
+            raise ValueError("a node can be in one group only")
+        rest = [node for node in self._plans if node not in named]
+        self._apply_split([*groups, rest])
+
+    def heal(self) -> None:
+        """Ends a split: all nodes reach each other again."""
+        self._apply_split([list(self._plans)])
+
+    def _apply_split(self, groups: Sequence[Sequence[int]]) -> None:
+        self._groups = [frozenset(group) for group in groups]
+        for node, member in self._members.items():
+            member.thread.run(self._networks[node].cut(self._beyond(node)), START_LIMIT_S)
+
+    def _beyond(self, node: int) -> frozenset[int]:
+        """Returns the nodes that a node can't reach."""
+        own = next(group for group in self._groups if node in group)
+        return frozenset(self._plans) - own
 
     # --- access for tests ---------------------------------------------------------------------------------------
 

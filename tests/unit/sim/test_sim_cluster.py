@@ -59,7 +59,7 @@ def test_a_cut_link_causes_a_timeout_and_a_mended_link_works_again() -> None:
             with pytest.raises(KafkaError) as refused:
                 await client.metadata([])
             assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
-            cluster.mend()
+            cluster.heal()
             await client.metadata([])
         return cluster.now_s
 
@@ -119,3 +119,21 @@ def test_fault_rules_of_simcluster_apply_to_one_machine_only() -> None:
         return rule.hits
 
     assert SimCluster(nodes=3, seed=1).run(app) == 2
+
+
+def test_a_split_cluster_of_machines_has_one_group_that_serves_and_is_whole_again_after_it_healed() -> None:
+    async def app(cluster: SimCluster) -> list[bytes | None]:
+        async with cluster.client() as client:
+            await Admin(client).create_topic("t", 1)
+            alone = cluster.leader("t")
+            assert alone is not None
+            cluster.split([alone.node_id])
+            async with Producer(client, cluster.clock) as producer:
+                await producer.send("t", b"a")
+            assert cluster.leader("t") is not alone
+            cluster.heal()
+            await asyncio.sleep(30)
+            assert all(machine.image == alone.image for machine in cluster.machines)
+        return await read(cluster)
+
+    assert SimCluster(nodes=3, seed=1).run(app) == [b"a"]

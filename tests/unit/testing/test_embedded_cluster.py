@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from penstock.broker.events.kinds import MajorityLost
+from penstock.client.sync import Client
 from penstock.testing import Cluster
 
 
@@ -89,3 +93,48 @@ def test_using_an_unknown_or_stopped_node_of_a_cluster_raises_an_error() -> None
         cluster.create_topic("t")
     with pytest.raises(ValueError, match="nodes is 0: write 1 or more"):
         Cluster(nodes=0)
+
+
+SHORT_SESSIONS = {"broker.session.timeout.ms": 1000, "broker.heartbeat.interval.ms": 100}
+
+
+def test_the_smaller_group_of_a_split_cluster_loses_its_leaders_and_rejoins_after_it_healed() -> None:
+    with Cluster(topics={"t": 1}, config=SHORT_SESSIONS) as cluster:
+        write(cluster, "t", range(10))
+        alone = cluster.controller
+        others = [node for node in cluster.nodes if node != alone]
+        cluster.split([alone])
+        with Client(",".join(cluster.node(node).bootstrap for node in others)) as client:
+            client.create_topic("made-by-the-majority")
+            deadline = time.monotonic() + 60
+            while client.describe_topics(["t"])[0].partitions[0].leader == alone:
+                assert time.monotonic() < deadline, "the isolated node is still the leader"
+            with client.producer() as producer:
+                producer.send_many("t", [(None, b"%d" % value, (), None) for value in range(10, 20)])
+        cluster.heal()
+        cluster.wait_in_sync("t")
+        assert values(cluster, "t") == list(range(20))
+        lost = [entry.event for entry in cluster.node(alone).broker.events.entries]
+        assert MajorityLost in map(type, lost)
+
+
+def test_a_node_that_starts_in_a_split_cluster_waits_for_the_other_nodes() -> None:
+    with Cluster(topics={"t": 1}, config=SHORT_SESSIONS) as cluster:
+        cluster.kill(3)
+        cluster.split([3])
+        starting = threading.Thread(target=cluster.start, args=(3,))
+        starting.start()
+        write(cluster, "t", range(10))
+        assert starting.is_alive(), "a node can't register without the controller"
+        cluster.heal()
+        starting.join()
+        cluster.wait_in_sync("t")
+        assert values(cluster, "t") == list(range(10))
+
+
+def test_a_node_can_be_in_one_group_only() -> None:
+    with Cluster(nodes=2) as cluster:
+        with pytest.raises(ValueError, match="one group only"):
+            cluster.split([1], [1, 2])
+        with pytest.raises(ValueError, match="no node 9"):
+            cluster.split([9])

@@ -17,7 +17,8 @@ the same run. `faults` are fault rules of a broker, by API, topic, partition and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import permutations
 from typing import TypeVar
 
 from penstock.broker.requests.fault_rules import Faults
@@ -117,6 +118,19 @@ class SimCluster:
         for pair in isolated(self.machine(node_id).name, self.environment.names, direction):
             self.fabric.link(*pair).cut = True
 
-    def mend(self) -> None:
+    def split(self, *groups: Sequence[int]) -> None:
+        """Splits the machines: each reaches only machines of its group. The app reaches every machine.
+
+        Machines that no group names form one more group. Another call replaces the groups.
+        """
+        named = [node for group in groups for node in group]
+        check(len(named) == len(set(named)), "a machine can be in one group only")
+        self.heal()
+        member_of = {self.machine(node).name: index for index, group in enumerate(groups) for node in group}
+        for one, other in permutations(self.environment.names, 2):
+            if member_of.get(one) != member_of.get(other):
+                self.fabric.link(one, other).cut = True
+
+    def heal(self) -> None:
         """Mends all links."""
         self.fabric.mend_all()

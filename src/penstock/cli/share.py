@@ -1,6 +1,6 @@
 """`penstock share` shows share groups with their members, start offsets and lag, and moves or deletes their offsets.
 
-It uses only requests that any Kafka broker from 4.2 on serves.
+These commands use only requests that any Kafka broker from 4.2 on serves. `share_records` has those that need Penstock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import output
+from penstock.cli import output, share_records
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.group import list_groups
 from penstock.cli.group_description import partitions_of, why
 from penstock.cli.group_offsets import ends
 from penstock.cli.options import connection, verb
+from penstock.cli.share_offsets import offsets_of
 from penstock.protocol.vocabulary import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     to.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
     reset.add_argument("--dry-run", action="store_true", help="only show the changes")
 
+    share_records.configure(verbs)
+
     delete = verb(verbs, "delete", "delete groups without members, with their offsets", run_delete)
     connection(delete)
     delete.add_argument("groups", nargs="+", metavar="GROUP")
@@ -75,7 +78,7 @@ def run_describe(args: argparse.Namespace) -> int:
             if args.members:
                 rows += _member_rows(described)
                 continue
-            offsets = _offsets(broker, group)
+            offsets = offsets_of(broker, group)
             rows += [
                 {
                     "group": group,
@@ -125,21 +128,6 @@ def _member_rows(described: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _offsets(broker: Broker, group: str) -> list[tuple[str, Any]]:
-    from penstock.cli.connect import failure
-    from penstock.protocol.messages import api_90_describe_share_group_offsets as api
-
-    wanted = api.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)
-    [found] = broker.ask_coordinator(group, api.DescribeShareGroupOffsetsRequest(groups=[wanted])).groups
-    if found.error_code:
-        raise failure(group, found.error_code, found.error_message)
-    for topic in found.topics:
-        for part in topic.partitions:
-            if part.error_code:
-                raise failure(f"{topic.topic_name}-{part.partition_index}", part.error_code, part.error_message)
-    return [(topic.topic_name, part) for topic in found.topics for part in topic.partitions]
-
-
 def run_reset(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, outcome
 
@@ -147,7 +135,7 @@ def run_reset(args: argparse.Namespace) -> int:
         if args.topic:
             wanted = [(name, index) for name, some in partitions_of(broker, args.topic).items() for index in some]
         else:
-            wanted = [(topic, part.partition_index) for topic, part in _offsets(broker, args.group)]
+            wanted = [(topic, part.partition_index) for topic, part in offsets_of(broker, args.group)]
         if not wanted:
             raise Failure(f"{args.group} has no offsets: name topics with --topic", Exit.NOT_FOUND)
         if args.to_offset is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.broker.share.share_rows import share_rows
 from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
 from penstock.http.events import EVENTS_MAX, known_events
@@ -18,7 +19,6 @@ from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_fami
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
-from penstock.http.share_rows import share_rows
 from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
 

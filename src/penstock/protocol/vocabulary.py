@@ -83,6 +83,10 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
+#: The member id with which an operator asks a Penstock node about a running share group, or changes its records.
+SHARE_OPERATOR = "penstock.operator"
+
+
 class Acknowledge(IntEnum):
     """A share group member's answer for an acquired record, with the numbers of ShareAcknowledge."""
 

@@ -21,6 +21,7 @@ class Lock:
     deadline_ms: int
     first: int  # the records are in [first, stop); other locks may have records there too
     stop: int
+    since_ms: int
 
 
 class Locks:
@@ -44,7 +45,7 @@ class Locks:
         if lock is not None and deadline_ms <= lock.deadline_ms <= deadline_ms + GRAIN_MS:
             lock.first, lock.stop = min(lock.first, first), max(lock.stop, stop)
             return lock
-        lock = Lock(self._next, member, deadline_ms + GRAIN_MS, first, stop)
+        lock = Lock(self._next, member, deadline_ms + GRAIN_MS, first, stop, now_ms)
         self._next += 1
         self.by_number[lock.number] = self._latest[member] = lock
         self._of_member.setdefault(member, {})[lock.number] = None

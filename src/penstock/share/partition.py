@@ -234,6 +234,36 @@ class SharePartition:
             transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
         return self._begun(transition)
 
+    def operate(self, first: int, stop: int, kind: int, limits: ShareLimits) -> Transition | None:
+        """Releases or archives the records in [first, stop) for an operator, whoever holds them.
+
+        A released record is available at once, and its last delivery does not count. Returns the transition to write;
+        None if there is nothing to write. Raises KafkaError if there is nothing to change.
+        """
+        runs = list(self.window.runs(first, stop))
+        if any(run.state == PENDING for run in runs):
+            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "A record's acknowledgement is being written: retry.")
+        states = (ACQUIRED, DELAYED) if kind == Acknowledge.RELEASE else (ACQUIRED, DELAYED, AVAILABLE)
+        runs = [run for run in runs if run.state in states]
+        if not runs:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"None of these records is in flight: the group delivers offsets {self.start_offset} to "
+                f"{self.end_offset - 1}.",
+            )
+        transition = self._transition(limits, at_once=True)
+        for run in runs:
+            if kind == Acknowledge.REJECT:
+                owner = run.owner if run.state == ACQUIRED else NOBODY
+                reason = Reason.BY_OPERATOR if limits.dead_letters else Reason.UNKNOWN
+                transition.add(run._replace(owner=owner), limits.given_up, run.deliveries, reason)
+            elif run.state == ACQUIRED:
+                transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
+            else:
+                self.window.fill(run.first, run.stop, AVAILABLE, run.deliveries)
+                self._search_from = min(self._search_from, run.first)
+        return self._begun(transition)
+
     def _held(self, locks: Iterable[Lock], state: RecordState = ACQUIRED) -> list[Run]:
         """Returns the records that the locks hold, in the order of their offsets."""
         by_number = {lock.number: lock for lock in locks}

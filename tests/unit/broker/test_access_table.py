@@ -21,6 +21,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.protocol.messages.api_30_create_acls import AclCreation, CreateAclsRequest
 from penstock.protocol.schema import Message, Struct
+from penstock.protocol.vocabulary import SHARE_OPERATOR
 from penstock.records.build import build_batch
 from penstock.security.vocabulary import AclResource, Operation
 
@@ -206,6 +207,9 @@ ROWS = [
     Row(79, {"group_id": "g", "member_id": "A" * 22, "share_session_epoch": 1, "topics": [
         {"topic_id": OPEN_ID, "partitions": [{"partition_index": 0, "acknowledgement_batches": [ACKNOWLEDGED]}]}]},
         ((READ, GROUP), (READ, TOPIC)), before=(SHARE_SESSION,)),
+    *(Row(79, {"group_id": "g", "member_id": SHARE_OPERATOR, "share_session_epoch": -1, "topics": [
+        {"topic_id": OPEN_ID, "partitions": partitions}]}, ((READ, GROUP), (READ, TOPIC)))
+      for partitions in (PARTITIONS, [{"partition_index": 0, "acknowledgement_batches": [ACKNOWLEDGED]}])),
     cluster(80, ALTER, voter_id=77),
     cluster(81, ALTER, voter_id=77),
     broker_api(82, voter_id=77),

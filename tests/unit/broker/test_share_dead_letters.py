@@ -11,7 +11,8 @@ from share_client import SET, client_of, configure, consumer, produce, run, sett
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.protocol.errors import ErrorCode
-from penstock.protocol.vocabulary import Acknowledge, ResourceType
+from penstock.protocol.messages import api_79_share_acknowledge as acknowledging
+from penstock.protocol.vocabulary import SHARE_OPERATOR, Acknowledge, ResourceType
 from penstock.records.record import Record
 from penstock.share.states import RecordState
 from penstock.testing import Broker
@@ -145,6 +146,31 @@ def test_dead_letters_are_written_by_the_next_leader_too(node: Broker, topic: st
                 assert values(await take(member, 1)) == ["b"]
                 [letter] = await letters(node, topic, 1)
                 assert (told(letter)["offset"], told(letter)["delivery.count"]) == ("0", "1")
+
+    run(scenario)
+
+
+def test_a_record_that_an_operator_archives_gets_a_dead_letter(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client, consumer(node, topic) as member:
+            await configure(client, topic, **{TOPIC: f"dlq.{topic}"})
+            await produce(client, topic, "a")
+            [held] = await take(member, 1)
+            topic_id = node.node.broker.metadata.image.topics[topic].topic_id
+            batch = acknowledging.AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=[REJECT])
+            partition = acknowledging.AcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
+            request = acknowledging.ShareAcknowledgeRequest(
+                group_id=topic,
+                member_id=SHARE_OPERATOR,
+                share_session_epoch=-1,
+                topics=[acknowledging.AcknowledgeTopic(topic_id=topic_id, partitions=[partition])],
+            )
+            answer = await client.request(request)
+            assert not answer.responses[0].partitions[0].error_code
+            [letter] = await letters(node, topic, 1)
+            assert told(letter)["message"] == "Offset archived by an operator."
+            await until(lambda: not totals(node, topic)[RecordState.ARCHIVING])
+            assert await settle(member, [held]) == [ErrorCode.NONE], "the offset is before the start offset"
 
     run(scenario)
 

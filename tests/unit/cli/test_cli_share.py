@@ -74,3 +74,55 @@ def test_a_share_group_is_shown_moved_and_deleted(penstock_session: Broker, run:
     assert rows(run, "describe", group)[0].get("topic") is None
     run("share", "delete", group)
     assert "there is no share group" in run("share", "describe", group, code=Exit.NOT_FOUND)
+
+
+def held(broker: Broker, group: str, topic: str, count: int) -> None:
+    """Makes a group that begins with the first of these records."""
+    broker.create_topic(topic, 1)
+    with broker.client() as client:
+        client.alter_configs(ResourceType.GROUP, group, [("share.auto.offset.reset", 0, "earliest")])
+        with client.producer() as producer:
+            for number in range(count):
+                producer.send(topic, f"{number}".encode())
+
+
+def polled(consumer: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        found += consumer.poll()
+    return found
+
+
+def test_records_in_flight_are_shown_released_archived_and_drained(penstock_session: Broker, run: Run) -> None:
+    topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
+    held(penstock_session, group, topic, 6)
+    with penstock_session.client() as client, client.share_consumer(group, [topic]) as consumer:
+        polled(consumer, 6)
+        [shown] = rows(run, "inspect", group)
+        assert (shown["topic"], shown["first"], shown["last"], shown["state"]) == (topic, 0, 5, "acquired")
+        assert shown["deliveries"] == 1
+        assert shown["member"]
+        assert 0 <= shown["held_ms"] < shown["lock_ms"] <= 30_050
+        run("share", "archive", group, topic, "0", "0-1")
+        run("share", "release", group, topic, "0", "3")
+        states = [(row["first"], row["last"], row["state"]) for row in rows(run, "inspect", group, "-t", topic)]
+        assert states == [(2, 2, "acquired"), (3, 3, "available"), (4, 5, "acquired")]
+        [again] = polled(consumer, 1)
+        assert (again.record.offset, again.deliveries) == (3, 1)
+        assert "in flight" in run("share", "release", group, topic, "0", "1", code=Exit.FAILED)
+        assert rows(run, "drain", group, "--dry-run") == [{"topic": topic, "partition": 0, "records": 4}]
+        run("share", "drain", group)
+        [window] = rows(run, "inspect", group, "--windows")
+        assert (window["state"], window["start_offset"], window["end_offset"]) == ("active", 6, 6)
+    assert rows(run, "describe", group)[0]["lag"] == 0
+
+
+def test_a_group_without_members_has_no_records_in_flight(penstock_session: Broker, run: Run) -> None:
+    topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
+    held(penstock_session, group, topic, 2)
+    consumed(penstock_session, group, topic, 1)
+    assert rows(run, "inspect", group) == []
+    assert rows(run, "drain", group) == []
+    assert "check the name" in run("share", "inspect", group, "-t", "elsewhere", code=Exit.NOT_FOUND)
+    assert "5-9" in run("share", "release", group, topic, "0", "x", code=Exit.USAGE)
+    assert "in flight" in run("share", "archive", group, topic, "0", "7", code=Exit.FAILED)

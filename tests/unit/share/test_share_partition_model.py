@@ -202,6 +202,35 @@ class ShareModel(RuleBasedStateMachine):
             record.state = RecordState.PENDING
         return transition
 
+    @rule(
+        target=transitions,
+        first=st.integers(0, 20),
+        size=st.integers(1, 8),
+        kind=st.sampled_from((Acknowledge.RELEASE, Acknowledge.REJECT)),
+    )
+    def operate(self, first: int, size: int, kind: Acknowledge) -> Transition | None:
+        low = self.start + first
+        touched = {each: self.window[each] for each in range(low, low + size) if each in self.window}
+        states = {RecordState.ACQUIRED, RecordState.DELAYED}
+        if kind is Acknowledge.REJECT:
+            states.add(RecordState.AVAILABLE)
+        changed = {each: record for each, record in touched.items() if record.state in states}
+        refused = not changed or any(record.state is RecordState.PENDING for record in touched.values())
+        if refused:
+            with pytest.raises(KafkaError) as told:
+                self.share.operate(low, low + size, kind, self.limits)
+            assert told.value.code is ErrorCode.INVALID_RECORD_STATE
+            return None
+        transition = self.share.operate(low, low + size, kind, self.limits)
+        for record in changed.values():
+            if kind is Acknowledge.RELEASE and record.state is RecordState.DELAYED:
+                record.state = RecordState.AVAILABLE
+                continue
+            if record.state is not RecordState.ACQUIRED:
+                record.since_ms = -DURATION_MS - 1  # no lock: if the write fails, the record is not held
+            record.state = RecordState.PENDING
+        return transition
+
     @rule(transition=consumes(transitions))
     def written(self, transition: Transition | None) -> None:
         if transition is None:

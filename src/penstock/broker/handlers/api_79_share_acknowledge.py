@@ -2,12 +2,14 @@
 
 Since v2 the member may also renew its locks (KIP-1222). The response is sent once the share coordinators have stored
 the new states. Epoch -1 ends the share session and releases all records that the member holds.
+An operator's request (`share_operator`) has no session.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.broker.handlers import share_operator
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of
 from penstock.broker.handlers.share_offsets import check_enabled
@@ -37,6 +39,8 @@ async def handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeR
 async def _handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
     check_enabled(broker)
     group, member = member_of(request)
+    if share_operator.is_operator(request):
+        return await share_operator.serve(broker, ctx, request)
     shares = broker.share_partitions
     shares.sessions.next(group, member, request.share_session_epoch)
     acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +35,13 @@ def watch_connection(broker: Broker, ctx: RequestContext) -> None:
         connection.on_close(lambda: shares.connection_closed(connection))
 
 
+def check_topic_access(broker: Broker, denies: Callable[[str], bool] | None, slot: Slot) -> None:
+    """Raises TOPIC_AUTHORIZATION_FAILED if the client may not read the topic."""
+    topic = broker.metadata.image.topics_by_id.get(slot[0])
+    if topic is not None and denies is not None and denies(topic.name):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL for it.")
+
+
 class Acknowledgements:
     """Applies the acknowledgements of one request, and collects their errors once they are written."""
 
@@ -54,7 +61,7 @@ class Acknowledgements:
         self.slots[slot] = None
         try:
             ranges = self._ranges(batches)
-            self._check_access(slot)
+            check_topic_access(self._broker, self._denies, slot)
             future = self._led(slot).acknowledge(self._member, ranges)
         except KafkaError as error:
             self.errors[slot] = error
@@ -71,11 +78,6 @@ class Acknowledgements:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The group has fetched nothing from this leader: fetch first."
             )
         return led
-
-    def _check_access(self, slot: Slot) -> None:
-        topic = self._broker.metadata.image.topics_by_id.get(slot[0])
-        if topic is not None and self._denies is not None and self._denies(topic.name):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL for it.")
 
     def _ranges(self, batches: Iterable[Any]) -> list[AcknowledgedRange]:
         """Returns the acknowledged ranges of a partition.

@@ -254,6 +254,29 @@ class LedSharePartition:
         transition = self.state.release(member, self.limits)
         return None if transition is None else self._submit(transition)
 
+    def operate(self, first: int, stop: int, kind: int) -> asyncio.Future[None] | None:
+        """Releases or archives records for an operator, whoever holds them. Returns a future like `acknowledge`."""
+        state = self.ready()
+        if state is None:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The share partition is loading: retry.")
+        transition = state.operate(first, stop, kind, self.limits)
+        self.wake()
+        return None if transition is None else self._submit(transition)
+
+    async def loaded(self, seconds: float) -> None:
+        """Waits until the state is loaded. Raises KafkaError if it can't be loaded, or not in this time."""
+        waiter = _Loading()
+        self.waiters[waiter] = None
+        try:
+            async with asyncio.timeout(seconds):
+                while self.ready() is None:
+                    await waiter.event.wait()
+                    waiter.event.clear()
+        except TimeoutError:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The share partition is still loading: retry.") from None
+        finally:
+            self.waiters.pop(waiter, None)
+
     def _submit(self, transition: Transition) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((transition, future))
@@ -400,6 +423,16 @@ class LedSharePartition:
             self._figures.expired += sum(change.last - change.first + 1 for change in changes)
             self._keep(changes)
         self.wake()
+
+
+class _Loading:
+    """Waits for a state to be loaded."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def wake(self) -> None:
+        self.event.set()
 
 
 def _fail(future: asyncio.Future[None], error: KafkaError) -> None:

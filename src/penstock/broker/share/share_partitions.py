@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOAD_SECONDS = 10.0  # for which a request of an operator waits for the state of a share partition
 VERIFY_SECONDS = 0.3  # maximum wait of a ShareFetch until the share coordinators confirm the states
 
 
@@ -125,6 +126,17 @@ class SharePartitions:
         self._of_group.setdefault(key.group, {})[key] = None
         led.load()
         return led
+
+    async def open_loaded(self, key: ShareKey) -> LedSharePartition:
+        """Returns the share partition once it is loaded, for an operator. Call `done_with` afterwards."""
+        led = self.open(key)
+        await led.loaded(LOAD_SECONDS)
+        return led
+
+    def done_with(self, led: LedSharePartition) -> None:
+        """Drops a share partition that an operator has opened, unless a session of the group uses it."""
+        if not self.sessions.has_group(led.key.group):
+            led.retire()
 
     async def verify(self, session: ShareSession) -> None:
         """Drops outdated states: checks partitions that are new in the session against the share coordinator's states.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,6 @@ from penstock.share.states import RecordState
 
 if TYPE_CHECKING:
     from penstock.broker.share.led_partition import LedSharePartition
-    from penstock.broker.share.share_partitions import SharePartitions
     from penstock.metadata.image import MetadataImage
     from penstock.share.locks import Lock
     from penstock.share.window import Run
@@ -19,13 +19,14 @@ PARTITIONS_MAX = 200
 RUNS_MAX = 100
 
 
-def share_rows(shares: SharePartitions, image: MetadataImage) -> list[dict[str, Any]]:
+def share_rows(shares: Iterable[LedSharePartition], image: MetadataImage) -> list[dict[str, Any]]:
     """Returns a row for each share partition that is in use and that this node leads."""
     ordered = sorted(shares, key=lambda led: led.key)
-    return [_row(led, image) for led in ordered[:PARTITIONS_MAX]]
+    return [share_row(led, image) for led in ordered[:PARTITIONS_MAX]]
 
 
-def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
+def share_row(led: LedSharePartition, image: MetadataImage, runs_max: int = RUNS_MAX) -> dict[str, Any]:
+    """Describes the window of one share partition, with its first runs of records in the same state."""
     topic = image.topics_by_id.get(led.key.topic_id)
     row: dict[str, Any] = {
         "group": led.key.group,
@@ -56,14 +57,16 @@ def _row(led: LedSharePartition, image: MetadataImage) -> dict[str, Any]:
                 "deliveries": run.deliveries,
                 **_holder(run, lock, led.now_ms),
             }
-            for run, lock in islice(state.inspect(), RUNS_MAX)
+            for run, lock in islice(state.inspect(), runs_max)
         ],
     }
 
 
 def _holder(run: Run, lock: Lock | None, now_ms: int) -> dict[str, Any]:
-    """Returns who holds a run of records and for how long, or how long it is not delivered again."""
+    """Returns who holds a run of records, since when and for how long, or how long it is not delivered again."""
     if lock is None:
         return {}
     left_ms = max(0, lock.deadline_ms - now_ms)
-    return {"delay_ms": left_ms} if run.state == RecordState.DELAYED else {"member": lock.member, "lock_ms": left_ms}
+    if run.state == RecordState.DELAYED:
+        return {"delay_ms": left_ms}
+    return {"member": lock.member, "held_ms": max(0, now_ms - lock.since_ms), "lock_ms": left_ms}

@@ -1,0 +1,92 @@
+"""Serves an operator who looks into a running share group, and releases or archives records that are stuck.
+
+`penstock share` sends a ShareAcknowledge with a member id of its own and without a session, to the leader of the
+partitions; other brokers answer it with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets it needs READ on the group
+and on the topics. A partition with batches releases (RELEASE) or archives (REJECT) these records, whoever holds them. A
+partition without batches is described: the answer's message is the JSON of `/api/share`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.handlers.share_acknowledgements import check_topic_access
+from penstock.broker.share.share_rows import share_row
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_79_share_acknowledge import (
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
+from penstock.protocol.vocabulary import SHARE_OPERATOR, Acknowledge
+from penstock.share.sessions import FINAL_EPOCH
+from penstock.share.state_journal import ShareKey
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.broker.requests.context import RequestContext
+
+#: Runs of records in the same state that are described of one partition; the text must fit into 32,767 bytes.
+RUNS_MAX = 150
+MAX_PARTITIONS = 100  # of one request
+MAX_BATCHES = 100  # of one partition
+
+
+def is_operator(request: ShareAcknowledgeRequest) -> bool:
+    return request.member_id == SHARE_OPERATOR and request.share_session_epoch == FINAL_EPOCH
+
+
+async def serve(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+    """Serves each partition in turn. Errors are per partition, unless the request is too large."""
+    if sum(len(topic.partitions) for topic in request.topics) > MAX_PARTITIONS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_PARTITIONS} partitions: split it.")
+    denies = broker.fetch_policy.leader_consumer(ctx).denies
+    response = ShareAcknowledgeResponse()
+    for topic in request.topics:
+        answers = []
+        for partition in topic.partitions:
+            await broker.slices.turn()
+            answer = PartitionData(partition_index=partition.partition_index)
+            answers.append(answer)
+            try:
+                check_topic_access(broker, denies, (topic.topic_id, partition.partition_index))
+                key = ShareKey(str(request.group_id), topic.topic_id, partition.partition_index)
+                if partition.acknowledgement_batches:
+                    await _operate(broker, key, partition.acknowledgement_batches)
+                else:
+                    answer.error_message = _described(broker, key)
+            except KafkaError as error:
+                answer.error_code, answer.error_message = error.code, error.message
+        response.responses.append(ShareAcknowledgeTopicResponse(topic_id=topic.topic_id, partitions=answers))
+    return response
+
+
+async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
+    for batch in batches[: MAX_BATCHES + 1]:
+        kinds = set(batch.acknowledge_types)
+        if len(batches) > MAX_BATCHES or not kinds or not kinds <= {Acknowledge.RELEASE, Acknowledge.REJECT}:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"An operator releases or archives up to {MAX_BATCHES} ranges at once."
+            )
+        if len(kinds) > 1 or not 0 <= batch.first_offset <= batch.last_offset:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A range has one type, and ends at or after its begin.")
+    shares = broker.share_partitions
+    led = await shares.open_loaded(key)
+    try:
+        for batch in batches:
+            written = led.operate(batch.first_offset, batch.last_offset + 1, batch.acknowledge_types[0])
+            if written is not None:
+                await written
+    finally:
+        shares.done_with(led)
+
+
+def _described(broker: Broker, key: ShareKey) -> str:
+    """Returns the JSON of a share partition. A partition that no member fetches is idle, and is not loaded for this."""
+    shares = broker.share_partitions
+    broker.partitions.get_by_id(key.topic_id, key.partition).leader_log()
+    led = shares.find(key)
+    row = {"state": "idle"} if led is None else share_row(led, broker.metadata.image, RUNS_MAX)
+    return json.dumps({**row, "dead_letter_topic": shares.settings_of(key.group).dead_letter_topic or None})

@@ -126,7 +126,7 @@ def read(client: Client, topic: str) -> list[int]:
     return found
 
 
-def test_a_disk_that_fills_up_refuses_records_and_loses_none(tmp_path: Path, small_disk: Path) -> None:
+def test_full_disk_refuses_new_records_and_loses_no_acknowledged_record(tmp_path: Path, small_disk: Path) -> None:
     limit = 8 * MIB
     with running(tmp_path, str(small_disk / "logs"), limit) as node:
         with node.client() as client:

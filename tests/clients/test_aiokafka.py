@@ -36,7 +36,9 @@ async def consume(bootstrap: str, topic: str, count: int, offset: int | None = N
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
+def test_aiokafka_consumes_the_records_that_it_produced(
+    bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str
+) -> None:
     async def scenario() -> None:
         name = topic()
         values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]
@@ -58,7 +60,9 @@ def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap:
     asyncio.run(scenario())
 
 
-def test_idempotent_production_keeps_order_and_count(bootstrap: str, topic: NewTopicName) -> None:
+def test_aiokafkas_idempotent_producer_writes_each_record_once_and_in_order(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     async def scenario() -> None:
         name = topic()
         values = [b"%d" % index for index in range(500)]
@@ -80,7 +84,7 @@ def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: s
     asyncio.run(scenario())
 
 
-def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName) -> None:
+def test_aiokafka_gets_an_error_for_a_message_over_the_limit(bootstrap: str, topic: NewTopicName) -> None:
     async def scenario() -> None:
         name = topic(**{"max.message.bytes": "1000"})
         with pytest.raises(MessageSizeTooLargeError):
@@ -89,7 +93,9 @@ def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName
     asyncio.run(scenario())
 
 
-def test_records_are_read_from_the_middle_and_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
+def test_aiokafka_reads_from_the_middle_of_a_topic_and_finds_offsets_by_time(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     async def scenario() -> None:
         name = topic()
         records = [{"value": b"%d" % n, "timestamp_ms": 1_700_000_000_000 + n * 1000} for n in range(20)]

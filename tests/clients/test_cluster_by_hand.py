@@ -108,7 +108,9 @@ def broker(home: Path, node_id: int, port: int, quorum: str) -> Machine:
     )
 
 
-def test_controllers_and_brokers_join_and_leave_under_load(tmp_path: Path, machines: list[Machine]) -> None:
+def test_controllers_and_brokers_join_and_leave_a_cluster_while_clients_write(
+    tmp_path: Path, machines: list[Machine]
+) -> None:
     ports = free_ports(5)
     quorum = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
     first, second = (controller(tmp_path, 10 + index, ports[index], quorum) for index in (0, 1))
@@ -158,7 +160,9 @@ def test_controllers_and_brokers_join_and_leave_under_load(tmp_path: Path, machi
     run("topic", "create", "later", "-b", bootstrap)
 
 
-def test_a_replaced_disk_is_formatted_and_refilled_from_other_nodes(tmp_path: Path, machines: list[Machine]) -> None:
+def test_replaced_disk_is_formatted_and_its_replicas_are_copied_from_other_nodes(
+    tmp_path: Path, machines: list[Machine]
+) -> None:
     ports = free_ports(6)
     quorum = ",".join(f"127.0.0.1:{port}" for port in ports[3:])
     machines += [

@@ -60,7 +60,7 @@ def until(what: Callable[[], bool], sentence: str) -> None:
         time.sleep(0.2)
 
 
-def test_the_quorum_is_described(tool: Tool) -> None:
+def test_kafkas_quorum_tool_describes_the_quorum(tool: Tool) -> None:
     status = tool(QUORUM, "describe", "--status")
     assert re.search(r"LeaderId:\s+[123]\b", status)
     assert re.search(r"MaxFollowerLag:\s+\d+", status)
@@ -162,7 +162,7 @@ def test_preferred_leaders_are_elected_after_a_restart(tool: Tool, cluster: Proc
     assert "already elected" in again
 
 
-def test_the_cluster_its_features_and_its_directories_are_shown(
+def test_kafkas_tools_show_the_cluster_and_its_features_and_log_directories(
     tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster
 ) -> None:
     shown = kafka_tool(CLUSTER, "cluster-id", "--bootstrap-server", cluster.bootstrap).stdout
@@ -176,7 +176,7 @@ def test_the_cluster_its_features_and_its_directories_are_shown(
     assert sorted(broker["broker"] for broker in directories["brokers"]) == [1, 2, 3]
 
 
-def test_the_tools_work_with_controllers_as_bootstrap(
+def test_kafkas_tools_work_with_controllers_as_bootstrap_servers(
     tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster
 ) -> None:
     """KIP-919: output and exit codes equal those with Apache Kafka 4.3.1's controllers."""

@@ -70,19 +70,21 @@ def consume(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str, acks: str) -> None:
+def test_confluent_client_consumes_the_records_that_it_produced(
+    bootstrap: str, topic: NewTopicName, codec: str, acks: str
+) -> None:
     name = topic()
     values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]
     produce(bootstrap, name, [{"value": value} for value in values], **{"compression.type": codec, "acks": acks})
     assert [message.value() for message in consume(bootstrap, name, 100)] == values
 
 
-def test_offsets_count_up_from_zero(bootstrap: str, topic: NewTopicName) -> None:
+def test_offsets_of_produced_records_count_up_from_zero(bootstrap: str, topic: NewTopicName) -> None:
     delivered = produce(bootstrap, topic(), [{"value": b"v"} for _ in range(50)])
     assert sorted(message.offset() for message in delivered) == list(range(50))
 
 
-def test_idempotent_production_keeps_order_and_count(bootstrap: str, topic: NewTopicName) -> None:
+def test_idempotent_producer_writes_each_record_once_and_in_order(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     values = [b"%d" % index for index in range(2000)]
     produce(bootstrap, name, [{"value": value} for value in values], **{"enable.idempotence": True, "linger.ms": 1})
@@ -125,7 +127,9 @@ def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName
     assert [error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
-def test_reading_from_the_middle_starts_there(bootstrap: str, topic: NewTopicName) -> None:
+def test_consumer_that_starts_at_an_offset_gets_the_record_at_that_offset_first(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"%d" % index} for index in range(100)], **{"linger.ms": 5})
     got = consume(bootstrap, name, 5, offset=42)
@@ -147,7 +151,7 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
         consumer.close()
 
 
-def test_keys_choose_partitions_and_stay_in_order(bootstrap: str, topic: NewTopicName) -> None:
+def test_records_with_the_same_key_go_to_one_partition_in_order(bootstrap: str, topic: NewTopicName) -> None:
     name = topic(partitions=6)
     records = [{"key": b"key-%d" % (index % 10), "value": b"%d" % index} for index in range(200)]
     delivered = produce(bootstrap, name, records)
@@ -216,7 +220,7 @@ def test_the_admin_client_describes_the_cluster(admin: AdminClient) -> None:
     assert cluster.cluster_id
 
 
-def test_offsets_are_listed_by_the_admin(admin: AdminClient, bootstrap: str, topic: NewTopicName) -> None:
+def test_admin_client_lists_offsets(admin: AdminClient, bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"v", "timestamp": 1000 + index} for index in (0, 9, 5)])
     partition = TopicPartition(name, 0)

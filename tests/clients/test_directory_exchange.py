@@ -97,7 +97,7 @@ def config_of(bootstrap: str, topic: str, name: str) -> str:
     return str(described[name].value)
 
 
-def test_kafka_and_penstock_use_one_directory_in_turn(kafka_jars: None, tmp_path: Path) -> None:
+def test_kafka_and_penstock_use_the_same_data_directory_one_after_the_other(kafka_jars: None, tmp_path: Path) -> None:
     cluster = kafka.KafkaCluster(data=tmp_path, heap=("-Xmx512M", "-Xms256M"))
     with cluster:
         create(cluster.bootstrap, "kafkas", **{"retention.ms": "123456789"})

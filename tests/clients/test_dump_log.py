@@ -67,7 +67,9 @@ def dump(kafka_tool: KafkaTool, paths: list[Path], *options: str) -> str:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_every_file_of_a_log_is_printed_cleanly(tmp_path: Path, kafka_tool: KafkaTool, compact: bool) -> None:
+def test_kafkas_dump_log_tool_prints_every_file_of_a_log_without_an_error(
+    tmp_path: Path, kafka_tool: KafkaTool, compact: bool
+) -> None:
     policy = frozenset({"compact" if compact else "delete"})
     config = LogConfig(segment_bytes=30_000, cleanup_policy=policy, min_cleanable_dirty_ratio=0.0)
     asyncio.run(make(tmp_path, config, compact=compact))
@@ -83,7 +85,7 @@ def test_every_file_of_a_log_is_printed_cleanly(tmp_path: Path, kafka_tool: Kafk
         assert f"Dumping {chosen[0]}" in said or f"Dumping {chosen[0].name}" in said
 
 
-def test_the_tool_finds_indexes_that_agree_with_the_records(tmp_path: Path, kafka_tool: KafkaTool) -> None:
+def test_kafkas_dump_log_tool_confirms_that_indexes_match_the_records(tmp_path: Path, kafka_tool: KafkaTool) -> None:
     asyncio.run(make(tmp_path, LogConfig(segment_bytes=30_000)))
     files = sorted((tmp_path / "t-0").iterdir())
     indexes = [path for path in files if path.suffix == ".index"]
@@ -93,7 +95,7 @@ def test_the_tool_finds_indexes_that_agree_with_the_records(tmp_path: Path, kafk
     dump(kafka_tool, verified, "--verify-index-only")
 
 
-def test_the_records_of_the_first_segment_are_printed_one_by_one(tmp_path: Path, kafka_tool: KafkaTool) -> None:
+def test_kafkas_dump_log_tool_prints_each_record_of_the_first_segment(tmp_path: Path, kafka_tool: KafkaTool) -> None:
     asyncio.run(make(tmp_path, LogConfig()))
     said = dump(kafka_tool, [tmp_path / "t-0" / f"{0:020d}.log"], "--print-data-log")
     assert "Non-consecutive" not in said

@@ -268,7 +268,7 @@ def _disjoint(shares: list[set[tuple[object, int]]]) -> bool:
     return sum(map(len, shares)) == len(set().union(*shares))
 
 
-def test_a_mixed_group_survives_new_partitions_a_member_crash_and_an_upgrade(tmp_path: Path) -> None:
+def test_group_of_different_clients_survives_new_partitions_and_a_member_crash_and_an_upgrade(tmp_path: Path) -> None:
     with Broker(config=server(2000), topics={TOPIC: 4}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=2000, partitions=4)
         try:

@@ -141,7 +141,7 @@ def test_the_group_resumes_at_its_committed_offsets(bootstrap: str, topic: NewTo
         assert first + read(consumers, 10) == [str(index) for index in range(20)]
 
 
-def test_added_partitions_are_read(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_group_members_read_partitions_added_later(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with consuming(bootstrap, name, group, 2) as consumers:
@@ -216,7 +216,7 @@ def test_a_static_member_started_twice_fences_its_first_instance(
         second.close()
 
 
-def test_groups_are_described_reset_and_deleted_by_the_admin(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_admin_client_describes_and_resets_and_deletes_groups(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=2)
     produce(bootstrap, name, 10)
     admin = AdminClient({"bootstrap.servers": bootstrap})

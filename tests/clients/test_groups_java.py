@@ -61,7 +61,9 @@ def test_kafkas_tools_describe_reset_export_and_delete_a_group_that_has_read_a_t
     assert "was successful" in kafka_tool(GROUPS, *at, "--delete", "--group", group).stdout
 
 
-def test_dump_log_prints_the_groups_records(broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
+def test_kafkas_dump_log_tool_prints_the_records_of_a_group(
+    broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
+) -> None:
     if broker.data is None:
         pytest.skip("needs the broker's directory")
     name, group = topic(partitions=1), f"g-{secrets.token_hex(4)}"

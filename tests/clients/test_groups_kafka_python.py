@@ -53,7 +53,7 @@ def poll_until(consumers: list[KafkaConsumer], done: Callable[[list[bytes]], boo
     return values
 
 
-def test_two_members_share_a_topic_and_the_next_resumes_at_their_committed_offsets(
+def test_two_members_share_a_topic_and_a_later_member_resumes_at_their_committed_offsets(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=4)

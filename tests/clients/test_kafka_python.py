@@ -56,7 +56,9 @@ def consume(bootstrap: str, topic: str, count: int, offset: int | None = None, *
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_produced_records_are_consumed(bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str) -> None:
+def test_kafka_python_consumes_the_records_that_it_produced(
+    bootstrap: str, topic: NewTopicName, codec: str | None, acks: int | str
+) -> None:
     name = topic()
     values = [b"%d %s" % (index, b"x" * 200) for index in range(100)]
     idempotence = {"enable_idempotence": False} if acks != "all" else {}
@@ -76,7 +78,9 @@ def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap:
     assert (second.key, second.value) == (b"tombstone", None)
 
 
-def test_idempotent_production_keeps_order_and_count(bootstrap: str, topic: NewTopicName) -> None:
+def test_kafka_pythons_idempotent_producer_writes_each_record_once_and_in_order(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     values = [b"%d" % index for index in range(500)]
     produce(bootstrap, name, [{"value": value} for value in values], enable_idempotence=True, acks="all")
@@ -92,13 +96,15 @@ def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: s
     assert got[0].value == value
 
 
-def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName) -> None:
+def test_kafka_python_gets_an_error_for_a_message_over_the_limit(bootstrap: str, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     with pytest.raises(MessageSizeTooLargeError):
         produce(bootstrap, name, [{"value": b"x" * 5000}])
 
 
-def test_records_are_read_from_the_middle_and_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
+def test_kafka_python_reads_from_the_middle_of_a_topic_and_finds_offsets_by_time(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     records = [{"value": b"%d" % n, "timestamp_ms": 1_700_000_000_000 + n * 1000} for n in range(20)]
     produce(bootstrap, name, records)

@@ -124,7 +124,9 @@ def test_kafkas_tools_show_offsets_and_log_dirs_and_delete_records(
     assert kafka_tool(OFFSETS, *asked, "--time", "earliest").stdout.strip() == f"{name}:0:2"
 
 
-def test_dump_log_prints_our_files_cleanly(broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool) -> None:
+def test_kafkas_dump_log_tool_prints_penstocks_files_without_an_error(
+    broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
+) -> None:
     if broker.data is None:
         pytest.skip("the broker's files are not ours to read")
     name = topic()
@@ -140,7 +142,9 @@ def test_dump_log_prints_our_files_cleanly(broker: RunningBroker, topic: NewTopi
     assert "isvalid: false" not in shown
 
 
-def test_the_verifiable_producer_and_consumer_agree(bootstrap: str, topic: NewTopicName, kafka_jars: None) -> None:
+def test_verifiable_consumer_reads_the_records_of_the_verifiable_producer(
+    bootstrap: str, topic: NewTopicName, kafka_jars: None
+) -> None:
     name = topic(partitions=2)
     # In separate processes, because they finish their work in the JVM's shutdown.
     produced = kafka.run_tool(

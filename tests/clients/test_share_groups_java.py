@@ -36,7 +36,7 @@ def start_at_earliest(kafka_tool: KafkaTool, bootstrap: str, group: str) -> None
     kafka_tool(CONFIGS, *where, "--add-config", "share.auto.offset.reset=earliest")
 
 
-def test_kafkas_console_share_consumer_and_share_groups_tool(
+def test_kafkas_console_share_consumer_and_share_groups_tool_work(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     def share_groups(*args: str, ok: bool = True) -> str:
@@ -67,7 +67,7 @@ def test_kafkas_console_share_consumer_and_share_groups_tool(
     assert group not in share_groups("--list").split()
 
 
-def test_kafkas_verifiable_and_performance_share_consumers(
+def test_kafkas_verifiable_and_performance_share_consumers_read_all_records(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     name = topic(3)

@@ -39,7 +39,7 @@ def leftovers() -> Iterator[None]:
         ),
     ],
 )
-def test_a_stock_client_loses_nothing_that_a_simulated_cluster_acknowledged(
+def test_stock_client_loses_no_record_that_a_simulated_cluster_acknowledged(
     client: str, seed: int, profile: str
 ) -> None:
     with SimBridge(seed, profile, nodes=3, seconds=FAULTS_S) as cluster:

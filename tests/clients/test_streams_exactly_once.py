@@ -66,7 +66,7 @@ class Output:
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(240)
-def test_a_killed_streams_application_counts_every_record_once(tmp_path: Path, streams_jars: None) -> None:
+def test_streams_application_counts_every_record_once_although_it_is_killed(tmp_path: Path, streams_jars: None) -> None:
     topics = {"source": PARTITIONS, "sink": PARTITIONS}
     with Broker(data=tmp_path / "data", topics=topics) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 5})

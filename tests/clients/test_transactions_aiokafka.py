@@ -64,7 +64,9 @@ def test_committed_records_and_offsets_are_read_and_aborted_records_are_not(
     asyncio.run(scenario())
 
 
-def test_a_zombie_is_fenced(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_producer_is_fenced_by_a_newer_producer_with_the_same_transactional_id(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     async def scenario() -> None:
         written = topic()
         zombie = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)

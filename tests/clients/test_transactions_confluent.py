@@ -86,7 +86,9 @@ def test_committed_records_are_read_and_aborted_ones_are_not(bootstrap: str, top
     assert len(read(bootstrap, written, "read_uncommitted")) == 15
 
 
-def test_a_zombie_is_fenced_and_its_transaction_is_aborted(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_newer_producer_with_the_same_transactional_id_fences_the_old_one_and_aborts_its_transaction(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     written = topic()
     zombie = producer(bootstrap, name)
     zombie.begin_transaction()
@@ -101,7 +103,9 @@ def test_a_zombie_is_fenced_and_its_transaction_is_aborted(bootstrap: str, topic
     assert read(bootstrap, written) == [b"successor"]
 
 
-def test_offsets_take_effect_when_the_transaction_commits(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_offsets_sent_in_a_transaction_take_effect_when_it_commits(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     source = topic()
     writing = producer(bootstrap, name)
     with consumer(bootstrap, name) as reading:

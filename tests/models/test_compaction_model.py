@@ -15,7 +15,7 @@ from penstock.records.compact import Compactor, OffsetMap, TransactionScan
     [CompactionModel(5, 2), CompactionModel(4, 3, max_keys=(1, 10))],
     ids=["five appends and two rounds", "four appends and three rounds, some with room for one key"],
 )
-def test_compaction_keeps_the_table_of_committed_records(model: CompactionModel) -> None:
+def test_compaction_keeps_the_last_committed_record_of_each_key_in_all_short_histories(model: CompactionModel) -> None:
     found = explore(model)
     print(found)
     assert not found.broken, str(found)
@@ -24,7 +24,7 @@ def test_compaction_keeps_the_table_of_committed_records(model: CompactionModel)
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_longer_histories_keep_the_table_of_committed_records() -> None:
+def test_compaction_keeps_the_last_committed_record_of_each_key_in_longer_histories() -> None:
     found = explore(CompactionModel(5, 4, max_keys=(1, 10)))
     print(found)
     assert not found.broken, str(found)
@@ -59,7 +59,7 @@ BUGS: dict[str, tuple[Any, str, Any, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_explorer_finds_what_a_missing_rule_of_compaction_breaks(
+def test_explorer_finds_a_violation_for_each_removed_rule_of_compaction(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, attribute, wrong, steps = BUGS[name]

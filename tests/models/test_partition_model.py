@@ -28,7 +28,7 @@ ALL, TWO = (1, 2, 3), (1, 2)
     ],
     ids=str,
 )
-def test_no_step_makes_a_replica_electable_that_lacks_committed_records(isr: tuple[int, ...], budget: Budget) -> None:
+def test_no_step_makes_a_replica_without_committed_records_electable(isr: tuple[int, ...], budget: Budget) -> None:
     found = explore(PartitionModel(budget, isr))
     print(found)
     assert not found.broken, str(found)
@@ -42,7 +42,7 @@ def test_no_step_makes_a_replica_electable_that_lacks_committed_records(isr: tup
     [(TWO, Budget(kills=1)), (TWO, Budget(power_losses=1))],
     ids=str,
 )
-def test_no_step_of_a_larger_model_makes_a_replica_electable_that_lacks_records(
+def test_no_step_of_a_larger_model_makes_a_replica_without_committed_records_electable(
     isr: tuple[int, ...], budget: Budget
 ) -> None:
     found = explore(PartitionModel(budget, isr), most_states=5_000_000)
@@ -120,7 +120,9 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any], Budget, tuple[str, ...]]] = 
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_the_explorer_finds_what_a_missing_rule_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explorer_finds_a_violation_for_each_removed_rule_of_replication(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner, attribute, wrong, budget, steps = BUGS[name]
     monkeypatch.setattr(owner, attribute, wrong)
     found = explore(PartitionModel(budget, TWO, keep_late=attribute == "_stale"))

@@ -79,7 +79,7 @@ SLOW = "voters change while another change is not committed"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == SLOW)) for name in BUGS])
-def test_the_explorer_finds_what_a_missing_rule_of_raft_breaks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explorer_finds_a_violation_for_each_removed_rule_of_raft(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, wrong, model, steps = BUGS[name]
     monkeypatch.setattr(owner, attribute, wrong)
     require_broken(explored(model()), steps)

@@ -138,7 +138,7 @@ def acls(peer: Peer, name: str | None, pattern: PatternType) -> list[tuple[Any, 
     return sorted((one.resource_name, one.pattern_type, acl.operation) for one in answer.resources for acl in one.acls)
 
 
-def test_filters_select_the_acls_that_kafkas_filters_select(both: Both) -> None:
+def test_acl_filters_select_the_same_acls_as_in_kafka(both: Both) -> None:
     creations = [
         AclCreation(
             resource_type=AclResource.TOPIC,
@@ -187,7 +187,7 @@ def test_filters_select_the_acls_that_kafkas_filters_select(both: Both) -> None:
         ({"permission_type": 1}, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_invalid_acl_is_an_invalid_request_also_where_kafkas_handler_fails(
+def test_invalid_acl_gets_invalid_request_even_if_kafka_answers_with_another_error(
     both: Both, change: dict[str, Any], kafkas: ErrorCode
 ) -> None:
     fields: dict[str, Any] = {

@@ -33,7 +33,7 @@ def frame(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("version", [5, 99, -1, 32767])
-def test_a_version_of_api_versions_from_the_future_is_answered_in_the_oldest(peer: Peer, version: int) -> None:
+def test_api_versions_request_of_an_unknown_version_is_answered_in_version_0(peer: Peer, version: int) -> None:
     wire = peer.connect()
     wire.send_frame(struct.pack(">hhih", 18, version, 7, -1) + b"\x00")
     answer = wire.receive_frame()
@@ -50,7 +50,7 @@ def test_a_version_of_api_versions_from_the_future_is_answered_in_the_oldest(pee
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_features_and_versions_are_listed_in_every_version(peer: Peer, version: int) -> None:
+def test_every_version_of_api_versions_lists_the_features_and_versions_of_kafka(peer: Peer, version: int) -> None:
     software: dict[str, Any] = (
         {"client_software_name": "oracle", "client_software_version": "1.0"} if version >= 3 else {}
     )
@@ -219,7 +219,7 @@ STRICTER_HERE = {
 
 
 @pytest.mark.parametrize("what", STRICTER_HERE)
-def test_malformed_frames_that_kafka_tolerates_are_refused_here(peer: Peer, what: str) -> None:
+def test_malformed_frames_that_kafka_accepts_are_refused_by_penstock(peer: Peer, what: str) -> None:
     assert heard_after(peer, STRICTER_HERE[what]) == {"kafka": "answered", "penstock": "closed"}[peer.name]
 
 

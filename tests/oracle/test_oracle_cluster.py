@@ -48,7 +48,7 @@ from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryReques
 METADATA = "__cluster_metadata"
 
 
-def test_the_cluster_is_described(peer: Peer) -> None:
+def test_cluster_description_equals_kafkas(peer: Peer) -> None:
     for version in (0, 1, 2):
         peer.ask(DescribeClusterRequest(), version)
     peer.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 1)
@@ -67,7 +67,7 @@ def test_the_cluster_is_described(peer: Peer) -> None:
     """)
 
 
-def test_only_brokers_are_described_by_a_broker(peer: Peer) -> None:
+def test_request_for_controllers_at_a_broker_gets_kafkas_answer(peer: Peer) -> None:
     for kind in (2, 0, 9):
         peer.ask(DescribeClusterRequest(endpoint_type=kind), 2)
     peer.said("""
@@ -86,7 +86,7 @@ def quorum(topic: str = METADATA, *partitions: int) -> DescribeQuorumRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_of_one_is_described(peer: Peer, version: int) -> None:
+def test_description_of_a_quorum_of_one_voter_equals_kafkas(peer: Peer, version: int) -> None:
     answer = peer.quietly(quorum(METADATA, 0), version)
     (partition,) = answer.topics[0].partitions
     assert partition.leader_epoch >= 1
@@ -256,7 +256,7 @@ def log_dirs(topics: dict[str, list[int]] | None) -> DescribeLogDirsRequest:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 5])
-def test_log_directories_are_described(peer: Peer, version: int) -> None:
+def test_description_of_log_directories_equals_kafkas(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (1, 2))
     answer = peer.quietly(log_dirs({topic: [0, 1, 9]}), version)
@@ -288,7 +288,7 @@ def moved(path: str, topics: dict[str, list[int]]) -> AlterReplicaLogDirsRequest
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_moves_to_no_other_log_directory_are_answered(peer: Peer, version: int) -> None:
+def test_request_to_move_a_replica_without_another_log_directory_gets_kafkas_answer(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     here = peer.quietly(log_dirs({topic: [0]})).results[0].log_dir
     peer.ask(moved(here, {topic: [0]}), version)
@@ -351,7 +351,7 @@ def producer(transactional_id: str | None = None, timeout: int = 1000, **more: A
     return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout, **more)
 
 
-def test_producer_ids_are_all_different(peer: Peer) -> None:
+def test_every_allocated_producer_id_is_different(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     seen = set()
     for version in range(6):
@@ -381,7 +381,7 @@ def test_invalid_requests_for_producer_ids_get_kafkas_answers(peer: Peer) -> Non
     """)
 
 
-def test_coordinators_are_found(peer: Peer) -> None:
+def test_find_coordinator_gets_kafkas_answer(peer: Peer) -> None:
     peer.have_offsets_topic()
     for version in (0, 1, 2, 3):
         peer.ask(FindCoordinatorRequest(key="g", key_type=0), version)
@@ -631,7 +631,7 @@ def test_invalid_quota_filters_get_kafkas_answers(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_acls_need_an_authorizer(peer: Peer, version: int) -> None:
+def test_acl_requests_without_an_authorizer_get_kafkas_answer(peer: Peer, version: int) -> None:
     any_of_them: dict[str, Any] = {"pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     described = peer.quietly(DescribeAclsRequest(resource_type_filter=1, **any_of_them), version)
     peer.note(f"{described.error_code} {described.resources}")

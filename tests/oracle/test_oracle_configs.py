@@ -563,7 +563,7 @@ def test_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_one_bad_config_leaves_the_others_unset(peer: Peer) -> None:
+def test_invalid_config_in_a_request_leaves_the_other_configs_of_the_resource_unset(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(change(TOPIC, topic, ("retention.ms", SET, "1"), ("segment.bytes", SET, "x")))
     assert value_of(peer, TOPIC, topic, "retention.ms")[0] == "604800000"
@@ -878,7 +878,7 @@ def ask_list(peer: Peer, *kinds: int, version: int = 1) -> None:
     peer.note(render(answer, version, peer.masks))
 
 
-def test_resources_are_listed_by_kind(peer: Peer) -> None:
+def test_config_resources_are_listed_by_type(peer: Peer) -> None:
     topic = peer.topic()
     group, metrics = peer.unique("g"), peer.unique("m")
     peer.quietly(change(GROUP, group, ("consumer.session.timeout.ms", SET, "50000")))

@@ -225,7 +225,7 @@ def test_a_fetch_beyond_the_end_of_its_last_fetched_epoch_gets_the_diverging_epo
     """)
 
 
-def test_limits_in_bytes_decide_which_batches_are_fetched(peer: Peer) -> None:
+def test_byte_limits_of_a_fetch_select_the_same_batches_as_in_kafka(peer: Peer) -> None:
     topic = filled(peer, partitions=2)
     size = len(build_batch([(1000, b"k", b"v", ()), (1001, b"k", b"v", ())]))
     for what, limits in {
@@ -373,7 +373,7 @@ def test_a_fetch_of_an_unknown_replica_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_of_two_entries_for_one_partition_only_the_last_is_answered(peer: Peer) -> None:
+def test_fetch_answers_only_the_last_of_two_entries_for_one_partition(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic, part(), part(offset=4))), 12)
     peer.said("""
@@ -440,7 +440,7 @@ def test_a_fetch_with_an_error_is_answered_without_waiting(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_partition_does_not_end_the_parked_fetch_of_another(peer: Peer) -> None:
+def test_error_of_an_unknown_partition_does_not_end_the_wait_of_a_parked_fetch(peer: Peer) -> None:
     topic = filled(peer)
     began = time.monotonic()
     peer.ask(fetch(topic_of(topic, part(offset=6), part(9)), min_bytes=1, max_wait_ms=150), 12)
@@ -495,7 +495,7 @@ def test_a_session_answers_only_changed_partitions(peer: Peer) -> None:
     """)
 
 
-def test_partitions_are_added_and_forgotten(peer: Peer) -> None:
+def test_fetch_session_adds_and_removes_partitions(peer: Peer) -> None:
     topic, other = filled(peer, "a", batches=1), filled(peer, "b", batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic)), 12, on=wire).session_id
@@ -529,7 +529,7 @@ def test_partitions_are_added_and_forgotten(peer: Peer) -> None:
     """)
 
 
-def test_partitions_are_added_and_forgotten_by_id(peer: Peer) -> None:
+def test_fetch_session_adds_and_removes_partitions_by_topic_id(peer: Peer) -> None:
     topic, other = filled(peer, "a", batches=1), filled(peer, "b", batches=1)
     ids = peer.topic_id(topic), peer.topic_id(other)
     wire = peer.connect()

@@ -173,7 +173,7 @@ def test_invalid_joins_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_a_second_member_must_share_a_protocol_with_the_first(peer: Peer) -> None:
+def test_second_member_without_a_common_protocol_is_refused(peer: Peer) -> None:
     group = peer.unique("g")
     stable(peer, group)
     other = [JoinGroupRequestProtocol(name="other", metadata=b"")]
@@ -300,7 +300,7 @@ def test_members_leave_and_unknown_ones_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_an_instance_is_fenced_by_its_successor(peer: Peer) -> None:
+def test_static_member_is_fenced_by_a_new_member_with_its_instance_id(peer: Peer) -> None:
     group = peer.unique("g")
     first = stable(peer, group, group_instance_id="i")
     second = peer.ask(join(group, group_instance_id="i"), 9)
@@ -586,7 +586,7 @@ def test_offset_fetches_for_missing_groups_and_topics_get_kafkas_answers(peer: P
     """)
 
 
-def test_offsets_are_deleted(peer: Peer) -> None:
+def test_deletions_of_offsets_get_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
 
     def forget(group: str, topic: str, *partitions: int) -> OffsetDeleteRequest:
@@ -632,7 +632,7 @@ def test_offsets_are_deleted(peer: Peer) -> None:
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_groups_are_described(peer: Peer) -> None:
+def test_descriptions_of_groups_equal_kafkas(peer: Peer) -> None:
     group, nope = peer.unique("g"), peer.unique("nope")
     stable(peer, group)
     for version in (0, 3, 5, 6):
@@ -680,7 +680,7 @@ def ask_list(peer: Peer, states: list[str], types: list[str], version: int = 5) 
     peer.note(render(answer, version, peer.masks))
 
 
-def test_groups_are_listed(peer: Peer) -> None:
+def test_lists_of_groups_equal_kafkas(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)
@@ -729,7 +729,7 @@ def test_groups_are_listed(peer: Peer) -> None:
     """)
 
 
-def test_groups_are_deleted(peer: Peer) -> None:
+def test_deletions_of_groups_get_kafkas_answers(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)

@@ -29,7 +29,7 @@ def by_id(*ids: bytes, name: str | None = None) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 5, 7, 8, 10, 12, 13])
-def test_a_topic_is_described_alike_in_every_version(peer: Peer, version: int) -> None:
+def test_metadata_of_a_topic_equals_kafkas_in_every_version(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     answer = peer.quietly(named(topic, create=version < 4), version)
     answer.topics[0].partitions.sort(key=lambda partition: partition.partition_index)
@@ -124,7 +124,7 @@ def test_a_created_topic_is_described_at_once_where_kafka_needs_a_second_request
     assert topic.error_code == {"kafka": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "penstock": 0}[peer.name]
 
 
-def test_requests_on_which_kafka_fails_get_an_error_with_a_cause(peer: Peer) -> None:
+def test_metadata_requests_that_make_kafka_fail_get_an_error_with_a_cause(peer: Peer) -> None:
     (topic,) = peer.quietly(named(None), 12).topics
     assert (
         topic.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INVALID_REQUEST}[peer.name]
@@ -200,7 +200,7 @@ def test_a_name_that_clashes_with_another_topic_is_not_created(peer: Peer) -> No
     """)
 
 
-def test_duplicate_names_are_answered_once(peer: Peer) -> None:
+def test_metadata_answers_a_duplicate_topic_name_once(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(named(topic, topic), 12)
     unknown = peer.unique("nope")
@@ -237,7 +237,7 @@ def test_a_topic_is_described_by_its_id_and_an_unknown_id_is_refused(peer: Peer)
     """)
 
 
-def test_a_name_beside_an_id_is_refused(peer: Peer) -> None:
+def test_metadata_request_with_both_name_and_id_of_a_topic_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(by_id(peer.topic_id(topic), name=topic), 12)
     peer.ask(by_id(peer.topic_id(topic), name=topic), 13)

@@ -159,7 +159,7 @@ def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_each_topic_gets_its_own_result(peer: Peer) -> None:
+def test_each_topic_of_a_produce_request_gets_its_own_result(peer: Peer) -> None:
     good, other = peer.topic("a", 2), peer.topic("b")
     parts = [PartitionProduceData(index=index, records=ONE) for index in (0, 5, 1)]
     topics = [
@@ -665,7 +665,7 @@ def test_an_unknown_producer_may_start_at_any_sequence(peer: Peer) -> None:
     """)
 
 
-def test_sequences_wrap_around(peer: Peer) -> None:
+def test_producer_sequences_wrap_to_zero_after_the_largest(peer: Peer) -> None:
     topic = peer.topic()
     last = (1 << 31) - 1
     peer.ask(produce(topic, batch(1, producer_id=987655, producer_epoch=0, base_sequence=last - 1)), 12)

@@ -195,7 +195,7 @@ def test_offsets_of_a_deleted_topic_are_deleted(peer: Peer) -> None:
     """)
 
 
-def test_added_partitions_can_be_used(peer: Peer) -> None:
+def test_partitions_added_to_a_topic_accept_and_return_records(peer: Peer) -> None:
     topic = peer.topic()
     grown = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=topic, count=3, assignments=None)], timeout_ms=10_000

@@ -206,7 +206,7 @@ def test_invalid_heartbeats_of_share_groups_get_kafkas_answers(peer: Peer) -> No
     """)
 
 
-def test_share_sessions_get_kafkas_answers(peer: Peer) -> None:
+def test_requests_of_share_sessions_get_kafkas_answers(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     codes = {
@@ -240,7 +240,7 @@ def test_share_sessions_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_acknowledgements_get_kafkas_answers(peer: Peer) -> None:
+def test_acknowledgements_of_share_groups_get_kafkas_answers(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one, other = Fetcher(peer, group, topic), Fetcher(peer, group, topic, OTHER)
     one.hold(4)
@@ -284,7 +284,7 @@ def test_acknowledgements_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_limits_of_a_share_fetch(peer: Peer) -> None:
+def test_limits_of_a_share_fetch_have_the_same_effect_as_in_kafka(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     codes = {
@@ -301,7 +301,7 @@ def test_limits_of_a_share_fetch(peer: Peer) -> None:
     """)
 
 
-def test_offsets_and_deletion_of_share_groups(peer: Peer) -> None:
+def test_offset_requests_and_deletions_of_share_groups_get_kafkas_answers(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     one.hold(4)

@@ -90,7 +90,7 @@ def test_a_topic_is_created_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_broker_defaults_are_used_on_request(peer: Peer) -> None:
+def test_create_topics_with_minus_one_uses_the_broker_defaults(peer: Peer) -> None:
     ask_create(peer, topic(peer.unique("a"), -1, -1), version=4)
     ask_create(peer, topic(peer.unique("b"), -1, 1))
     ask_create(peer, topic(peer.unique("c"), 2, -1))
@@ -170,7 +170,7 @@ def test_existing_and_clashing_names_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_validate_only_creates_nothing(peer: Peer) -> None:
+def test_create_topics_with_validate_only_creates_no_topic(peer: Peer) -> None:
     name = peer.unique("a")
     ask_create(peer, topic(name, 2), validate_only=True)
     ask_create(peer, topic(name, 2), validate_only=True)
@@ -445,7 +445,7 @@ def test_topics_are_deleted_by_name_or_id(peer: Peer) -> None:
     """)
 
 
-def test_invalid_deletions_are_refused(peer: Peer) -> None:
+def test_invalid_deletions_of_topics_are_refused(peer: Peer) -> None:
     name = peer.topic("a")
     topic_id, nope = peer.topic_id(name), peer.unique("nope")
     for states in (
@@ -583,7 +583,7 @@ def test_invalid_additions_of_partitions_get_kafkas_answers(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_an_expired_timeout_fails_in_kafka_but_not_here(peer: Peer, timeout_ms: int) -> None:
+def test_create_topics_with_an_expired_timeout_fails_in_kafka_but_not_in_penstock(peer: Peer, timeout_ms: int) -> None:
     wanted = {"kafka": ErrorCode.REQUEST_TIMED_OUT, "penstock": ErrorCode.NONE}[peer.name]
     name = peer.topic("a")
     made = CreateTopicsRequest(topics=[topic(peer.unique("b"))], timeout_ms=timeout_ms, validate_only=True)

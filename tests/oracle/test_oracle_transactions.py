@@ -389,7 +389,7 @@ def state_of(peer: Peer, txn: str) -> str:
 # --- visibility to readers --------------------------------------------------------------------------------------
 
 
-def test_readers_wait_for_the_end_of_a_transaction(peer: Peer) -> None:
+def test_read_committed_readers_wait_for_the_end_of_a_transaction(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.produce(topic, (1, 2))
@@ -669,7 +669,7 @@ def test_invalid_offset_commits_in_a_transaction_get_kafkas_answers(peer: Peer) 
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_transactions_are_described(peer: Peer) -> None:
+def test_descriptions_of_transactions_equal_kafkas(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     begin(peer, peer.unique("first"))  # may take producer id 0, which answers with an error also carry
     who = begin(peer, txn)
@@ -704,7 +704,7 @@ def test_transactions_are_described(peer: Peer) -> None:
     """)
 
 
-def test_transactions_are_listed(peer: Peer) -> None:
+def test_lists_of_transactions_equal_kafkas(peer: Peer) -> None:
     txn, other, topic = peer.unique("txn"), peer.unique("other"), peer.topic()
     who = begin(peer, txn)
     begin(peer, other)

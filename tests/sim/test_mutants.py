@@ -21,7 +21,7 @@ def mutant_of(path: str, before: str, operator: str) -> str:
     )
 
 
-def test_the_unit_tests_kill_a_mutant_and_pass_without_it() -> None:
+def test_unit_tests_fail_with_a_mutant_and_pass_without_it() -> None:
     name = mutant_of("replication/epochs.py", "latest <= epoch", "boundary")
     killed = run_by_unit(name, TESTS)
     assert killed.killed
@@ -32,7 +32,7 @@ def test_the_unit_tests_kill_a_mutant_and_pass_without_it() -> None:
     assert passed.runs > 10
 
 
-def test_the_simulator_kills_a_mutant_and_names_the_command_that_shows_it() -> None:
+def test_simulator_detects_a_mutant_and_prints_the_command_that_shows_it() -> None:
     name = mutant_of("log/appending.py", "log.advance(", "dropped-effect")
     killed = run_by_sim(name, SimTask(20, 1))
     assert killed.killed
@@ -42,7 +42,7 @@ def test_the_simulator_kills_a_mutant_and_names_the_command_that_shows_it() -> N
 
 
 @pytest.mark.slow  # its limit is CPU time of another process, which a busy machine stretches
-def test_a_mutant_that_hangs_is_ended_by_its_limit() -> None:
+def test_mutant_that_never_ends_is_stopped_by_its_time_limit() -> None:
     hanging = run_by_sim(NO_MUTANT, SimTask(60, 1, run_cpu_s=0.5))
     assert hanging.killed
     assert hanging.how.startswith(WATCHDOG)
@@ -55,7 +55,7 @@ def test_a_mutant_with_an_unknown_id_is_refused() -> None:
         find_mutant(ROOT, "no/such/file.py::f::boundary::1")
 
 
-def test_the_functions_that_the_simulator_runs_are_noted() -> None:
+def test_worker_reports_the_functions_that_the_simulator_runs() -> None:
     reached = reached_by_sim(SimTask(1, 1))
     assert "log/log.py::Log.append_as_leader" in reached
     assert "groups/migration.py::downgrade" not in reached

@@ -122,7 +122,7 @@ def test_the_story_has_starts_and_power_losses_of_machines() -> None:
     assert verdict.counts["machine starts"] > 2
 
 
-def test_readers_with_a_rack_fetch_from_followers_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_with_a_rack_fetch_from_followers_in_that_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     fetch, preferred = Consumer._fetch, 0
 
     async def counted(self: Consumer, node: int, positions: dict[TopicPartition, int]) -> list[Fetched]:

@@ -64,7 +64,7 @@ def refusal(outcome: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_job_has_the_same_outcome_as_with_sparks_connector(outcomes: Outcomes, name: str) -> None:
+def test_job_has_the_same_result_with_penstock_as_with_sparks_connector(outcomes: Outcomes, name: str) -> None:
     found = outcomes[name]
     assert refusal(found["kafka"]) is None
     assert found["penstock"] == found["kafka"]
@@ -77,7 +77,7 @@ def test_job_that_sparks_connector_refuses_is_refused(outcomes: Outcomes, name: 
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_differences_from_sparks_connector_are_the_documented_ones(outcomes: Outcomes, name: str) -> None:
+def test_each_documented_difference_from_sparks_connector_exists(outcomes: Outcomes, name: str) -> None:
     assert outcomes[name]["penstock"] != outcomes[name]["kafka"]
     for source, words in zip(("kafka", "penstock"), DIFFERENT[name], strict=True):
         told = refusal(outcomes[name][source])

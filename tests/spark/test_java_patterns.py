@@ -40,7 +40,7 @@ def matched(pattern: str) -> list[str]:
         (r"[\d]", ["9"]),
     ],
 )
-def test_pattern_matches_the_same_names_as_in_java(pattern: str, names: list[str]) -> None:
+def test_translated_pattern_matches_the_same_topic_names_as_in_java(pattern: str, names: list[str]) -> None:
     assert matched(pattern) == names
 
 

@@ -122,7 +122,7 @@ def without_penstock(archive: Path) -> Path:
     return target
 
 
-def test_executors_without_penstock_get_it_with_py_files(
+def test_executors_without_penstock_can_load_it_from_py_files(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path, without_penstock: Path
 ) -> None:
     broker.create_topic("zipped", 2)
@@ -134,7 +134,7 @@ def test_executors_without_penstock_get_it_with_py_files(
     assert sorted(int(record.value or b"") for record in broker.records("zipped")) == list(range(1000))
 
 
-def test_a_job_on_executors_without_penstock_fails_with_one_sentence(
+def test_job_on_executors_without_penstock_fails_with_an_error_of_one_sentence(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path, without_penstock: Path
 ) -> None:
     unpack(archive, tmp_path)

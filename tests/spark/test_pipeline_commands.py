@@ -47,7 +47,7 @@ def test_missing_topic_is_reported_in_one_line(capsys: pytest.CaptureFixture[str
             assert capsys.readouterr().err.startswith("penstock: there is no topic orders: ")
 
 
-def test_upserts_into_parquet_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_upsert_into_a_parquet_table_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(topics={"orders": 1}) as broker:
         words = ["pipeline", "table", "orders", "/tmp/t", "--format", "parquet", "--mode", "upsert"]
         assert main([*words, "-b", broker.bootstrap]) == Exit.USAGE
@@ -69,7 +69,7 @@ def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
         (20.0, "15", False, 20.0),
     ],
 )
-def test_demo_runs_until_ctrl_c_unless_time_is_set_or_there_is_no_terminal(
+def test_demo_runs_until_ctrl_c_unless_a_time_is_set_or_there_is_no_terminal(
     given: float | None, told: str | None, terminal: bool, seconds: float | None
 ) -> None:
     assert pipeline_demo.seconds_to_run(given, told, terminal=terminal) == seconds
@@ -96,7 +96,7 @@ def test_demo_ends_after_the_given_time() -> None:
     assert not pipeline_ending.Ending(None, lambda: now).due()
 
 
-def test_taken_default_port_is_replaced_and_a_taken_port_of_the_user_is_an_error(
+def test_demo_uses_another_port_if_the_default_port_is_in_use_but_fails_if_the_given_port_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -220,7 +220,7 @@ def test_job_without_a_query_shows_rows_rate_and_remaining_time() -> None:
     assert told("report", 0, 0, "records", 2.0) == ""
 
 
-def test_progress_is_shown_at_the_end_but_not_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_progress_line_is_shown_after_success_but_not_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_lines(lambda _: "done"):
         pass
     assert capsys.readouterr().err == "done\n"
@@ -341,7 +341,7 @@ def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) 
     assert "Traceback" not in seen
 
 
-def test_small_files_are_grouped_by_directory_and_a_single_small_file_is_left_out() -> None:
+def test_small_files_to_merge_are_grouped_by_directory_and_a_single_one_is_left_out() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 

@@ -91,7 +91,7 @@ GROWING = [
 ]
 
 
-def test_values_of_any_shape_are_restored_unchanged_from_a_table(shell: Shell, tmp_path: Path) -> None:
+def test_json_values_of_any_structure_are_restored_unchanged_from_a_table(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
         for batch in GROWING:
@@ -142,7 +142,7 @@ AWKWARD = [
 ]
 
 
-def test_upserts_by_unusual_keys_into_unusual_partitions_lose_no_row(shell: Shell, tmp_path: Path) -> None:
+def test_upserts_with_unusual_key_and_partition_values_lose_no_row(shell: Shell, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     with Broker(data=tmp_path / "broker", topics={"users": 1, "restored": 1}) as broker:
         for batch in AWKWARD:

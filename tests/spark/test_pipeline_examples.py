@@ -29,7 +29,7 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def test_visit_ends_after_half_an_hour_without_clicks() -> None:
+def test_example_visit_ends_after_half_an_hour_without_clicks() -> None:
     pytest.importorskip("pyspark")
     example = load("clickstream/clickstream.py")
     gap = example.GAP_MS
@@ -38,7 +38,7 @@ def test_visit_ends_after_half_an_hour_without_clicks() -> None:
     assert example.apart([]) == []
 
 
-def test_applied_changes_give_the_rows_of_the_database() -> None:
+def test_example_change_log_applied_to_a_table_gives_the_rows_of_the_database() -> None:
     made, rows = load("change-capture/change_capture.py").changes(3, 500)
     replayed: dict[str, Any] = {}
     for key, row in made:
@@ -79,7 +79,7 @@ def test_clicks_become_visits_and_the_dashboard_leaves_out_late_clicks(spark: An
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_table_of_customers_has_the_rows_of_the_database(tmp_path: Path) -> None:
+def test_example_table_of_customers_has_the_rows_of_the_database(tmp_path: Path) -> None:
     with Broker() as broker:
         command = [sys.executable, str(EXAMPLES / "change-capture" / "change_capture.py"), "--changes", "200"]
         command += ["--bootstrap", broker.bootstrap, "--table", str(tmp_path / "customers")]

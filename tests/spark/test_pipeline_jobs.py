@@ -71,7 +71,7 @@ def test_a_table_is_kept_current_and_can_be_written_back_to_a_topic(
     assert restored == {f"k{key}": list(range(key, 80, 5)) for key in range(5)}
 
 
-def test_a_parquet_table_has_new_fields_when_its_query_starts_again(
+def test_parquet_table_gets_columns_for_new_fields_when_its_query_restarts(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     name = new_topic(2)
@@ -226,7 +226,9 @@ def test_mirror_keeps_partitions_and_translates_the_offsets_of_a_group(
     assert found[mirrored.name, 1] == ends[1] - 4
 
 
-def test_impossible_jobs_are_refused_in_one_sentence(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_invalid_pipeline_jobs_are_refused_with_an_error_of_one_sentence(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic
+) -> None:
     topic = Topic(spark_broker.bootstrap, new_topic())
     with pytest.raises(SourceError, match="use a Delta table for upserts"):
         start_table(spark, TableJob(topic, "/nowhere", format="parquet", mode="upsert"))
@@ -236,7 +238,9 @@ def test_impossible_jobs_are_refused_in_one_sentence(spark: Any, spark_broker: B
         start_repartition(spark, CopyJob(topic, topic, "/nowhere"))
 
 
-def test_report_has_sizes_keys_duplicates_and_gaps(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_topic_report_has_sizes_and_keys_and_duplicates_and_gaps(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic
+) -> None:
     topic = new_topic(3)
     produce(spark_broker, topic, range(50))
     produce(spark_broker, topic, range(10))

@@ -27,7 +27,7 @@ def pipeline(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, cwd=place)
 
 
-def test_project_is_created_only_once(
+def test_creating_a_project_twice_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_invalid_project_file_is_reported_in_one_line(tmp_path: Path, capsys: py
     assert "colour" in capsys.readouterr().err
 
 
-def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipeline_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) -> None:
     runs.save(runs.begin("here", "/p/spark-pipeline.yml"))
     runs.save(runs.Run("there", 2**22 + 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00"))
     runs.save(runs.Run("bad", 1, "/p/spark-pipeline.yml", "2026-01-01T00:00:00+00:00", "failed", "No broker."))
@@ -67,7 +67,7 @@ def test_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture[str]) ->
     assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
 
 
-def test_run_is_recorded_to_its_end_and_continues_if_recording_fails(
+def test_pipeline_run_is_recorded_until_its_end_and_continues_even_if_recording_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> tuple[str, str]:

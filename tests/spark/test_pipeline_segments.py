@@ -166,7 +166,7 @@ class Never:
         raise AssertionError("the broker was asked")
 
 
-def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(
+def test_sealed_segment_is_archived_byte_for_byte_and_the_active_one_is_not_archived(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("bytes", 1, retention_ms="-1")
@@ -187,7 +187,7 @@ def test_a_sealed_segment_is_archived_byte_for_byte_and_the_open_one_is_left(
     assert both(broker, "bytes", place) == live(broker, "bytes")
 
 
-def test_fetched_pieces_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
+def test_pieces_fetched_from_the_broker_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("cut", 1, retention_ms="-1")
     fill(broker, "cut", range(4000))
     written = archive(broker, "cut", tmp_path, read_mode="wire", kafka_max_partition_fetch_bytes="200000")
@@ -236,7 +236,7 @@ def test_no_record_is_lost_or_repeated_while_the_topic_is_written_trimmed_and_co
     assert {row["key"]: row["value"] for _, row in sorted(both(broker, topic, tmp_path).items())} == newest
 
 
-def test_run_after_a_kill_at_any_step_completes_the_archive(
+def test_archive_job_that_is_killed_at_any_step_is_completed_by_the_next_run(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("killed", 2, retention_ms="-1")
@@ -386,7 +386,7 @@ def test_unsupported_addresses_are_refused(uri: str, known: bool) -> None:
             Place(uri).open()
 
 
-def test_unwritable_place_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_unwritable_archive_address_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Place(str(tmp_path / "file")).open()
     with pytest.raises(SourceError, match=r"file/t\.json can't be written: "), store.writing("t.json"):

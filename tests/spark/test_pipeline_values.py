@@ -46,7 +46,7 @@ def rows_of(records: Any) -> list[Any]:
     return [None if none else (json.loads(text, parse_float=Decimal), bad) for none, text, bad in found]
 
 
-def test_each_value_of_a_batch_has_all_fields_in_columns_or_is_kept_in_bad(spark: Any) -> None:
+def test_each_json_value_of_a_batch_has_all_fields_in_columns_or_is_kept_in_column_bad(spark: Any) -> None:
     first = evolving(spark.createDataFrame([(value,) for value in FIRST], "value BINARY").coalesce(1), None)
     batch = spark.createDataFrame([(value,) for value in [*SECOND, None]], "value BINARY").coalesce(1)
     second = evolving(batch, spark_type(first.after))
@@ -89,7 +89,7 @@ def changed(spark: Any, rows: list[tuple[Any, ...]], *fields: str) -> tuple[list
     )
 
 
-def test_record_without_a_key_is_a_row_that_no_record_replaces(spark: Any) -> None:
+def test_record_without_a_key_becomes_a_row_that_no_record_replaces(spark: Any) -> None:
     rows = [
         (None, 1, 1, None, False),
         (None, 1, 2, None, False),
@@ -105,7 +105,9 @@ def test_record_without_a_key_is_a_row_that_no_record_replaces(spark: Any) -> No
     assert (ended, deleted) == ([("b", None)], [])
 
 
-def test_null_value_deletes_the_rows_of_its_record_key_although_the_table_has_fields_as_key(spark: Any) -> None:
+def test_null_value_deletes_the_rows_with_its_record_key_even_if_value_fields_are_the_key_of_the_table(
+    spark: Any,
+) -> None:
     rows = [
         ("a", 1, 1, None, False),
         ("a", None, None, None, True),
@@ -128,7 +130,7 @@ def test_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark:
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
-def test_record_whose_key_field_is_only_in_bad_is_a_row_that_no_record_replaces(spark: Any) -> None:
+def test_record_whose_key_field_is_only_in_column_bad_becomes_a_row_that_no_record_replaces(spark: Any) -> None:
     rows = [
         ("a", 1, None, "x", False),
         ("a", 1, None, "y", False),

@@ -104,7 +104,7 @@ class Copy:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killing_anything_at_random_neither_loses_nor_doubles_a_row(tmp_path: Path, seed: int) -> None:
+def test_killing_random_processes_neither_loses_nor_duplicates_a_row(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     kinds = [*KINDS, chance.choice(KINDS)]
     chance.shuffle(kinds)

@@ -106,7 +106,7 @@ def test_only_the_attempt_that_spark_commits_is_written(broker: Broker, topic: s
     assert open_transactions(broker, query) == []
 
 
-def test_attempt_after_the_decision_writes_no_rows(broker: Broker, topic: str) -> None:
+def test_task_attempt_after_the_decision_of_its_batch_writes_no_rows(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     query.commit(0, [message])
@@ -116,7 +116,7 @@ def test_attempt_after_the_decision_writes_no_rows(broker: Broker, topic: str) -
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_attempt_between_decision_and_completion_ends_no_transaction(broker: Broker, topic: str) -> None:
+def test_task_attempt_between_decision_and_completion_ends_no_transaction(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -128,7 +128,7 @@ def test_attempt_between_decision_and_completion_ends_no_transaction(broker: Bro
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_a_driver_that_was_replaced_cannot_decide(broker: Broker, topic: str) -> None:
+def test_replaced_driver_cannot_record_a_decision(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     zombies = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):
@@ -151,7 +151,7 @@ def test_failed_batch_is_aborted_and_written_again(broker: Broker, topic: str) -
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_an_abort_after_a_commit_that_failed_after_its_decision_does_not_undo_the_decision(
+def test_abort_of_a_batch_does_not_undo_its_decision_when_the_commit_failed_afterwards(
     broker: Broker, topic: str
 ) -> None:
     query = Query(broker, topic)
@@ -187,7 +187,7 @@ def test_broker_killed_between_prepare_and_commit_loses_no_row(topic: str) -> No
         assert sorted(committed_rows(own, topic)) == sorted(BATCHES[0])
 
 
-def test_tasks_without_rows_have_nothing_to_commit(broker: Broker, topic: str) -> None:
+def test_tasks_without_rows_prepare_no_transaction(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, [])
     assert (message.rows, message.transactional_id) == (0, "")
@@ -248,7 +248,7 @@ def test_decided_batch_that_is_never_replayed_is_completed_by_the_next_batch(bro
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_empty_replay_of_an_undecided_batch_unblocks_committed_reads(broker: Broker, topic: str) -> None:
+def test_replay_without_rows_of_an_undecided_batch_aborts_its_open_transactions(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):

@@ -15,7 +15,7 @@ A, B, C = (("a", PreparedTxnState(1, 0)), ("b", PreparedTxnState(2, 0)), ("c", P
 TRANSACTIONS = st.sets(st.sampled_from([A, B, C, ("a", PreparedTxnState(1, 2)), ("b", PreparedTxnState(2, 2))]))
 
 
-def test_a_batch_commits_what_its_tasks_prepared_and_aborts_the_rest() -> None:
+def test_decision_commits_the_prepared_transactions_of_a_batch_and_aborts_all_others() -> None:
     assert next_decision(None, 4, [B, A], [A, B, C], replayed=False) == Decision(4, (A, B), (C,))
 
 
@@ -41,14 +41,14 @@ def test_transactions_that_another_driver_aborts_cannot_be_committed() -> None:
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 
-def test_older_batch_and_missing_decision_are_refused() -> None:
+def test_batch_older_than_the_last_decision_and_a_replay_without_its_decision_are_refused() -> None:
     with pytest.raises(SourceError, match="Batch 3 is late"):
         next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
     with pytest.raises(SourceError, match="lost records"):
         next_decision(Decision(4, (A,)), 5, [], [], replayed=True)
 
 
-def test_task_does_not_abort_decided_transactions() -> None:
+def test_task_never_aborts_transactions_of_the_last_decision() -> None:
     assert with_aborted(Decision(4, (A,), (B,)), [A, B, C]) == Decision(4, (A,), (B, C))
     assert with_aborted(None, [C]) == Decision(-1, (), (C,))
 

@@ -40,7 +40,7 @@ def test_rows_without_a_key_go_to_one_partition_per_chunk() -> None:
     assert places == [[1], [2], [3], [0], [1]]
 
 
-def test_partition_column_wins_over_the_key_unless_null() -> None:
+def test_partition_column_overrides_the_key_unless_it_is_null() -> None:
     columns = {"key": pa.array(["k", "k"]), "value": pa.array(["a", "b"]), "partition": pa.array([3, None], pa.int32())}
     by_key = partition_for_key(b"k", 4)
     assert by_key != 3
@@ -70,7 +70,7 @@ def test_small_batches_are_combined_and_empty_ones_dropped() -> None:
     assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
 
 
-def test_timestamp_column_wins_over_the_clock_unless_null() -> None:
+def test_timestamp_column_overrides_the_clock_unless_it_is_null() -> None:
     router = Router(SinkOptions("", "u"), PARTITIONS.__getitem__, lambda: 1000, 0)
     stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
     [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))

@@ -51,7 +51,9 @@ def test_every_codec_is_written(spark: Any, spark_broker: Broker, new_topic: New
     assert len(spark_broker.records(topic)) == 100
 
 
-def test_columns_set_topic_partition_and_headers(spark: Any, spark_broker: Broker, new_topic: NewTopic) -> None:
+def test_sink_columns_set_topic_and_partition_and_headers_of_a_record(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic
+) -> None:
     one, two = new_topic(2), new_topic(2)
     frame = rows_of(
         spark,
@@ -88,7 +90,7 @@ def test_errors_are_reported_before_any_task_runs(
 
 
 @pytest.mark.parametrize("exactly_once", ["true", "false"])
-def test_stream_continues_where_it_stopped(
+def test_restarted_stream_to_the_sink_continues_where_it_stopped(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, exactly_once: str
 ) -> None:
     topic = new_topic(2)

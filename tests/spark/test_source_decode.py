@@ -84,7 +84,7 @@ def test_damaged_batch_among_batches_of_the_same_layout_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [b"", None, bytes(1024), bytes(1 << 20)], ids=["empty", "null", "1 KiB", "1 MiB"])
 @pytest.mark.parametrize("other", [False, True], ids=["one length", "two lengths"])
-def test_values_of_equal_and_different_lengths_are_decoded_alike(value: bytes | None, other: bool) -> None:
+def test_values_of_equal_and_of_different_lengths_are_both_decoded_correctly(value: bytes | None, other: bool) -> None:
     records = [(index, b"%04d" % index, value, ()) for index in range(12)]
     if other:
         records[7] = (7, b"k", b"another", ())
@@ -112,7 +112,7 @@ def test_batches_from_several_buffers_and_compressed_ones_are_decoded_together()
     assert found.value.to_pylist() == [bytes([offset // 10]) * 40 for offset in range(5, 25)]
 
 
-def test_gaps_that_compaction_left_stay_gaps() -> None:
+def test_offset_gaps_left_by_compaction_are_kept() -> None:
     records = [Record(offset, 7, b"k", b"v") for offset in (3, 10, 500, 9000)]
     assert [each.offset for each in decoded_rows(build_batch(records, base_offset=3))] == [3, 10, 500, 9000]
 
@@ -133,7 +133,7 @@ def test_batches_older_than_the_minimum_timestamp_are_not_decoded() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 255))
 @settings(max_examples=examples(200), deadline=None)
-def test_corrupt_bytes_inside_a_batch_are_refused_or_harmless(place: int, byte: int) -> None:
+def test_batch_with_a_corrupt_byte_is_refused_or_decoded_like_the_record_reader_does(place: int, byte: int) -> None:
     whole = build_batch([(index, b"key", bytes(index % 90), (("h", b"x"),)) for index in range(20)])
     header, payload = parse_header(whole), bytearray(whole[61:])
     payload[place % len(payload)] = byte

@@ -48,7 +48,7 @@ def test_options_have_sparks_names_and_ignore_case() -> None:
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_times_win_over_offsets_and_a_common_time_wins_over_times_by_partition() -> None:
+def test_times_override_offsets_and_a_common_time_overrides_times_by_partition() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),
@@ -159,7 +159,7 @@ def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
     assert max(piece.size for piece in split(whole, max_records=9)) <= 9
 
 
-def test_limit_is_shared_in_proportion_and_no_partition_starves() -> None:
+def test_record_limit_is_divided_in_proportion_to_the_partitions_and_none_starves() -> None:
     start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7}
     end = {("t", 0): 1000, ("t", 1): 101, ("t", 2): 7}
     moved = limited(start, end, 100)
@@ -167,7 +167,7 @@ def test_limit_is_shared_in_proportion_and_no_partition_starves() -> None:
     assert limited(start, end, 5000) == end
 
 
-def test_offsets_are_readable_json() -> None:
+def test_stream_offsets_are_written_as_readable_json() -> None:
     offsets = {("b", 10): 5, ("b", 9): 4, ("a", 0): 1}
     assert to_json(offsets) == {"a": {"0": 1}, "b": {"9": 4, "10": 5}}
     assert from_json(to_json(offsets)) == offsets

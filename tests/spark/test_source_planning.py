@@ -87,7 +87,7 @@ def spans(tasks: list[ReadTask]) -> list[tuple[str, int, int, int]]:
 # Batch
 
 
-def test_batch_covers_the_ranges_of_the_options(broker: Broker, topic: str) -> None:
+def test_batch_reads_the_offset_ranges_given_in_the_options(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 100)
     send(broker, topic, 1, 50)
     assert planned(broker, subscribe=topic) == [(0, 0, 100), (1, 0, 50)]
@@ -138,7 +138,7 @@ def test_an_unreachable_broker_is_reported_in_one_sentence() -> None:
         BatchReader(options, None).partitions()
 
 
-def test_users_schema_may_omit_columns_but_not_change_them(broker: Broker, topic: str) -> None:
+def test_schema_of_the_user_may_omit_columns_but_not_change_them(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 3)
     options = parse_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic})
     narrow = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])

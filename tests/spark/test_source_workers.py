@@ -43,7 +43,7 @@ def test_launcher_script_is_used_only_in_local_mode_and_if_no_python_is_set(
     assert chosen == {"PYSPARK_PYTHON": "/opt/python"}
 
 
-def test_own_python_is_used_if_the_launcher_script_cannot_be_written(
+def test_workers_use_this_python_if_the_launcher_script_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -69,7 +69,7 @@ def test_loaded_objects_are_not_scanned_when_a_task_ends() -> None:
         gc.unfreeze()
 
 
-def test_freed_memory_stays_with_the_process() -> None:
+def test_process_keeps_freed_memory_for_later_use() -> None:
     """Runs in another process, because malloc's settings hold for a whole process."""
     program = """
 import resource

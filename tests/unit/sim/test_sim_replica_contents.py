@@ -23,7 +23,7 @@ def test_check_finds_a_leader_without_batches_that_earlier_epochs_committed() ->
     assert [known.end_before(epoch) for epoch in (1, 2, 3, 4)] == [0, 3, 5, 9]
 
 
-def test_excused_loss_is_counted_in_records_and_ends_when_a_leader_commits_again() -> None:
+def test_excused_loss_is_counted_in_records_and_ends_when_a_leader_shows_its_log_end() -> None:
     known = committed(3, 5, 9)
     known.cut(3)
     assert (known.end, known.records_excused, list(known.batches)) == (3, 6, [0])

@@ -125,7 +125,7 @@ class Telemetry:
     # --- requests -------------------------------------------------------------------------------------
 
     def subscribe(self, ctx: RequestContext, client_instance_id: bytes) -> tuple[bytes, Instance]:
-        """Returns the client instance id and the subscription; a client without an id gets a new one.
+        """Returns the client instance id and the subscription. A client without an id gets a new id.
 
         Raises KafkaError if the client requests its subscription too often.
         """

@@ -1,8 +1,8 @@
 """Keeps the events of all nodes in a topic, so that any node can show the history after the controller has died.
 
-Each node appends its own events. The key of an event is the node's id and a slot number. Slot numbers are reused in
-turn, so compaction keeps the last SLOTS events of each node, and the topic stays small without a retention time. A
-cluster of one broker has no such topic: its node has the same events in memory and in its log.
+Each node appends its own events. The key of an event is the node's id and a slot number. A node has SLOTS slot numbers
+and reuses the oldest, so compaction keeps the last SLOTS events of each node. The topic stays small without a retention
+time. A cluster of one broker has no such topic: its node has the same events in memory and in its log.
 """
 
 from __future__ import annotations

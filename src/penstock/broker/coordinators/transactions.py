@@ -112,8 +112,8 @@ class Transactions:
     async def coordinator(self, transactional_id: str) -> TransactionCoordinator:
         """Returns the coordinator of a transactional id.
 
-        First waits until a producer id is available, because the coordinator's decisions may need one. Raises
-        KafkaError(NOT_COORDINATOR) if another node coordinates the id.
+        First waits until a producer id is available, because the coordinator may have to assign it. Raises
+        KafkaError(NOT_COORDINATOR) if another node coordinates the transactional id.
         """
         found = self.coordinators.of(transactional_id)
         await self._producer_ids.ready()

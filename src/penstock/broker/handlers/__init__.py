@@ -1,1 +1,1 @@
-"""Contains one module per API key. `handle(broker, ctx, request)` returns a response, an awaitable of one, or None."""
+"""Contains one module per API key. `handle(broker, ctx, request)` returns a response, a `Later` of it, or None."""

@@ -90,7 +90,10 @@ async def _after_creation(
 
 
 def _within_quota(broker: Broker, quota: Mutations, missing: list[str]) -> list[str]:
-    """Returns the topics that the client's mutation quota lets this node create now; the client asks again."""
+    """Returns the topics that this node may create now under the client's mutation quota.
+
+    The client requests the other topics again later.
+    """
     allowed = []
     for name in missing:
         try:

@@ -1,7 +1,7 @@
 """DeleteRecords v0-2: advances the log start offset of a partition; -1 means to the high watermark.
 
-The response waits until the logs of all live replicas start at the new offset. A partition for which this takes longer
-than the request's timeout gets REQUEST_TIMED_OUT.
+The response waits until the logs of all live replicas start at the new offset. If this takes longer than the request's
+timeout, the partition gets REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BrokerRegistration v0-4: registers a broker, or a new incarnation of it."""
+"""BrokerRegistration v0-4: registers a broker, or the new incarnation of a registered broker."""
 
 from __future__ import annotations
 

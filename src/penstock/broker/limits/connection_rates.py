@@ -1,8 +1,8 @@
 """Limits how many connections per second a node, a listener and an address may open.
 
-A connection beyond `max.connection.creation.rate` of the node or of its listener waits for its turn before its first
-request (or its TLS handshake) is served; Kafka lets it wait before it is accepted. A connection beyond the quota of its
-address (`connection_creation_rate`) is closed after the throttle time, as in Kafka.
+If a connection exceeds `max.connection.creation.rate` of the node or of its listener, it waits before its first request
+or its TLS handshake is served; in Kafka it waits before it is accepted. A connection beyond the quota of its address
+(`connection_creation_rate`) is closed after the throttle time, as in Kafka.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConnectionRates:
         self._buckets: dict[str, TokenBucket] = {}
 
     def arrive(self, host: str, listener: Listener) -> Arrival:
-        """Counts a new connection. Returns how long it waits, and why it is closed then; None to serve it."""
+        """Counts a new connection. Returns how long it must wait, and whether it is served or closed after the wait."""
         most = self._settings.of_listener(listener.name, MOST)
         if most is not None and listener.connections >= int(most):
             return Arrival(0.0, f"listener {listener.name} has {MOST}={most} open connections")

@@ -1,8 +1,8 @@
 """Counts the partitions that a request creates and deletes against the controller mutation quota (KIP-599).
 
 Newer versions of the requests are strict: once the quota is used up, further topics are refused with
-THROTTLING_QUOTA_EXCEEDED until the rate is back at its limit. Older versions are permissive: everything is done, and
-the response has the throttle time.
+THROTTLING_QUOTA_EXCEEDED until the rate is back at its limit. Older versions are permissive: all topics are created or
+deleted, and the response has the throttle time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Mutations:
-    """Charges one request's partitions to the quota of its client. `throttle_ms` is the time for the response."""
+    """Counts one request's partitions against the quota of its client.
+
+    `throttle_ms` is the throttle time for the response.
+    """
 
     __slots__ = ("_bucket", "_now_ms", "_strict", "throttle_ms")
 
@@ -29,7 +32,7 @@ class Mutations:
         self.throttle_ms = 0
 
     def charge(self, partitions: int) -> None:
-        """Counts created or deleted partitions of one topic. Raises KafkaError if the topic has to wait."""
+        """Counts created or deleted partitions of one topic. Raises KafkaError if the quota is used up."""
         bucket = self._bucket
         if bucket is None:
             return

@@ -101,7 +101,7 @@ class Quotas:
     def record_request(self, ctx: RequestContext, nanoseconds: int) -> int:
         """Counts handler time; returns the throttle time in milliseconds.
 
-        The throttle time is at most one sample of the window, so that slow requests do not lock a client out.
+        The throttle time is at most the length of one sample, so that slow requests do not lock a client out.
         """
         if not self.request.limits:
             return 0

@@ -82,7 +82,7 @@ class FollowedPartition:
         )
 
     def answer(self, data: PartitionData) -> Answer:
-        """Decides what follows a Fetch response without an error: append records, truncate the log, or neither."""
+        """Returns the action after a Fetch response without an error: append records, truncate the log, or neither."""
         diverging = data.diverging_epoch
         return follower.answer(self.asked, self.partition.log.log_end_offset, diverging.epoch, diverging.end_offset)
 

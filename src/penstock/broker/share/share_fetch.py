@@ -1,4 +1,4 @@
-"""Serves a ShareFetch: acquires records of its partitions, and parks the request while there are too few.
+"""Serves a ShareFetch: acquires records of its partitions, and parks the request while there are too few records.
 
 A parked fetch tries again when the high watermark of one of its partitions moves, when records are released, and when a
 state has been loaded. Parked fetches are woken in the order in which they were parked. A member that was served parks

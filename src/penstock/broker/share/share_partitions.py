@@ -70,7 +70,7 @@ class SharePartitions:
         await self._tasks.close()
 
     def apply(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        """Drops the states of partitions that this node no longer leads in the same epoch."""
+        """Drops the states of partitions whose leader or leader epoch has changed."""
         if old is None or old.topics is new.topics:
             return
         for led in self:

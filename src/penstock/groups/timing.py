@@ -1,4 +1,4 @@
-"""Timeouts of groups with a protocol of their own: heartbeats, revocations and the pause between two assignments."""
+"""Sets the timeouts of consumer, share and streams groups: heartbeats, revocations, pauses between assignments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arm_session(turn: Turn, group: WithSessions, member_id: str, timeout_ms: int
 
 
 def arm_revocation(turn: Turn, group: WithRevocations, member: RevokingMember) -> None:
-    """Starts the rebalance timeout of the member: until then it must have revoked its partitions."""
+    """Starts the member's rebalance timeout, within which it must revoke its partitions."""
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         timer = member_timer(group.revocations, TimerKind.REVOCATION, group.group_id, member.member_id)
         if not timer.armed:
@@ -68,5 +68,5 @@ def is_due(member: Reconcilable, kind: TimerKind) -> bool:
 
 
 def may_assign(turn: Turn, assigned_ms: int, limits: Limits) -> bool:
-    """Returns True if the last assignment is old enough for the next one, or if the clock was set back."""
+    """Returns True if the interval since the last assignment has passed, or if the clock was set back."""
     return not 0 <= turn.wall_ms - assigned_ms < limits.assignment_interval_ms

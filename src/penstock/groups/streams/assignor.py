@@ -1,4 +1,4 @@
-"""The sticky assignor of streams groups: gives every task to one member, evenly, and moves as few tasks as possible.
+"""Implements the sticky assignor of streams groups: spreads tasks evenly, and moves as few tasks as possible.
 
 1. An active task stays with its member, then goes to a member that had it as a standby, within an equal share.
 2. The remaining active tasks go to the members with the fewest tasks.
@@ -76,7 +76,7 @@ class _Loads:
         return min(candidates, key=self._rank, default=None)
 
     def least_without(self, task: Task) -> str | None:
-        """Returns the member with the fewest tasks in a process that does not have the task; None if all have it."""
+        """Returns the member with the fewest tasks in the processes that do not have the task; None if all have it."""
         skipped = []
         found = None
         while self._heap and found is None:

@@ -242,7 +242,7 @@ def _target(
     epoch: int,
     limits: StreamsLimits,
 ) -> tuple[Target, list[Problem]]:
-    """Returns the member's target assignment, and the problems that delay a new one."""
+    """Returns the member's target assignment, and the problems that delay a new target assignment."""
     if not group.members and limits.initial_delay_ms > 0 and not group.initial_delay.armed:
         turn.arm(group.initial_delay, limits.initial_delay_ms)
     if group.initial_delay.armed:

@@ -1,7 +1,8 @@
 """Derives a streams group's tasks from its topology, and the internal topics that must be created.
 
-A repartition topic without a fixed count gets the largest count of what the subtopology that writes it reads; a
-changelog topic gets one partition for each task of its subtopology.
+Checks that copartitioned topics have the same partition count. A changelog topic gets one partition for each task of
+its subtopology. A repartition topic without a fixed count is sized by the subtopology that writes to it: it gets the
+largest partition count of the topics that this subtopology reads.
 """
 
 from __future__ import annotations

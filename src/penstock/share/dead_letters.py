@@ -3,8 +3,8 @@
 A group names its topic in `errors.deadletterqueue.topic.name`. Two other settings protect topics, so that a group
 config can't make the broker write to any topic: the name must have the broker's prefix
 (`errors.deadletterqueue.topic.name.prefix`), and the topic must allow it (`errors.deadletterqueue.group.enable`). The
-headers have Kafka's names; Penstock adds one, with the timestamp of the record. The key, the value and the headers of a
-record are copied if the group's config says so.
+headers have Kafka's names; Penstock adds a header with the timestamp of the record. The key, the value and the headers
+of a record are copied if the group's config says so.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A record that was given up. `record` is None if it was deleted from the log meanwhile."""
+    """Holds a record that was given up. `record` is None if the record has been deleted from the log."""
 
     offset: int
     deliveries: int

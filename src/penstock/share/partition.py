@@ -303,7 +303,10 @@ class SharePartition:
         self._advance()
 
     def _retried(self, first: int, stop: int, count: int, limits: ShareLimits, now_ms: int) -> tuple[int, int, int]:
-        """Returns state, deliveries and owner of released records: they are available now, or after a back-off."""
+        """Returns the new state, delivery count and owner of released records.
+
+        They are available at once, or after a back-off.
+        """
         backoff_ms = limits.backoff_ms(count)
         if not backoff_ms:
             return AVAILABLE, count, NOBODY
@@ -346,9 +349,9 @@ class SharePartition:
         self._unsaved.append(StateBatch(first, stop - 1, stored, count))
 
     def delay_again(self, limits: ShareLimits, now_ms: int) -> None:
-        """Begins the back-offs of released records anew, on a new leader: when they began is not stored.
+        """Restarts the back-offs of released records on a new leader, because the start of a back-off is not stored.
 
-        So a record may be delivered later than its back-off demands, but never earlier.
+        So a record may be delivered later than its back-off requires, but never earlier.
         """
         if not limits.retry_ms:
             return

@@ -48,7 +48,7 @@ class ShareLimits(NamedTuple):
     max_retry_ms: int = 0
 
     def backoff_ms(self, deliveries: int) -> int:
-        """Returns how long a record is not delivered again after so many deliveries; the time doubles with each."""
+        """Returns how long to wait before the next delivery of a record. The time doubles with each delivery."""
         if not self.retry_ms or deliveries < 1:
             return 0
         return min(self.retry_ms << min(deliveries - 1, 30), max(self.retry_ms, self.max_retry_ms))
@@ -62,8 +62,8 @@ class ShareLimits(NamedTuple):
     def throttled_from(self) -> int:
         """Returns the delivery count from which a record is delivered in smaller and smaller batches, as in Kafka.
 
-        If one record makes its consumer fail, all records of its batch are delivered again. The other records must not
-        reach the delivery limit because of this one.
+        If one record makes its consumer fail, all records of its batch are delivered again. The smaller batches keep
+        the other records from reaching the delivery limit.
         """
         return max(2, (self.max_deliveries + 1) // 2)
 

@@ -98,7 +98,7 @@ class TlsAcceptor:
                 self._admission.leave(host)
 
     async def _wait(self, peer: socket.socket, arrival: Arrival) -> None:
-        """Delays the handshake until the peer's turn. Closes the peer's socket if the peer is refused."""
+        """Delays the handshake as long as `arrival` says. Closes the peer's socket if the peer is refused."""
         try:
             if arrival.wait_s:
                 await asyncio.sleep(arrival.wait_s)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Holds the limits of a server. Limits that Kafka has too have Kafka's names and defaults."""
+    """Holds the limits of a server. If Kafka has the same limit, its name and default are Kafka's."""
 
     socket_request_max_bytes: int = 104_857_600
     max_connections: int = 2_147_483_647
@@ -49,7 +49,10 @@ class Limits:
 
 
 class Arrival(NamedTuple):
-    """Decides over a new connection: it waits `wait_s`, and is then served, or closed for the reason `refused`."""
+    """Says how to treat a new connection: it waits `wait_s` seconds, then it is served, or closed if `refused` is set.
+
+    `refused` is the reason for the log.
+    """
 
     wait_s: float = 0.0
     refused: str | None = None

@@ -247,7 +247,10 @@ class Server:
         return AT_ONCE if self.arrivals is None else self.arrivals(host, listener)
 
     def _delay(self, connection: Connection, arrival: Arrival) -> None:
-        """Serves no request of a new connection before its time, and none at all if it is refused."""
+        """Serves the requests of a new connection only after its wait.
+
+        A refused connection is closed after its wait.
+        """
         if arrival.refused is not None:
             self.refused += 1
             connection.mute_for(arrival.wait_s + REFUSED_MUTE_S)

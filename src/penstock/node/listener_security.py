@@ -94,7 +94,7 @@ class ListenerSecurity:
                 connection.close(f"its certificate names no user: {problem}", "certificate")
 
     def refresh(self) -> None:
-        """Uses renewed certificates for new connections. If the new certificates can't be used, keeps the old ones."""
+        """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates."""
         if self.tls is None:
             return
         try:

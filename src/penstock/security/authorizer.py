@@ -181,7 +181,7 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the names or prefixes for which ACLs allow the operation, and those for which ACLs deny it."""
+        """Returns the names or prefixes for which ACLs allow the operation, and the ones for which ACLs deny it."""
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

@@ -69,7 +69,10 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """Returns a row for each topic with problems. Partitions get no rows, because a failed node affects too many."""
+    """Returns a row for each topic with problems.
+
+    There are no rows for partitions: a failed node affects too many of them.
+    """
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["problem"]), []).append(row)

@@ -63,7 +63,10 @@ def share_row(led: LedSharePartition, image: MetadataImage, runs_max: int = RUNS
 
 
 def _holder(run: Run, lock: Lock | None, now_ms: int) -> dict[str, Any]:
-    """Returns who holds a run of records, since when and for how long, or how long it is not delivered again."""
+    """Returns the member that holds a run of records, since when, and for how long.
+
+    For records in a back-off, returns the time until they are available again.
+    """
     if lock is None:
         return {}
     left_ms = max(0, lock.deadline_ms - now_ms)

@@ -134,7 +134,7 @@ class AsyncClient:
     def _any_node(self, channel: str) -> int:
         """Returns a node for a request that any node can serve, if possible a node without requests in flight.
 
-        If the node with requests in flight is dead, a further request to it would have to wait, too.
+        A node with requests in flight may be dead; then a further request to it would only wait.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
@@ -273,7 +273,7 @@ class AsyncClient:
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
         """Refreshes metadata before a request is retried.
 
-        Ignores an error: the retried request will then fail, too, and report the error.
+        Ignores errors: if the brokers can't be reached, the retried request fails and reports it.
         """
         try:
             await self._ask_metadata(topics)

@@ -84,8 +84,7 @@ class Cluster:
     def _take(self, topic: MetadataResponseTopic, name: str) -> None:
         """Updates a topic from a Metadata response.
 
-        A partition stays unchanged if its leader epoch in the response is older than the known one: the node that
-        responded lags behind.
+        A partition stays unchanged if the response has an older leader epoch: the node that responded lags behind.
         """
         before = self.topics.get(name)
         self.forget(name)

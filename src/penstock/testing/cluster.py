@@ -272,7 +272,7 @@ class Cluster:
         return self._anywhere(read_records(self.bootstrap, topic, partition))
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """Returns the node id of the partition's leader. If there is no leader, waits for one."""
+        """Returns the node id of the partition's leader. If there is no leader, waits for an election."""
         with self.client() as client:
             return client.leader(topic, partition)
 
@@ -283,7 +283,7 @@ class Cluster:
 
     @property
     def controller(self) -> int:
-        """Returns the node id of the active controller. If there is none, waits for one."""
+        """Returns the node id of the active controller. If there is no controller, waits for an election."""
         from penstock.client.cluster_admin import ClusterAdmin
 
         with self.client() as client:

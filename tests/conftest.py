@@ -1,4 +1,4 @@
-"""What all tests share: how they are spread over processes, and a heap that garbage collections need not go through."""
+"""Shared by all tests: the distribution of tests over processes, and a heap that garbage collections can skip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keeps what pytest and the test modules hold out of the garbage collections that tests ask for."""
+    """Freezes the objects of pytest and the test modules, so that garbage collections in tests do not scan them."""
     gc.collect()
     gc.freeze()
 
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """Switches the collector of cycles off: a collection of the whole heap would count for a test's CPU time."""
+    """Turns the garbage collector off: a collection of the whole heap would count as CPU time of the test."""
     gc.disable()
     yield
     gc.enable()

@@ -1,6 +1,6 @@
-"""Real disks that fill up: a small tmpfs under a real process, and no acknowledged record is lost.
+"""Real disks that fill up: a real process writes to a small tmpfs, and no acknowledged record is lost.
 
-Mounting needs root: the tests are skipped where it is not allowed.
+Mounting needs root: the tests are skipped if it is not allowed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Process:
         return Client(self.bootstrap, settings=ConnectionSettings(request_timeout_s=5.0))
 
     def end(self) -> tuple[int, str]:
-        """Waits for the end of the process. Returns its exit code and what it wrote to stderr."""
+        """Waits for the end of the process. Returns its exit code and its stderr output."""
         _, said = self.process.communicate(timeout=60)
         return self.process.returncode, said
 
@@ -99,7 +99,7 @@ def running(tmp_path: Path, log_dirs: str, min_free: int = 0) -> Iterator[Proces
 
 
 def fill(client: Client, topic: str, first: int = 0, most: int = TOO_MANY) -> tuple[list[int], KafkaError | None]:
-    """Writes numbered records until one is refused. Returns the acknowledged numbers, and the refusal."""
+    """Writes numbered records until a record is refused. Returns the acknowledged numbers, and the error."""
     acknowledged: list[int] = []
     producer = client.producer(IMPATIENT)
     try:

@@ -1,4 +1,4 @@
-"""Faults of machines instead of processes: a cut network and a full disk. Skipped where the system doesn't allow them.
+"""Faults of machines instead of processes: a cut network and a full disk. Skipped if the system doesn't allow them.
 
 Each node runs in a network namespace of its own, joined by a bridge; a test cuts a node off by taking its link down, so
 that no peer gets a TCP reset. The full disk is a small tmpfs.

@@ -1,7 +1,7 @@
-"""Real processes under load from stock clients: nodes killed, stopped and started again, in an order from a seed.
+"""Real processes under load from stock clients: nodes are killed, stopped and started again, in an order from a seed.
 
-At most a minority of nodes is down at a time, so that writes stay possible; the next fault follows as soon as writes
-succeed again, whether or not the last victim is in sync.
+At most a minority of nodes is down at a time, so that writes stay possible. The next fault follows as soon as writes
+succeed again, even if the last killed node is not in sync yet.
 """
 
 from __future__ import annotations

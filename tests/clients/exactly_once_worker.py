@@ -1,6 +1,6 @@
-"""Reads a topic, writes each record to another and its own position with it, in transactions, until it is killed.
+"""Reads a topic and writes each record to another topic, with its own position, in transactions, until it is killed.
 
-Anything unexpected ends the process, also a round that takes too long (librdkafka 2.16 may wait for ever for a lost
+Any error ends the process, also a round that takes too long (librdkafka 2.16 may wait forever for a lost
 group coordinator); the test restarts it.
 Run as `python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP INSTANCE`.
 """

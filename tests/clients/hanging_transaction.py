@@ -33,7 +33,8 @@ class Hanging(NamedTuple):
 
 
 def open_one(bootstrap: str, topic: str, partition: int = 0) -> Hanging:
-    """Opens a hanging transaction with timestamps of an hour ago, on a broker with verification turned off."""
+    """Opens a hanging transaction with timestamps of an hour ago. Turns off the broker's transaction verification for
+    it."""
     _verify(bootstrap, "false")
     try:
         producer_id = 1_000_000 + secrets.randbelow(1_000_000)

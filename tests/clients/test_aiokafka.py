@@ -1,4 +1,4 @@
-"""aiokafka, as users run it."""
+"""aiokafka as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 

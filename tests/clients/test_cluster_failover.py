@@ -1,4 +1,4 @@
-"""Stock clients while their leader is killed: they pause, but see no error, loss or duplicate."""
+"""Stock clients whose leader is killed: they pause, but get no error, loss or duplicate."""
 
 from __future__ import annotations
 

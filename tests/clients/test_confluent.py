@@ -1,4 +1,4 @@
-"""librdkafka through confluent-kafka, as users run it."""
+"""librdkafka, through confluent-kafka, as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 

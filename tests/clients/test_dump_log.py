@@ -1,4 +1,4 @@
-"""Kafka's own tool prints every file of a log without a complaint: segments, indexes, transactions, producers."""
+"""Kafka's own tool prints every file of a log without an error: segments, indexes, transactions, producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups with aiokafka, as users run them."""
+"""Consumer groups with stock aiokafka."""
 
 from __future__ import annotations
 

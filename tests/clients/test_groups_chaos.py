@@ -169,7 +169,7 @@ class Chaos:
         assert self._producer.flush(30) == 0
 
     def work_for(self, seconds: float) -> None:
-        """Produces records for a while, whatever happens to the members."""
+        """Produces records for `seconds`, regardless of events in the group."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.produce(10)

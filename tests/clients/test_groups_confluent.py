@@ -1,4 +1,4 @@
-"""Consumer groups with confluent-kafka (librdkafka), as users run them."""
+"""Consumer groups with stock confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 

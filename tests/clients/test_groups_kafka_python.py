@@ -1,4 +1,4 @@
-"""Consumer groups with kafka-python, as users run them."""
+"""Consumer groups with stock kafka-python."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def poll_until(consumers: list[KafkaConsumer], done: Callable[[list[bytes]], bool]) -> list[bytes]:
-    """Polls all consumers at once: kafka-python 3.0.12 forgets an assignment that arrives as its poll times out."""
+    """Polls all consumers at the same time, because kafka-python 3.0.12 loses an assignment that arrives when its poll
+    times out."""
     values: list[bytes] = []
     deadline = time.monotonic() + LIMIT_S
     with ThreadPoolExecutor(len(consumers)) as threads:

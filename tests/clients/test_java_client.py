@@ -1,4 +1,4 @@
-"""The Java client, through one small program that runs every scenario: a JVM is started once."""
+"""The Java client: one small program runs every scenario, so that a JVM is started only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-python, as users run it."""
+"""kafka-python as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEN_MEGABYTES = 10 * 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Collects unclosed objects of a test before the next one begins, in which warnings are errors."""
+    """Collects unclosed objects of a test before the next test begins, because warnings are errors there."""
     yield
     gc.collect()
 

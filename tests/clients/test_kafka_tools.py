@@ -1,4 +1,5 @@
-"""Kafka's own command-line tools, unchanged, from its jars. Each takes a second to start, so a test covers much."""
+"""Kafka's own command-line tools, unchanged, from its jars. A tool takes a second to start, so each test covers
+much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 under load, many times: no acknowledged record is lost, none is duplicated, offsets have no gaps."""
+"""kill -9 under load, many times: no acknowledged record is lost or duplicated, and offsets have no gaps."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def client(bootstrap: str) -> Iterator[Client]:
 
 
 def read(consumer: SyncConsumer, count: int) -> list[Record]:
-    """Reads records in order of partitions and offsets; the test's time limit ends a vain wait."""
+    """Reads records in the order of partitions and offsets. The test's time limit ends the wait if records are
+    missing."""
     found: dict[tuple[int, int], Record] = {}
     while len(found) < count:
         for got in consumer.poll():

@@ -139,7 +139,7 @@ def librdkafka(
 
 
 def round_trip(settings: dict[str, Any], topic: str = "orders") -> bytes | None:
-    """Produces a record and reads the topic until it comes. Returns its value."""
+    """Produces a record, and reads the topic until the record arrives. Returns its value."""
     own_value = secrets.token_hex(8).encode()
     problems: list[Any] = []
     producer = Producer(settings)

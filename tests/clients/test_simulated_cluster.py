@@ -1,6 +1,5 @@
-"""Stock clients against a simulated cluster, over real sockets: the faults come from a seed, the clients' timing does
-not.
-"""
+"""Stock clients use a simulated cluster over real sockets. The faults come from a seed, the timing of the clients does
+not."""
 
 from __future__ import annotations
 

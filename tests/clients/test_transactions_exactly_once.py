@@ -1,4 +1,4 @@
-"""Read, process, write: each input is in the output exactly once, whichever process is killed at any moment."""
+"""Read, process, write: each input is in the output exactly once, even if processes are killed at any moment."""
 
 from __future__ import annotations
 
@@ -74,12 +74,13 @@ class Output:
 
 
 def python_worker() -> list[str]:
-    """librdkafka: adds partitions and offsets to its transactions itself."""
+    """Returns the command of a librdkafka worker, which adds partitions and offsets to its transactions itself."""
     return [sys.executable, str(HERE / "exactly_once_worker.py")]
 
 
 def java_worker() -> list[str]:
-    """Uses transaction version 2: the broker adds partitions, and every transaction has an epoch of its own."""
+    """Returns the command of a Java worker. It uses transaction version 2: the broker adds partitions, and every
+    transaction has its own epoch."""
     return kafka.tool_command(str(HERE / "ExactlyOnceWorker.java"))
 
 

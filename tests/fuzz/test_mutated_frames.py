@@ -1,4 +1,5 @@
-"""Mutated frames against a live node over real sockets: no exception escapes, memory stays flat, others are served."""
+"""Sends mutated frames to a live node over real sockets: no exception escapes, memory does not grow, other clients are
+served."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ PATIENCE_SECONDS = 0.25  # a frame may be a parked fetch; then the connection is
 
 
 async def exchange(host: str, port: int, frames: list[bytes]) -> None:
-    """Sends frames and a final ApiVersions; reads until its answer, a close by the node, or the time limit."""
+    """Sends frames and a final ApiVersions request. Reads until its answer, until the node closes, or until the time
+    limit."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -2,8 +2,8 @@
 
 The rounds are the node's own (`penstock.records.compact`) over real batches; each batch is a segment, and a round
 cleans segments below the last stable offset, like `log.cleaner`. The reader of committed records is the one of KIP-98.
-The invariants: it sees the same table as in a log that was never compacted, and the last sequence number of each
-producer is still in the log.
+The invariants: this reader sees the same table as in a log that was never compacted, and the last sequence number of
+each producer is still in the log.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
     @property
     def stable(self) -> int:
-        """The last stable offset."""
+        """Returns the last stable offset."""
         return min((one.offset for one in self.written if one.ended is None), default=self.end)
 
 
@@ -145,12 +145,12 @@ def _with(values: tuple[T, ...], slot: int, value: T) -> tuple[T, ...]:
 
 
 def first_uncleanable(state: State) -> int:
-    """The first offset that a round may not touch, as `Cleaner.first_uncleanable_offset` returns it."""
+    """Returns the first offset that a round may not compact, as `Cleaner.first_uncleanable_offset` does."""
     return state.stable
 
 
 def compact(state: State, max_keys: int) -> State:
-    """One round, as `log.compaction.compact` runs it."""
+    """Runs one round of compaction, as `log.compaction.compact` does."""
     bound = first_uncleanable(state)
     headers = [(parse_header(batch), batch) for batch in state.batches]
     offsets = OffsetMap(state.first_dirty, max_keys)
@@ -205,7 +205,7 @@ def read_committed(state: State) -> dict[bytes, bytes]:
 
 
 def table(state: State) -> dict[bytes, bytes]:
-    """Returns what a log that was never compacted shows."""
+    """Returns the last committed value of each key in a log that was never compacted."""
     found: dict[bytes, bytes] = {}
     for one in state.written:
         if one.offset < state.stable and one.ended:

@@ -1,7 +1,7 @@
-"""Explores every state that a small model can reach, and returns the shortest way to a state that breaks an invariant.
+"""Explores every state that a small model can reach. Returns the shortest sequence of steps that breaks an invariant.
 
-A model names its first state, the steps from a state, and what is broken in a state. Its steps call the node's own pure
-functions, so the model cannot differ from the code. States are hashable values.
+A model gives its first state, the steps from a state, and the invariant that a state breaks. Its steps call the node's
+own pure functions, so the model cannot differ from the code. States are hashable values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Explored:
 
 
 class TooManyStatesError(AssertionError):
-    """The model has more states than its bound, so nothing is proved: make its bounds smaller."""
+    """Raised if the model has more states than its limit, so that nothing is proved: choose smaller bounds."""
 
 
 def explore(model: Model[S], *, most_states: int = 1_000_000) -> Explored:

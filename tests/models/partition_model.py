@@ -2,7 +2,7 @@
 losses (KIP-903 and the boot-id rule).
 
 The controller's decisions, the leader's record of its followers and the follower's truncation are the node's own
-functions. The model adds what surrounds them: brokers that learn metadata late, requests and answers that arrive late,
+functions. The model adds their environment: brokers that learn metadata late, requests and answers that arrive late,
 twice or never, processes that are killed and machines that lose power. Time does not exist: a follower that lags may be
 removed, and a broker may be fenced, at any moment.
 
@@ -106,7 +106,7 @@ class Arriving(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each event of the environment may still happen."""
+    """The number of times that each event of the environment may still happen."""
 
     records: int = 1
     kills: int = 0
@@ -301,7 +301,7 @@ class PartitionModel:
         return state._replace(asking=state.asking | {Asking(each, node.epoch, proposal)})
 
     def _advance(self, state: State, each: int, node: Node, leading: Leading) -> State:
-        """Moves the leader's high watermark as `Partition._advance` does; all below it counts as committed."""
+        """Moves the leader's high watermark as `Partition._advance` does. All records below it count as committed."""
         committed = state.committed
         mark = node.high_watermark
         if not leading.is_under_min_isr(MIN_ISR):
@@ -432,7 +432,8 @@ class PartitionModel:
 
     @staticmethod
     def _start(state: State, each: int, node: Node) -> State:
-        """A new process. It repeats the incarnation that asked for an epoch and was not answered."""
+        """Starts a new process. If the previous incarnation asked for an epoch and got no answer, repeats that
+        incarnation."""
         used = [one.incarnation for one in state.nodes]
         incarnation = node.noted_incarnation or max(used) + 1
         started = node._replace(
@@ -489,7 +490,7 @@ class PartitionModel:
                 yield f"controller fences n{each}: {_shown(changed.view)}", self._pruned(changed)
 
     def _pruned(self, state: State) -> State:
-        """Drops messages that have no effect any more: requests at an old epoch, answers to a proposal that is over."""
+        """Drops messages that have no effect any more: requests with an old epoch, and answers to an ended proposal."""
         part = state.view.part
         asking = frozenset(
             one

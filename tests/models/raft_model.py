@@ -3,8 +3,9 @@
 The machines are the node's own (`penstock.raft`), on the disks and the network of the unit tests' `raft_cluster`, whose
 `Checker` states the invariants: one leader per epoch, log matching, leader completeness, commits only by a majority.
 
-Time stands still. A timeout is a step that may happen at any moment, as often as the budget says. Requests arrive in
-any order, also long after their sender has given up; an answer arrives at once, or is lost and the connection breaks.
+Time stands still. A timeout is a step that may happen at any moment, a limited number of times (`Budget`). Requests
+arrive in any order, also long after their sender has given up; an answer arrives at once, or is lost and the connection
+breaks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from penstock.raft.states import Candidate, Follower, Leader, Prospective, Resig
 
 
 class Steady(Random):
-    """Draws no random numbers, so that two states differ only by what happened."""
+    """A source of random numbers that always returns zero, so that two states differ only by their events."""
 
     def random(self) -> float:
         return 0.0
@@ -41,7 +42,7 @@ class Steady(Random):
 
 
 class Budget(NamedTuple):
-    """How often each event may still happen."""
+    """The number of times that each event may still happen."""
 
     timeouts: int = 1
     proposals: int = 0
@@ -52,7 +53,7 @@ class Budget(NamedTuple):
 
 
 class State:
-    """A cluster as bytes, equal to another if nothing but numbers of messages and tickets differs."""
+    """A cluster as bytes. Two states are equal if they differ only in the numbers of messages and tickets."""
 
     __slots__ = ("budget", "data", "key", "problem")
 
@@ -74,7 +75,7 @@ class State:
 
 
 def _ignore(line: str) -> None:
-    """Takes the place of a listener, which could not be pickled if it were a lambda."""
+    """Does nothing. It replaces a listener; a lambda could not be pickled."""
 
 
 class RaftModel:

@@ -1,4 +1,4 @@
-"""Compaction changes no table that readers of committed records see, whatever the order of transactions and rounds."""
+"""In any order of transactions and rounds, compaction does not change the table that read_committed readers see."""
 
 from typing import Any
 

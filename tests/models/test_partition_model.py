@@ -1,4 +1,4 @@
-"""No state of a small partition loses committed records; each rule that is taken away leads to a counterexample."""
+"""No state of a small partition loses committed records. Each removed rule leads to a counterexample."""
 
 from collections.abc import Callable
 from typing import Any

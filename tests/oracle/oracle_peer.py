@@ -1,4 +1,4 @@
-"""A broker under test. A test sends requests; `said` then holds the expected transcript of the answers.
+"""A broker under test. A test sends requests; then `said` compares the answers with an expected transcript.
 
     def test_an_unknown_topic(peer: Peer) -> None:
         peer.ask(MetadataRequest(topics=[MetadataRequestTopic(name="nope")]), 12)
@@ -36,7 +36,7 @@ OFFSETS_PARTITIONS = 50
 
 
 def _java_hash(text: str) -> int:
-    """Returns Java's hash code of a short text, for which it can't overflow."""
+    """Returns Java's hash code of a short text. The text must be so short that the hash can't overflow."""
     value = 0
     for letter in text:
         value = 31 * value + ord(letter)
@@ -154,7 +154,7 @@ class Peer:
         return all(partition.error_code == 0 for partition in topic.partitions)
 
     def settle(self, is_so: Callable[[], bool]) -> None:
-        """Waits for an effect that a broker has a moment after its answer."""
+        """Waits for an effect that a broker shows only shortly after its answer."""
         deadline = time.monotonic() + SETTLING_SECONDS
         while not is_so():
             assert time.monotonic() < deadline, "the broker did not settle"
@@ -172,7 +172,8 @@ class Peer:
         self.settle(lambda: bool(self.quietly(request, 3).error_code == 0))
 
     def produce(self, topic: str, timestamps: Sequence[int] = (1000,), partition: int = 0, **batch: Any) -> Any:
-        """Produces one batch with a record per timestamp, unrecorded. Returns the partition's answer."""
+        """Produces one batch with a record per timestamp, without recording the answer. Returns the partition's
+        answer."""
         records = build_batch([(at, b"k", b"v", ()) for at in timestamps], **batch)
         data = [PartitionProduceData(index=partition, records=records)]
         request = ProduceRequest(

@@ -18,7 +18,7 @@ PROTOCOL = {"name": "range", "metadata": b"\x00\x01"}
 
 
 def typical(peer: Peer, key: int, topic: str, group: str) -> Fields:
-    """Returns the fields of all versions together; `request` leaves out those that a version lacks."""
+    """Returns the fields of all versions together; `request` leaves out the fields that a version lacks."""
     topic_id = peer.topic_id(topic)
     named: Fields = {"name": topic, "topic": topic, "topic_id": topic_id, "topic_name": topic}
     makers: dict[int, Callable[[], Fields]] = {

@@ -17,7 +17,7 @@ LONGER_THAN_PATIENCE_MS = 600_000
 
 
 class Closed(Exception):
-    """The broker closed the connection instead of answering."""
+    """Raised if the broker closed the connection instead of answering."""
 
 
 class Wire:
@@ -32,7 +32,7 @@ class Wire:
         self.socket.close()
 
     def send(self, request: Message, version: int) -> int:
-        """Sends a request; returns the correlation id with which to `receive` the answer."""
+        """Sends a request. Returns the correlation id, which `receive` needs to read the answer."""
         self._correlation_id += 1
         header = RequestHeader(
             request_api_key=request.API_KEY,

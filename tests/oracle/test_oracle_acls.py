@@ -1,6 +1,6 @@
-"""Error codes of a client without permission, side by side with Kafka's StandardAuthorizer.
+"""Compares the error codes of a client without permission with Kafka's StandardAuthorizer.
 
-Both brokers allow everyone where there are no ACLs. The topic, the group and the transactional id of a test have an ACL
+Both brokers allow everyone if there are no ACLs. The topic, the group and the transactional id of a test have an ACL
 for another user only, so each request of this client is denied.
 """
 
@@ -60,7 +60,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 
 def closed_to_others(peer: Peer) -> tuple[str, str]:
-    """Returns a topic, and a name of a group and a transactional id, that only another user may use."""
+    """Returns a topic, and a name for a group and a transactional id. Only another user may use them."""
     topic, group = peer.topic("secret"), peer.unique("closed")
     creations = [
         AclCreation(

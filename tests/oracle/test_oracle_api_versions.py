@@ -18,7 +18,7 @@ from penstock.protocol.messages.headers import RequestHeader
 
 
 def heard_after(peer: Peer, data: bytes) -> str:
-    """Returns a broker's reaction to bytes on a new connection."""
+    """Returns a broker's reaction to these bytes on a new connection."""
     wire = peer.connect()
     try:
         wire.send_bytes(data)

@@ -1,8 +1,9 @@
-"""Thousands of mistaken requests to both brokers get the same answers.
+"""Thousands of invalid requests get the same answers from both brokers.
 
-A typical request gets one to three of its fields replaced by values at the edges. `PENSTOCK_ORACLE_SEED` and
-`PENSTOCK_ORACLE_COUNT` choose others, and more. Known differences (`docs/skipped.md`) are excluded: timeouts of 0,
-unknown isolation levels, more partitions than a request may create, and requests on which Kafka's handler fails.
+A typical request gets one to three of its fields replaced by extreme values. `PENSTOCK_ORACLE_SEED` and
+`PENSTOCK_ORACLE_COUNT` choose other values and more requests. Known differences (`docs/skipped.md`) are excluded:
+timeouts of 0, unknown isolation levels, more partitions than a request may create, and requests on which Kafka's
+handler fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Produce: appended batches and every refusal."""
+"""Produce: accepted batches and every refusal."""
 
 from __future__ import annotations
 

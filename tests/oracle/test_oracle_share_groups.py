@@ -71,7 +71,7 @@ def shared_topic(peer: Peer, records: int = 4) -> tuple[str, str, int]:
 
 
 class Fetcher:
-    """A member that fetches and acknowledges, request after request of its share session."""
+    """A share group member that fetches and acknowledges. It counts the epochs of its share session."""
 
     def __init__(self, peer: Peer, group: str, topic: str, member: str = MEMBER) -> None:
         self.peer = peer
@@ -115,7 +115,7 @@ class Fetcher:
         self.peer.settle(got)
 
     def next(self, **more: Any) -> list[tuple[int, int, int]]:
-        """Fetches until there are records, and returns what the member has acquired."""
+        """Fetches until there are records. Returns the records that the member has acquired."""
         got: list[tuple[int, int, int]] = []
 
         def some() -> bool:

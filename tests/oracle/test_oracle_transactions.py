@@ -101,7 +101,7 @@ def latest(peer: Peer, topic: str, isolation: int) -> int:
 
 
 def ended(peer: Peer, topic: str) -> None:
-    """Waits for the markers, which are written a moment after the answer."""
+    """Waits until the markers are written, which happens shortly after the answer."""
     peer.settle(lambda: latest(peer, topic, 0) == latest(peer, topic, 1))
 
 

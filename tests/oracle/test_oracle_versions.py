@@ -1,4 +1,4 @@
-"""Every version of every API, with a typical request: all are answered, and alike."""
+"""Sends a typical request in every version of every API: all are answered, and both brokers answer the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTED_IN_FULL = {"api_keys", "supported_features", "finalized_features"}
 
 
 def answers(peer: Peer, key: int) -> list[str]:
-    """Returns a text per version, with sorted lists, because some of Kafka's come from hash maps."""
+    """Returns one text per version. Lists are sorted, because Kafka takes some of them from hash maps."""
     peer.have_offsets_topic()
     peer.have_transactions_topic()
     topic, group = peer.topic(), peer.unique("g")

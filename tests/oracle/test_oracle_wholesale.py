@@ -1,4 +1,4 @@
-"""Answers too large for a literal, compared side by side: every key, config and default that both brokers have."""
+"""Compares answers that are too large for a literal: every API key, config and default that both brokers have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hard cases as scripts: each `.txt` here has commands and the answers that they must get, with an explanation.
+"""Hard cases as scripts: each `.txt` file here has commands, the expected answers, and an explanation.
 
 `pytest tests/scenarios tests/unit/raft/test_raft_scenarios.py --rewrite` writes the answers that all scripts get now
 into their files: review the difference before you commit it.

@@ -1,4 +1,5 @@
-"""A mutant runs in a process of its own: tests and simulator kill harmful ones, and limits end those that hang."""
+"""Each mutant runs in its own process: unit tests and simulator detect harmful mutants, and limits end mutants that
+hang."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One Spark session for all Spark tests of a run, and one broker: starting either costs more than most tests."""
+"""One Spark session and one broker for all Spark tests of a run, because starting them takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSING = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
 
 
 class WithoutSpark(pytest.Module):
-    """A test module that is not imported, because PySpark is missing: skipped, or failed where Spark is required."""
+    """A test module that is not imported because PySpark is missing. It is skipped, or fails if Spark is required."""
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         reason = f"needs {' and '.join(MISSING)}: run pip install -e '.[dev-spark]'"
@@ -29,7 +29,7 @@ class WithoutSpark(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Replaces each module of this directory where PySpark is missing; otherwise pytest makes the module."""
+    """If PySpark is missing, replaces each test module of this directory; otherwise pytest makes the module."""
     return WithoutSpark.from_parent(parent, path=module_path) if MISSING else None
 
 

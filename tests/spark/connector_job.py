@@ -2,7 +2,8 @@
 
     python connector_job.py JARS PLACE > outcomes.json
 
-An outcome is the result of a case, or {"refused": sentence}. `test_connector_parity` says which have to be the same.
+An outcome is the result of a case, or {"refused": sentence}. `test_connector_parity` decides which outcomes must be
+equal.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Done:
 
     @property
     def last(self) -> str:
-        """The last line of stderr, which has the error message."""
+        """Returns the last line of stderr, which has the error message."""
         return (self.err.splitlines() or [""])[-1]
 
     def json(self) -> Any:

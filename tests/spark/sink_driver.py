@@ -22,7 +22,7 @@ Rows = list[tuple[str, str]]
 
 
 class Killed(BaseException):
-    """Stands for the death of the process: a BaseException, which no handler of Exception sees."""
+    """Raised to simulate the death of the process. It is a BaseException, so no handler of Exception catches it."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ class Query:
 
 
 def committed_rows(broker: Broker | Cluster, topic: str, *, up_to_the_end: bool = True) -> list[tuple[str, str]]:
-    """Returns the rows that a committed read sees. It reads to the end, so no open transaction may hide later rows."""
+    """Returns the rows that a read_committed reader sees. Reads to the end, so an open transaction fails the test."""
     found: list[tuple[str, str]] = []
     settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=50)
     with Client(broker.bootstrap) as client, client.consumer(settings) as consumer:

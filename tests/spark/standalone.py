@@ -38,7 +38,7 @@ class Standalone:
 
 @contextmanager
 def standalone(place: Path, *, bare: bool = False) -> Iterator[Standalone]:
-    """Runs a cluster. `bare`: its processes have neither the Python path nor the commands of this environment."""
+    """Runs a cluster. With `bare`, its processes have neither the Python path nor the commands of this environment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

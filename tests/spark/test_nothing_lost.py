@@ -1,4 +1,4 @@
-"""Queries of a real Spark session that lose data at the source: all rows are written, or the query reports the loss."""
+"""Data is lost at the source of a real Spark query: either all rows are written, or the query reports the loss."""
 
 from __future__ import annotations
 

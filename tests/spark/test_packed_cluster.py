@@ -112,7 +112,7 @@ def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
 
 @pytest.fixture(scope="module")
 def without_penstock(archive: Path) -> Path:
-    """Returns an environment with the packages that Penstock needs, as a node may have it."""
+    """Returns an environment with the packages that Penstock needs but without Penstock, as a node may have it."""
     target = archive.with_name("node.tar.gz")
     ours = tuple(f"lib/{package}/" for package in OURS)
     with tarfile.open(archive) as packed, tarfile.open(target, "w:gz", compresslevel=1) as left:
@@ -166,9 +166,9 @@ def batches_done(place: Path) -> int:
 def copy_with_kills(
     place: Path, cluster: Standalone, broker: Broker, archive: Path, kills: list[tuple[int, str]]
 ) -> int | None:
-    """Runs the driver; returns its exit code, None if it was killed.
+    """Runs the driver. Returns its exit code; None if it was killed.
 
-    Each kill is removed and done when its number of batches is completed.
+    Each entry of `kills` is carried out, and removed, when its number of batches is completed.
     """
     with (place / "driver.log").open("ab") as log:
         command = submission(cluster, "--archives", f"{archive}#env", "--conf", "spark.task.maxFailures=20")

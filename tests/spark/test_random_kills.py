@@ -46,7 +46,7 @@ class Copy:
         self.empty_replays = 0
 
     def drive(self) -> bool:
-        """Runs a driver, and kills processes meanwhile; returns True if the driver completed the query."""
+        """Runs a driver and kills processes during its run. Returns True if the driver completed the query."""
         words = [str(Path(__file__).with_name("copy_query.py")), self._broker.bootstrap, str(self.checkpoint)]
         words += [self._cluster.url, *(f"{name}={value}" for name, value in SETTINGS.items())]
         path = [str(Path(__file__).with_name("killing")), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -75,7 +75,7 @@ class Copy:
             driver.wait()
 
     def _kill(self, kind: str, driver: int) -> None:
-        """Does a kill, and removes it from the pending ones if there was a process to kill."""
+        """Kills a process of this kind. If there was such a process, removes the kill from the pending ones."""
         if kind == "broker":
             self._broker.kill()
             self._broker.start()

@@ -1,4 +1,4 @@
-"""The next decision for every case of last decision, replayed rows and open transactions. Pure."""
+"""The next decision for every combination of last decision, replayed rows and open transactions."""
 
 from __future__ import annotations
 

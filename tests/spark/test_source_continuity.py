@@ -1,4 +1,4 @@
-"""Where a stream continues, by the offsets and ids of its topics. Pure."""
+"""Checks where a stream continues, by the offsets and ids of its topics."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path, mode: str) -> None:
 
 
 def test_memory_of_a_task_is_proportional_to_its_fetch_size(tmp_path: Path) -> None:
-    """A task holds one fetch that is being decoded and one in flight, each with its columns, without copies."""
+    """A task holds one fetch that it decodes and one in flight, each with its columns, without further copies."""
     with Broker(data=tmp_path) as broker, broker.client() as client:
         records = fill(client, "topic", LARGE_MB // 2)
         small = peak_mb(broker, "topic", "wire", records, 1)

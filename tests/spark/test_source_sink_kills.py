@@ -44,9 +44,10 @@ def batches_done(checkpoint: Path) -> int:
 
 
 def copy(broker: Broker, place: Path, master: str, settings: dict[str, str], kills: list[Callable[[], None]]) -> int:
-    """Runs the driver; returns its exit code. Each of `kills` is done and removed after its number of batches.
+    """Runs the driver. Returns its exit code. Each entry of `kills` is carried out, and removed, after its number of
+    batches.
 
-    It only polls the checkpoint; the outcome does not depend on how long any step takes.
+    The function only polls the checkpoint; the outcome does not depend on how long any step takes.
     """
     checkpoint = place / "checkpoint"
     words = [str(Path(__file__).with_name("copy_query.py")), broker.bootstrap, str(checkpoint), master]

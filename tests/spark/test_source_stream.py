@@ -30,7 +30,7 @@ def stream(spark: Any, broker: Broker, topic: str, **options: str) -> Any:
 
 
 def run_once(frame: Any, place: Path) -> Any:
-    """Copies all records that exist now to a table, once each by its checkpoint."""
+    """Copies all present records to a table. With its checkpoint, each record is copied once."""
     query = (
         frame.selectExpr("CAST(value AS STRING) AS number", "partition", "offset")
         .writeStream.format("parquet")

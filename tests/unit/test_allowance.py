@@ -1,4 +1,4 @@
-"""Grants stay within the limit, by estimate between two counts."""
+"""Memory grants stay within the limit; between two counts the allowance uses estimates."""
 
 from penstock.allowance import FULL_RECOUNT_MS, RECOUNT_MS, Allowance
 

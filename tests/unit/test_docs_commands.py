@@ -1,7 +1,7 @@
 """Every fenced block of the README and the docs is run as it is written, or is listed here with the reason why not.
 
 Two things differ from a reader's terminal: PENSTOCK_BOOTSTRAP, or the address in a Python block, names this test's
-broker, and a command that serves gets `--port 0`, for the ports that the docs name may be in use.
+broker, and a command that serves gets `--port 0`, because the ports in the docs may be in use.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def blocks() -> list[Block]:
 
 
 class Reader:
-    """A reader's terminal: an empty directory, `penstock` on the PATH, and a broker at the usual address."""
+    """A terminal of a reader: an empty directory, `penstock` on the PATH, and a broker at the usual address."""
 
     def __init__(self, place: Path, bootstrap: str) -> None:
         self.place = place

@@ -43,7 +43,8 @@ def test_every_file_named_in_the_docs_exists(page: Path) -> None:
 
 
 def named_tests(page: Path) -> Iterator[tuple[str, str]]:
-    """Yields (file, test) of each `tests/…::test` on a page; `::test` alone is in the file named before it."""
+    """Yields (file, test) of each `tests/…::test` on a page. `::test` alone belongs to the file that was named
+    before."""
     file = ""
     for text in re.findall(r"`((?:tests/[\w/.]+)?(?:::\w+)?)(?:\[[^`]*\])?`", page.read_text()):
         found, _, name = text.partition("::")

@@ -1,4 +1,4 @@
-"""Files of runs: those that pipelines write, and invalid ones."""
+"""The files of pipeline runs: files that pipelines write, and invalid files."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_run_file_of_an_older_version_is_read(place: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is not a pipeline and reads until its input ends."""
+    """Yields a process that is not a pipeline and reads until its input ends."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()

@@ -1,4 +1,4 @@
-"""Clients that send requests to a node with an authorizer as different users, and make ACLs for each other."""
+"""Clients that send requests as different users to a node with an authorizer, and create ACLs for each other."""
 
 from __future__ import annotations
 

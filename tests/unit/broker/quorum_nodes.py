@@ -125,7 +125,7 @@ class Replica:
         return self.quorum
 
     async def kill(self) -> None:
-        """Stops the replica at once. Unflushed data may survive a crash or not; here it does."""
+        """Stops the replica at once. Its unflushed data survives, which a crash allows."""
         assert self.server is not None
         await self.running.abandon()
         await self.server.stop(grace_s=0)

@@ -54,9 +54,8 @@ QUICK = {"replica.fetch.backoff.ms": "100", "replica.lag.time.max.ms": "1000"}
 
 
 def run(work: Coroutine[Any, Any, T], seed: int = 1) -> T:
-    """Runs a scenario in virtual time, so that waiting costs nothing. An unhandled exception of a task is a failure
-    too.
-    """
+    """Runs a scenario in virtual time, so that waiting costs nothing. An unhandled exception of a task also fails the
+    test."""
     timeline = Timeline(random.Random(seed))
     try:
         result = timeline.run(work, timeline.process("test"), until=10_000)

@@ -25,7 +25,7 @@ SET = 0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits until the condition is true; the scenario's own time limit ends a wait in vain."""
+    """Waits until the condition is true. The time limit of the scenario ends the wait if it never becomes true."""
     while not condition():  # noqa: ASYNC110 - the node runs on a loop of its own
         await asyncio.sleep(0.01)
 
@@ -63,7 +63,7 @@ async def produce(client: AsyncClient, topic: str, *values: str) -> None:
 
 @asynccontextmanager
 async def consumer(node: Broker, topic: str, **settings: Any) -> AsyncIterator[ShareConsumer]:
-    """A share consumer on a client of its own; the group has the topic's name."""
+    """Yields a share consumer with its own client. The group has the name of the topic."""
     async with (
         AsyncClient(f"{node.host}:{node.port}") as client,
         ShareConsumer(client, topic, [topic], ShareConsumerSettings(max_wait_ms=200, **settings)) as joined,

@@ -1,4 +1,4 @@
-"""Filters of responses: items that the client may not see are removed, or get an error where the request named them."""
+"""Filters of responses: items that the client may not see are removed, or get an error if the request names them."""
 
 from __future__ import annotations
 

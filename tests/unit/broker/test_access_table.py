@@ -1,7 +1,7 @@
-"""Every API × every resource that it asks for × {no principal, no ACL, another operation, ACL, deny}.
+"""Every API × every resource that it needs × {no principal, no ACL, another operation, ACL, deny}.
 
-`ROWS` states, independently of the table in `access.py`, which ACLs Kafka asks for. Each row is checked on a node with
-one user for each case: a user without one of the ACLs, with all operations but the needed one, with a DENY beside all
+`ROWS` lists, independently of the table in `access.py`, which ACLs Kafka requires. Each row is checked on a node with
+one user for each case: a user without one of the ACLs, with all operations but the needed one, with a DENY besides all
 needed ACLs, and with exactly the needed ACLs.
 """
 
@@ -264,7 +264,8 @@ def name_of(row: Row, resource: AclResource) -> str:
 
 
 def acls_of(row: Row) -> list[AclCreation]:
-    """Returns the ACLs of the users `all`, and `no0`, `other0`, `deny0` for the first ACL that the row needs, etc."""
+    """Returns the ACLs of the user `all`, and of `no0`, `other0` and `deny0` for the row's first ACL, `no1` … for its
+    second."""
 
     def allow(user: str, need: Need, *, deny: bool = False) -> AclCreation:
         operation, resource = need

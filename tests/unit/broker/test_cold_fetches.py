@@ -1,4 +1,4 @@
-"""A fetch of records that are not in memory: a thread reads them, and meanwhile they count as an unsent response."""
+"""A fetch of records that are not in memory: a thread reads them, and until then they count as an unsent response."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None
 
 
 def answered(broker: Any, version: int, request: DescribeConfigsRequest) -> DescribeConfigsResponse | Encoded:
-    """Returns the response to a request with more resources than one pass of the loop describes."""
+    """Returns the response to a request with more resources than one event loop iteration describes."""
 
     async def wait() -> DescribeConfigsResponse | Encoded:
         answer = api_32_describe_configs.handle(broker, context(version), request)

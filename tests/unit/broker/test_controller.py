@@ -143,7 +143,7 @@ class Stage:
         return answer.broker_epoch
 
     async def refused(self, broker_id: int, life: int, previous: int = -1, ended: int = -1) -> int:
-        """Sends a registration that is refused; returns the epoch that the refusal names."""
+        """Sends a registration that is refused. Returns the epoch that the controller sends with the refusal."""
         before = self.log.image
         with pytest.raises(KafkaError) as refusal:
             await self.register(broker_id, life, previous, ended=ended)
@@ -152,7 +152,7 @@ class Stage:
         return self.told
 
     async def register_alive(self, broker_id: int, life: int) -> int:
-        """Registers as a running process does: reads the refusal, and names the registration that it replaces."""
+        """Registers like a running process: reads the refusal, then names the registration that it replaces."""
         return await self.register(broker_id, life, ended=await self.refused(broker_id, life))
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:

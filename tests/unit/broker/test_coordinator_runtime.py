@@ -212,7 +212,7 @@ def test_responses_and_reads_of_uncommitted_state_wait_for_the_high_watermark() 
 
 
 def test_each_uncommitted_coordinator_write_is_answered_within_its_timeout() -> None:
-    """The second decision comes after the first was answered, while the high watermark still does not move."""
+    """The second write comes after the first was answered, while the high watermark still does not move."""
 
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)

@@ -1,4 +1,4 @@
-"""Which partitions of an internal topic have a coordinator here, as the image changes."""
+"""Which partitions of an internal topic have a coordinator on this broker when the metadata image changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Hosted:
         return self.partitions[index]
 
     def lead(self, **leaders: tuple[int, int]) -> bool:
-        """p0=(leader, epoch), …"""
+        """Sets the leaders of partitions, given as p0=(leader, epoch), p1=…."""
         parts = {}
         for name, (leader, epoch) in leaders.items():
             self.partitions[int(name[1:])].leader_epoch = epoch

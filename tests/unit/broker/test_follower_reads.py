@@ -91,7 +91,8 @@ def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_h
 
 
 def test_follower_reports_a_diverging_epoch_to_a_consumer_below_its_high_watermark() -> None:
-    """Its records there are committed: a consumer with other records has read them from an unclean leader."""
+    """The follower's records there are committed. A consumer with other records has read them from an unclean
+    leader."""
 
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)

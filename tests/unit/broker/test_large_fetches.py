@@ -1,4 +1,4 @@
-"""A Fetch with many partitions is handled in slices, with the same response as in one pass."""
+"""A Fetch with many partitions is handled in slices and gets the same response as in one step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MANY = 3_000
 def asked(
     count: int = MANY, *, session_id: int = 0, epoch: int = 0, max_wait_ms: int = 0, topic: str = TOPIC
 ) -> FetchRequest:
-    """Returns a request whose last partition is 0, the only one that exists."""
+    """Returns a request for many partitions. The last one is partition 0, the only one that exists."""
     partitions = [
         FetchPartition(partition=index, partition_max_bytes=1 << 20, current_leader_epoch=-1, last_fetched_epoch=-1)
         for index in reversed(range(count))

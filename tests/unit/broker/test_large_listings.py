@@ -32,7 +32,7 @@ def context(key: int, version: int) -> RequestContext:
 
 
 def passes(ask: Callable[[], Any], made: list[int]) -> Any:
-    """Returns the response; `made` gets a counter for each pass of the loop."""
+    """Returns the response. Adds a counter to `made` for each event loop iteration."""
 
     async def run() -> Any:
         made.append(0)

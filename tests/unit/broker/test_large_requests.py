@@ -1,4 +1,4 @@
-"""Requests with many elements: how they are split, what one pass handles, and what is refused."""
+"""Requests with many elements: how they are split, how much one event loop iteration handles, and which are refused."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def frame(key: int, version: int, request: Any) -> memoryview:
 
 
 def reply_of(answer: Any) -> tuple[int, Any]:
-    """Returns the number of passes of the loop, and the reply."""
+    """Returns the number of event loop iterations, and the reply."""
 
     async def run() -> tuple[int, Any]:
         reply = asyncio.ensure_future(answer())
@@ -219,7 +219,7 @@ def test_request_with_few_elements_is_answered_in_the_event_loop_iteration_of_it
 
 
 def test_offsets_of_many_groups_are_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts a group as ten elements of other requests: 4,900 groups took 55 ms."""
+    """Checks that a group counts as much as ten elements of other requests: 4,900 groups took 55 ms."""
     sizes: list[int] = []
 
     def handle(broker: Any, ctx: Any, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -248,7 +248,8 @@ def test_an_array_length_beyond_the_frame_closes_the_connection_at_once() -> Non
 
 
 def test_offsets_of_many_partitions_are_committed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits in pieces: a commit of 9,000 partitions took 65 ms in one pass of the loop."""
+    """Checks that a commit is handled in pieces: a commit of 9,000 partitions took 65 ms in one event loop
+    iteration."""
     sizes: list[int] = []
 
     def handle(broker: Any, ctx: Any, request: OffsetCommitRequest) -> OffsetCommitResponse:

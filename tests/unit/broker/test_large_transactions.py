@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and WriteTxnMarkers with many partitions: the number that one pass of the loop handles."""
+"""AddPartitionsToTxn and WriteTxnMarkers with many partitions: the number that one event loop iteration handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.messages import api_27_write_txn_markers as api_27
 
 
 class Passes:
-    """Counts the operations in each pass of the loop."""
+    """Counts the operations in each event loop iteration."""
 
     def __init__(self) -> None:
         self.done = [0]

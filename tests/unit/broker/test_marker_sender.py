@@ -57,7 +57,7 @@ def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None =
 
 @dataclass
 class World:
-    """Leaders by partition; `scripts` has the results of the next calls to each node, later calls succeed."""
+    """The leaders of partitions. `scripts` has the results of the next calls to each node; later calls succeed."""
 
     leaders: dict[tuple[str, int], int]
     scripts: dict[int, list[Any]] = field(default_factory=dict)
@@ -286,7 +286,8 @@ def test_markers_for_many_local_partitions_are_written_in_slices() -> None:
 
 
 def test_a_marker_that_is_not_replicated_in_time_is_answered_with_request_timed_out() -> None:
-    """A partition after one without replication progress gets its own result, and no request waits forever."""
+    """Each partition gets its own result, even after a partition without replication progress, and no request waits
+    forever."""
 
     class Committing:
         def __init__(self, outcome: Exception | None, waits: bool) -> None:

@@ -69,7 +69,7 @@ def image_with(*topics: TopicImage, **brokers: BrokerImage) -> MetadataImage:
 
 
 class FakeMetadata:
-    """Commits at once."""
+    """A metadata log that commits every change at once."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image

@@ -13,7 +13,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 
 class Fetch:
-    """A parked fetch that leaves as soon as it is answered, as real ones do."""
+    """A parked fetch that is no longer parked as soon as it is answered, like a real one."""
 
     def __init__(self, waiters: PartitionWaiters, *, from_follower: bool = False) -> None:
         self.seen: list[int] = []

@@ -1,4 +1,4 @@
-"""Dead letters of share groups on one node: what is written, when, and what happens while they can't be written."""
+"""Dead letters of share groups on one node: which are written, when, and what happens while they can't be written."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def test_client_matches_a_subscription_only_if_all_patterns_match_whole_values(m
 
 @pytest.mark.usefixtures("no_collections")
 def test_a_hostile_pattern_matches_in_time_or_not_at_all() -> None:
-    """Checks patterns whose time in Python's `re` doubles with each character: years with sixty."""
+    """Checks patterns that would take years in Python's `re`: the time doubles with each character, and they have
+    sixty."""
     started = thread_time()
     for number, match in enumerate(["client_id=(a+)+b", "client_id=(a|a)*b", "client_id=.*a.{990}"]):
         found = telemetry(s={"metrics": "a", "match": match})

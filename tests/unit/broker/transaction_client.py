@@ -32,9 +32,8 @@ TWO_PHASE_SINCE = 6  # InitProducerId
 
 
 class RawProducer:
-    """A raw producer. The next request has `producer_id`, `epoch` and `sequence`; tests set them back for late
-    requests.
-    """
+    """A raw producer. The next request contains `producer_id`, `epoch` and `sequence`; tests set these back to simulate
+    late requests."""
 
     def __init__(self, broker: Broker, transactional_id: str | None = None) -> None:
         self._client = Client(broker.bootstrap)
@@ -186,7 +185,7 @@ class RawProducer:
 
 
 def committed_values(broker: Broker, topic: str) -> list[bytes | None]:
-    """Returns the committed records of partition 0 up to its end, where no transaction may be open."""
+    """Returns the committed records of partition 0 up to its end. No transaction may be open there."""
     key = (topic, 0)
     found: list[bytes | None] = []
     with (

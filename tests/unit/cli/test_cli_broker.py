@@ -1,4 +1,4 @@
-"""Verbs that talk to a broker, run in this process against an embedded one."""
+"""Commands that send requests to a broker, run in this process with an embedded broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock cluster` and `penstock quorum` on a single node, and the sums that status shows."""
+"""`penstock cluster` and `penstock quorum` on a single node, and the totals that status shows."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_node_row_of_cluster_status_counts_leaders_and_replicas_and_out_of_sync_
 
 
 def large_cluster(*, well: bool) -> Facts:
-    """Facts of three nodes with a gigabyte each; one partition lacks a replica unless the cluster is healthy."""
+    """Returns facts about three nodes with a gigabyte each. Unless `well`, one partition lacks a replica."""
     return Facts(
         "MkU3OEVBNTcwNTJENDM2Qg",
         controller=1,

@@ -197,7 +197,7 @@ def test_verify_finds_a_damaged_replica_and_reset_copies_it_again(
 
 
 def falsify(path: Path) -> None:
-    """Replaces a batch by one with other values of the same length and a valid CRC."""
+    """Replaces a batch by another one with different values, the same length and a valid CRC."""
     data = bytearray(path.read_bytes())
     header = parse_header(data)
     assert header.size > HEADER_SIZE

@@ -31,7 +31,7 @@ def run(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def topic(penstock_session: Broker) -> str:
-    """A topic with ten records at times 1000, 2000, … in one partition, and an empty partition."""
+    """Returns a topic with ten records at times 1000, 2000, … in one partition, and an empty partition."""
     name = f"t-{secrets.token_hex(4)}"
     penstock_session.create_topic(name, 2)
     with penstock_session.client() as client, client.producer() as producer:
@@ -42,7 +42,7 @@ def topic(penstock_session: Broker) -> str:
 
 @pytest.fixture
 def group(run: Run, topic: str) -> str:
-    """A group without members, at offset 4 of partition 0."""
+    """Returns a group without members whose committed offset in partition 0 is 4."""
     name = f"g-{secrets.token_hex(4)}"
     run("reset-offsets", name, "-t", f"{topic}:0", "--to-offset", "4")
     return name

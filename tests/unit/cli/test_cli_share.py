@@ -77,7 +77,7 @@ def test_a_share_group_is_shown_moved_and_deleted(penstock_session: Broker, run:
 
 
 def held(broker: Broker, group: str, topic: str, count: int) -> None:
-    """Makes a group that begins with the first of these records."""
+    """Creates a group that starts at the first of these records."""
     broker.create_topic(topic, 1)
     with broker.client() as client:
         client.alter_configs(ResourceType.GROUP, group, [("share.auto.offset.reset", 0, "earliest")])

@@ -52,7 +52,8 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 class FakeBroker:
-    """`on[key]` answers a request; other requests get plain answers about one topic `t` led by this node."""
+    """A broker whose answers a test defines: `on[key]` answers requests of an API. Other requests get default answers
+    about one topic `t` led by this node."""
 
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id

@@ -1,4 +1,4 @@
-"""Comparing replicas piece by piece."""
+"""Comparing replicas range by range."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_delivery_fails_after_its_timeout() -> None:
 
 
 def test_delivery_fails_after_its_timeout_also_without_a_leader() -> None:
-    """The client itself would wait much longer for an election."""
+    """The client alone would wait much longer for an election."""
 
     async def scenario() -> None:
         patient = Retry(attempts=10_000, first_pause_s=0.01, longest_pause_s=0.01)

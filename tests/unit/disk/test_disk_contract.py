@@ -1,4 +1,4 @@
-"""The contract of a disk, for the real one (with and without Linux-only calls) and the one in memory."""
+"""The contract of a disk, tested on the real disk (with and without Linux-only calls) and on the disk in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""A coordinator partition without a broker: takes events, returns answers and a journal, on a clock that the test
-moves.
-"""
+"""A coordinator partition without a broker: it takes requests and returns answers and a journal. The test moves its
+clock."""
 
 from __future__ import annotations
 
@@ -132,7 +131,7 @@ class Driver:
         version: int = 3,
         client: str = "client",
     ) -> Waiting:
-        """Joins with version 3, which has no member id handshake."""
+        """Joins with version 3, in which a member does not have to get its member id first."""
         waiting = Waiting()
         request = JoinGroupRequest(
             group_id=group,

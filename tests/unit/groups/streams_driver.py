@@ -45,12 +45,12 @@ def topology(*subtopologies: Subtopology, epoch: int = 0) -> Topology:
 
 
 def plain(name: str = "0", source: str = "t") -> Subtopology:
-    """A subtopology that reads one topic and has no state."""
+    """Returns a subtopology that reads one topic and has no state."""
     return Subtopology(subtopology_id=name, source_topics=[source])
 
 
 def counting() -> Topology:
-    """Two subtopologies: the first writes a repartition topic, from which the second counts."""
+    """Returns two subtopologies: the first writes a repartition topic, and the second counts its records."""
     first = Subtopology(subtopology_id="0", source_topics=["t"], repartition_sink_topics=["g-repartition"])
     second = Subtopology(
         subtopology_id="1",
@@ -103,7 +103,7 @@ class StreamsDriver(ConsumerDriver):
         return self.stream_beat(member, 0, topology=given or topology(), **fields)
 
     def stay(self, member: str, **fields: Any) -> StreamsGroupHeartbeatResponse:
-        """Sends a heartbeat of a member that owns exactly what it was assigned."""
+        """Sends a heartbeat of a member that owns exactly its assigned tasks."""
         known = self.group.members[member]
         owned: dict[int, list[TaskIds]] = {0: [], 1: [], 2: []}
         for key, indexes in sorted(known.assigned.items()):
@@ -113,7 +113,7 @@ class StreamsDriver(ConsumerDriver):
         )
 
     def settle(self, rounds: int = 6) -> None:
-        """Lets every member send heartbeats until all tasks are where they belong."""
+        """Lets every member send heartbeats until every task is at its assigned member."""
         for _ in range(rounds):
             for member in list(self.group.members):
                 self.stay(member)

@@ -31,7 +31,7 @@ def sizes(assignment: Assignment) -> list[int]:
 
 
 def moved(before: Assignment, after: Assignment) -> int:
-    """Returns the partitions that a remaining member has lost."""
+    """Returns how many partitions were taken from members that remain."""
     return sum(
         len(indexes - after[member].get(topic, frozenset()))
         for member, partitions in before.items()

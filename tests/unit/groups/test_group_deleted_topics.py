@@ -35,7 +35,7 @@ NEW = made_again(GONE, 3)
 
 
 def commit(driver: Driver, offset: int, *, retention_ms: int = -1) -> None:
-    """Commits as the handler does: with the id of the topic that has the name now."""
+    """Commits as the handler does: with the id of the topic that has this name at present."""
     driver.commit({T0: offset}, topic_id=driver.shard.topic_id("t"), retention_ms=retention_ms)
 
 

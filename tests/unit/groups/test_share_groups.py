@@ -23,7 +23,7 @@ from penstock.protocol.messages.api_76_share_group_heartbeat import (
 
 
 class ShareDriver(ConsumerDriver):
-    """A coordinator whose share coordinator answers when the test says so."""
+    """A group coordinator with a share coordinator that answers when the test calls `create_states`."""
 
     def __init__(self, config: GroupConfig | None = None, topics: dict[str, int] | None = None) -> None:
         super().__init__(config or GroupConfig(share_assignment_interval_ms=0), topics)
@@ -57,7 +57,7 @@ class ShareDriver(ConsumerDriver):
         return self.share_beat(member, 0, subscribed_topic_names=list(topics or ("t",)))
 
     def create_states(self) -> None:
-        """Answers for the share coordinator."""
+        """Sends the pending answers of the share coordinator."""
         asked, self.asked = self.asked, []
         for each in asked:
             slots = each.partitions

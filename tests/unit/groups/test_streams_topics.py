@@ -74,7 +74,8 @@ def test_copartitioned_source_topics_need_the_same_partitions() -> None:
 
 
 def joining(partitions: int) -> Topology:
-    """A join of a source topic with a repartition topic that has a fixed number of partitions, or 0 for any."""
+    """Returns a join of a source topic with a repartition topic. `partitions` is fixed for the repartition topic; 0
+    means any."""
     return topology(
         Subtopology(subtopology_id="0", source_topics=["a"], repartition_sink_topics=["r"]),
         Subtopology(

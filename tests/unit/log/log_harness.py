@@ -1,4 +1,5 @@
-"""What the tests of logs share: a node's logs on a disk in memory, batches, and an oracle that reads files naively."""
+"""Shared by the tests of logs: a node's logs on a disk in memory, batches, and a simple reader of files to compare
+with."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never waits, as on a disk in memory, without a loop."""
+    """Runs, without an event loop, a coroutine that never waits. With a disk in memory no coroutine waits."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

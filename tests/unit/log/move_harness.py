@@ -1,4 +1,4 @@
-"""What the tests of moves share: logs in two or three directories, and the steps of a move."""
+"""Shared by the tests of moves: logs in two or three directories, and the steps of a move."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log_in_a(logs: LogManager, config: LogConfig = SMALL) -> Log:
 
 
 async def copied(future: FutureLog) -> None:
-    """Makes the future log like the current log, step by step."""
+    """Makes the future log equal to the current log, step by step."""
     current, log = future.current, future.log
     while True:
         bounds = Bounds(current.log_start_offset, current.log_end_offset)
@@ -96,7 +96,7 @@ def transact(log: Log, epoch: int, *, committed: bool) -> None:
 
 
 def state(log: Log) -> tuple[object, ...]:
-    """Returns all that a log holds, to compare it before and after a move."""
+    """Returns the whole state of a log, to compare it before and after a move."""
     return (
         read_all(log),
         log.log_start_offset,

@@ -349,7 +349,7 @@ def test_failed_compaction_worker_leaves_the_log_unchanged(tmp_path: Path, monke
 
 
 def test_a_log_truncated_before_its_compaction_begins_is_left_for_the_next_run() -> None:
-    """The same offsets may now belong to an open transaction."""
+    """After the truncation, the same offsets may belong to an open transaction."""
     logs, log, _ = new()
     for number in range(12):
         put(log, f"k{number % 2}", str(number))
@@ -383,7 +383,7 @@ def test_a_log_truncated_before_its_compaction_begins_is_left_for_the_next_run()
 
 
 def test_a_log_truncated_and_appended_to_during_its_compaction_keeps_its_new_records() -> None:
-    """The new segments have the same base offsets and sizes as the compacted ones."""
+    """The new segments have the same base offsets and sizes as the segments that are being compacted."""
     logs, log, _ = new()
     for number in range(12):
         put(log, f"k{number % 2}", f"old{number:02}")

@@ -22,7 +22,7 @@ COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_r
 
 
 class Table:
-    """A compacted log with transactional writers, and what their readers must see."""
+    """A compacted log with transactional writers, and the records that readers must see."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW)
@@ -84,7 +84,8 @@ class Table:
             assert self.seen() == self.expected
 
     def seen(self) -> dict[str, tuple[int, str]]:
-        """The newest value of each key for a read_committed consumer, which follows markers as Kafka's does."""
+        """Returns the newest value of each key for a read_committed consumer, which uses markers as Kafka's consumer
+        does."""
         end = self.log.last_stable_offset
         aborted = sorted(self.log.aborted_transactions(0, end), key=lambda each: each.first_offset)
         skipped: set[int] = set()

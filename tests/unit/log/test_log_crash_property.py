@@ -1,6 +1,6 @@
-"""Random histories with crashes: what comes back is always a prefix of what was written, without a gap, and never less
-than what was fsynced. Indexes, leader epochs, producer state and aborted transactions match the batches that survived.
-"""
+"""Random histories with crashes: the recovered log is always a prefix of the written records, without a gap, and never
+shorter than the fsynced records. Indexes, leader epochs, producer state and aborted transactions match the recovered
+batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=100, retention_ms=-1
 
 
 class StoppedError(Exception):
-    """The machine or the process has stopped."""
+    """Raised by calls after the machine or the process has stopped."""
 
 
 @dataclass
@@ -239,7 +239,7 @@ class CrashingLog(RuleBasedStateMachine):
         self._recover()
 
     def _lose_process(self) -> None:
-        """Kills the process: everything that was written stays, synced or not."""
+        """Kills the process: all written data stays, synced or not."""
         self.logs.abandon()
         self._recover()
 

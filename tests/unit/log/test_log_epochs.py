@@ -1,4 +1,4 @@
-"""Leader epochs: what Kafka answers to OffsetsForLeaderEpoch, and what truncation leaves."""
+"""Leader epochs: Kafka's answers to OffsetsForLeaderEpoch, and the epochs that remain after a truncation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of clients are refused before a directory is full, also in a burst between two looks at the disk."""
+"""Records of clients are refused before a directory is full, even in a burst between two readings of the free space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A start can tell whether the last incarnation lost unsynced writes: only its process ended, or its machine did."""
+"""A start can tell whether the last incarnation lost unsynced writes: it did if the machine ended, not if only the
+process did."""
 
 import errno
 from random import Random

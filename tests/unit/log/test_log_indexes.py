@@ -33,7 +33,7 @@ def ascending(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spill and block sizes so small that a few entries cross them."""
+    """Sets spill and block sizes so small that a few entries exceed them."""
     monkeypatch.setattr(offset_index, "SPILL_ENTRIES", 7)
     monkeypatch.setattr(offset_index, "BLOCK", 4)
     monkeypatch.setattr(time_index, "SPILL_ENTRIES", 7)

@@ -1,4 +1,4 @@
-"""A log that is deleted and created again under its name takes over nothing of the old one, also after a crash."""
+"""A log that is deleted and created again under its name uses no data of the old log, also after a crash."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_checkpoint_save_leaves_out_a_log_that_is_recreated_during_the_save() ->
 
 
 def test_concurrent_saves_of_checkpoints_are_all_on_disk_when_they_return() -> None:
-    """The cleaner relies on that: recovery takes gaps above the checkpointed recovery point for lost records."""
+    """The cleaner relies on that: recovery treats gaps above the checkpointed recovery point as lost records."""
 
     async def work() -> None:
         disk = MemoryDisk()

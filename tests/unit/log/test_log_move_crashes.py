@@ -1,4 +1,5 @@
-"""A crash at any point of a move leaves one current log, and the next start resumes, finishes or removes the rest."""
+"""A crash at any point of a move leaves one current log. The next start resumes or finishes the move, or removes the
+copy."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def crashable() -> MemoryDisk:
 
 @dataclass
 class Promise:
-    """What the log has to hold after a crash at this point."""
+    """The records that the log must have after a crash at this point."""
 
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     flushed: int = 0
@@ -87,7 +88,7 @@ async def busy_move(logs: LogManager, log: Log, promise: Promise) -> None:
 
 @dataclass
 class Crash:
-    """The disk and the promises at the moment before one of its changes."""
+    """The disk and the promises directly before one change of the disk."""
 
     change: str
     volume: Volume

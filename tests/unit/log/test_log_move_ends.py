@@ -1,4 +1,5 @@
-"""The old log of a move is removed last: topics that are deleted and created again meanwhile, and shortages."""
+"""The old log of a move is removed last: topics that are deleted and created again before that, and a lack of
+descriptors."""
 
 from __future__ import annotations
 

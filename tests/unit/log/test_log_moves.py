@@ -1,4 +1,4 @@
-"""A log that is moved to another directory stays the same log: the copy, the swap, and their failures."""
+"""A log that is moved to another directory keeps its records and state: the copy, the swap, and their failures."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def opened(disk: RealDisk, root: Path) -> LogManager:
 
 
 async def consumed(log: Log) -> list[int]:
-    """Reads like the broker: cached bytes at once, others awaited."""
+    """Reads like the broker: cached bytes at once, other bytes with an await."""
     found: list[int] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

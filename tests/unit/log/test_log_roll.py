@@ -1,4 +1,4 @@
-"""When a segment ends: by size, by time, by a full index, by offsets that no longer fit."""
+"""When a segment rolls: by size, by time, by a full index, by offsets that no longer fit."""
 
 from __future__ import annotations
 

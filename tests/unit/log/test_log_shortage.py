@@ -1,4 +1,5 @@
-"""No descriptor or no memory left: an operation is refused and may be tried again, and no directory goes offline."""
+"""Without a free descriptor or memory, an operation is refused and may be tried again, and no directory goes
+offline."""
 
 from __future__ import annotations
 

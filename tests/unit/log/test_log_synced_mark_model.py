@@ -1,8 +1,8 @@
-"""Histories in which the promise of fsync is switched on and off, checked after every turn of the loop.
+"""Histories in which the promise of fsync is switched on and off, checked after every event loop iteration.
 
-While some power loss could leave the mark, every record that counted survives every power loss. While fsync is
-promised, records begin to count only when every power loss leaves the mark. Leaders count by their high watermark,
-followers by what their fetches name.
+As long as a power loss could leave the mark, every record that counted survives every power loss. While fsync is
+promised, records count only once every power loss leaves the mark. For leaders the records below the high watermark
+count, for followers the records below the offset in their fetches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATH = f"{ROOT}/t-0"
 
 
 class Machine:
-    """One replica on a simulated disk, and `counted`: records below were counted as its own."""
+    """One replica on a simulated disk. Records below `counted` have counted for this replica."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -179,7 +179,7 @@ class Machine:
 
 
 class Leader(Machine):
-    """The only replica, whose high watermark alone decides what counts."""
+    """The only replica of a partition: its high watermark alone decides which records count."""
 
     def take_role(self) -> None:
         self.partition = Partition(
@@ -239,7 +239,7 @@ def may_be_marked(volume: Volume) -> bool:
 
 
 def after_a_power_loss(volume: Volume) -> tuple[bool, int]:
-    """Returns whether the log has a mark after the worst power loss, and its log end offset."""
+    """Returns True if the log has a mark after the worst power loss, and its log end offset."""
     copied = deepcopy(volume)
     copied.lose_power(Random(0), Severity.EVERYTHING)
     end, directory = 0, copied.find(PATH)

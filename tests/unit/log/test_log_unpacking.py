@@ -34,7 +34,7 @@ def bomb(*, key: bytes | None = b"k", codec: int = Codec.ZSTD, timestamp: int = 
 
 
 def passes_during(work: Callable[[], Awaitable[T]]) -> tuple[int, T]:
-    """Counts the passes of the loop until the work is done."""
+    """Counts the event loop iterations until the work is done."""
 
     async def run() -> tuple[int, T]:
         pending = asyncio.ensure_future(work())
@@ -73,7 +73,7 @@ def test_a_lookup_by_time_does_not_block_other_tasks() -> None:
 
 
 def test_a_lookup_by_time_in_batches_with_false_max_timestamps_does_not_block_other_tasks() -> None:
-    """A client may write any max timestamp into the header: each such batch is unpacked for nothing."""
+    """A client may write any max timestamp into the header, so each such batch is unpacked in vain."""
     log = new_log()
     liar = bytearray(build_batch([(NOW, b"k", None, ())]))
     header = parse_header(bytes(liar))._replace(max_timestamp=NOW + 1000)
@@ -115,7 +115,7 @@ def test_a_batch_that_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pyt
 
 
 class SlowDisk(MemoryDisk):
-    """Counts the calls that run in its threads at the same time, and delays each by a few passes of the loop."""
+    """Counts the calls that run in its threads at the same time, and delays each by a few event loop iterations."""
 
     def __init__(self) -> None:
         super().__init__()

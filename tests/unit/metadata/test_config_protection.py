@@ -1,4 +1,5 @@
-"""Properties for protection that Penstock lacks are refused, so that no node is open against its owner's intent."""
+"""Security properties that Penstock does not support are refused, so that no node is open against its owner's
+intent."""
 
 import pytest
 

@@ -41,10 +41,10 @@ def directories_of(broker_id: int) -> list[bytes]:
 
 
 class Records:
-    """Counts the records of each replica of the first topic, and the acknowledged ones.
+    """Counts the records of each replica of the first topic, and the acknowledged records.
 
-    A leader acknowledges the records that all in-sync replicas have, if there are enough of them. An unclean shutdown
-    may lose the last records of a broker. A cleanly elected leader must have every acknowledged record.
+    A leader acknowledges the records that all in-sync replicas have, if enough replicas are in sync. An unclean
+    shutdown may lose the last records of a broker. A cleanly elected leader must have every acknowledged record.
     """
 
     def __init__(self, random: Random) -> None:
@@ -262,7 +262,7 @@ class History:
         self.records.write(self.image)
 
     def heal(self) -> None:
-        """Returns all brokers, and lets every leader add all replicas, until nothing changes any more."""
+        """Starts all brokers again, and lets every leader add all replicas, until nothing changes any more."""
         for broker_id in BROKERS:
             broker = self.image.brokers[broker_id]
             if not broker.usable or len(broker.log_dirs) < 2:
@@ -308,9 +308,7 @@ def check_step(old: PartitionImage | None, new: PartitionImage, *, unclean: bool
 
 
 def completes(old: PartitionImage, new: PartitionImage) -> bool:
-    """Returns True if this change completed a reassignment: the leader before it reported the next leader
-    as in sync.
-    """
+    """Returns True if this change completed a reassignment: the previous leader reported the next leader as in sync."""
     moving = bool(old.adding_replicas or old.removing_replicas)
     return moving and not new.adding_replicas and not new.removing_replicas and new.leader in new.isr
 

@@ -1,5 +1,5 @@
-"""Eligible leader replicas when min.insync.replicas changes: cleared exactly where records may be committed without
-them."""
+"""Eligible leader replicas when min.insync.replicas changes. They are cleared only if records may then be committed
+without them."""
 
 from dataclasses import replace
 from typing import Any

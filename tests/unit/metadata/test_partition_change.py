@@ -57,7 +57,7 @@ def changed(image: MetadataImage, **wishes: Any) -> PartitionImage:
 
 
 def summary(one: PartitionImage) -> str:
-    """`leader isr/eligible/last known`"""
+    """Returns the text `leader isr/eligible/last known`."""
     parts = "/".join("".join(map(str, ids)) for ids in (one.isr, one.elr, one.last_known_elr))
     return f"{'-' if one.leader < 0 else one.leader} {parts}"
 

@@ -37,7 +37,7 @@ def echo(connection: Connection, request: memoryview) -> Reply:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until the condition holds; the test's own time limit ends it."""
+    """Runs the event loop until the condition holds. The time limit of the test ends the wait."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 

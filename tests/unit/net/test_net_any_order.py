@@ -1,7 +1,8 @@
-"""Answers are whole, complete and in order, whatever the network, the peer and the handlers do in any order.
+"""Answers are complete and in order, for any order of events in the network, the peer and the handlers.
 
 A connection is driven here without a socket. The steps are drawn at random: bytes arrive in any portions, handlers
-answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses, the loop turns.
+answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses, the event loop
+runs.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def limits(queued_max_request_bytes: int) -> Limits:
 
 
 class Wire:
-    """A transport that a test plays: it keeps the written bytes and pauses writing."""
+    """A transport that the test controls: it keeps the written bytes and pauses writing."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -73,7 +74,7 @@ class Wire:
 
 
 class World:
-    """Requests are numbered; the first byte of a body says how its handler answers."""
+    """Requests are numbered. The first byte of a request body tells how its handler answers."""
 
     def __init__(self, bodies: list[bytes], budget: int) -> None:
         self.stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)

@@ -1,4 +1,4 @@
-"""What a listener guarantees its clients, and how it protects clients from each other."""
+"""The guarantees of a listener to its clients, and how it protects clients from each other."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""How many requests a pass of the loop starts, and in which order connections have their turn."""
+"""How many requests an event loop iteration starts, and in which order connections get their turn."""
 
 import asyncio
 
@@ -15,9 +15,9 @@ MANY = 1000
 
 
 class Passes:
-    """Handles requests and counts those that follow each other while the loop turns once.
+    """Handles requests, and counts the requests within one event loop iteration.
 
-    A pass begins before the count does, so two passes may fall into one count.
+    An iteration begins before the count does, so two iterations may fall into one count.
     """
 
     def __init__(self, *, tasks: bool = False) -> None:

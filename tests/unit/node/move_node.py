@@ -73,7 +73,7 @@ class User:
         return ErrorCode(answer.results[0].partitions[0].error_code)
 
     async def places(self, topic: str = "t") -> dict[str, tuple[bool, int]]:
-        """Returns whether the log is a future log, and its lag, by directory."""
+        """Returns, for each directory, whether the log there is a future log, and its lag."""
         answer = await self.call(35, 4, DescribeLogDirsRequest(topics=None))
         return {
             result.log_dir: (part.is_future_key, part.offset_lag)
@@ -123,7 +123,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def held(user: User, target: str = B) -> None:
-    """Creates a topic with records in A and begins a move that a throttle holds in the middle."""
+    """Creates a topic with records in A, and begins a move that a throttle keeps from ending."""
     await user.move(A)
     await user.create("t")
     await user.produce("t", 40)

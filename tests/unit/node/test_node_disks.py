@@ -1,4 +1,4 @@
-"""Disks of a node that fail or fill up: what goes on, what stops, and with which reason."""
+"""Disks of a node that fail or fill up: which work continues, which stops, and with which reason."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_node_does_not_start_without_the_directory_of_its_metadata_log() -> No
 
 
 async def looked(node: Node) -> None:
-    """Lets the node look at the free space of its directories, as its timer does."""
+    """Makes the node read the free space of its directories, as its timer does."""
     await node._maintenance.space()
 
 

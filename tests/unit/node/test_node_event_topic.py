@@ -1,4 +1,4 @@
-"""The topic of events: every node of a cluster appends to it, and the history outlives the controller."""
+"""The event topic: every node of a cluster appends to it, and its events survive the death of the controller."""
 
 from __future__ import annotations
 

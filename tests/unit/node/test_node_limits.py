@@ -1,4 +1,4 @@
-"""Limits of a whole node: the answers to a client that has used up its share."""
+"""Limits of a whole node: the answers to a client that has reached its limit."""
 
 from __future__ import annotations
 

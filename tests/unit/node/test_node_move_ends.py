@@ -171,7 +171,7 @@ def test_copy_whose_source_is_lost_is_removed_if_the_controller_recorded_another
 
 
 def test_record_that_is_synced_by_the_swap_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is appended just before the swap, whose fsync covers it: no other fsync moves the high watermark."""
+    """The record is appended just before the swap. Only the swap's fsync covers it and moves the high watermark."""
 
     async def scenario() -> None:
         user = await started(MemoryDisk())

@@ -184,7 +184,8 @@ REFUSED = {
 
 
 async def kept(node: Node, key: int, version: int, request: Any) -> int:
-    """Returns the bytes of the request's frame that are still held after its answer, and new errors with tracebacks."""
+    """Returns the bytes of the request's frame that are still in memory after its answer, and the number of new errors
+    with tracebacks."""
     gc.freeze()  # from here on, `gc.get_objects` returns only objects that are made later
     try:
         return await _kept(node, key, version, request)

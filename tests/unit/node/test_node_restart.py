@@ -291,7 +291,8 @@ def node_in(path: Path) -> Node:
 
 
 async def filled(path: Path, release: str | None = None) -> tuple[int, int]:
-    """Returns the disk of a stopped node with a partition in directory a and one in b, each with one record."""
+    """Writes one record to a partition in directory a and to one in directory b, and stops the node. Returns both
+    partitions."""
     node = node_in(path)
     plan = FormatPlan([f"{path}/a", f"{path}/b"], node.settings.node_id, release_version=release)
     format_storage(RealDisk(), plan, random=random.Random(1), now_ms=1)

@@ -1,4 +1,4 @@
-"""An independent codec reads our bytes and writes the same bytes."""
+"""An independent codec (kio) reads Penstock's bytes and writes the same bytes."""
 
 import dataclasses
 import io
@@ -46,13 +46,13 @@ def kio_class(cls: type[Message], version: int) -> Any:
 
 
 def pairs_of_fields(cls: type[Struct], version: int, theirs: Any) -> list[tuple[Field, Any]]:
-    """Kafka's fields by position: kio gives some another name."""
+    """Returns pairs of fields by position, because kio gives some fields other names."""
     ours = [field for field in cls.FIELDS if field.exists_in(version) and (field.tag or 0) < FIRST_OWN_TAG]
     return list(zip(ours, dataclasses.fields(theirs), strict=True))
 
 
 def nested_class(their_field: Any) -> Any:
-    """The dataclass inside `X`, `X | None`, `tuple[X, ...]` or `tuple[X, ...] | None`."""
+    """Returns the dataclass inside `X`, `X | None`, `tuple[X, ...]` or `tuple[X, ...] | None`."""
     pending = [their_field.type]
     while pending:
         candidate = pending.pop()
@@ -79,7 +79,7 @@ def values_for_both(cls: type[Struct], version: int, flexible: bool, theirs: Any
 
 
 def plain(value: Any) -> Any:
-    """Converts a value of kio to ours."""
+    """Converts a value of kio to Penstock's form."""
     match value:
         case timedelta():
             return value // timedelta(milliseconds=1)
@@ -96,7 +96,7 @@ def plain(value: Any) -> Any:
 
 
 def without_none(ids: Any, field: Field) -> Any:
-    """Replaces None, as which kio reads the zero id."""
+    """Replaces None by the zero id, because kio reads the zero id as None."""
     if isinstance(ids, list):
         return [one or ZERO_UUID for one in ids]
     return ids or ZERO_UUID if field.kind == "uuid" else ids

@@ -1,4 +1,4 @@
-"""How a field's declaration decides what is written and read."""
+"""How a field's declaration decides which bytes are written and read."""
 
 import pytest
 

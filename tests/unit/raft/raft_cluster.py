@@ -187,9 +187,8 @@ class Cluster:
         self.step(node_id, Tick())
 
     def crash(self, node_id: int, lucky_batches: int = 0) -> None:
-        """Drops unflushed data, except for a random part; messages sent to the node stay and reach its next
-        incarnation.
-        """
+        """Drops unflushed data, except for `lucky_batches`. Messages sent to the node stay and reach its next
+        incarnation."""
         member = self.members[node_id]
         member.raft = None
         member.todo.clear()
@@ -364,7 +363,7 @@ def _outcome(answer: Any) -> str:
 
 
 class ViolationError(AssertionError):
-    """An invariant of Raft was violated."""
+    """Raised if an invariant of Raft is violated."""
 
 
 def require(condition: object, message: str) -> None:

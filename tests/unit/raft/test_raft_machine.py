@@ -243,7 +243,7 @@ def test_every_raft_state_can_be_entered_and_left() -> None:
 
 
 def test_candidate_that_lost_an_election_sends_no_requests_during_its_backoff() -> None:
-    """Checks that a candidate that lost asks no voter again, so that nothing is due before its pause ends."""
+    """Checks that the candidate asks no voter again, and that no Tick is due before its backoff ends."""
     me = voter(1)
     raft = Raft(
         RaftConfig(),

@@ -78,7 +78,7 @@ def count_unflushed_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_every_fetch_offset(patch: pytest.MonkeyPatch) -> None:
-    """Compares no epochs: takes a follower's log for a prefix of the leader's unless it is longer."""
+    """Compares no epochs: assumes that a follower's log is a prefix of the leader's unless it is longer."""
     compare = LogView.compare
 
     def credulous(self: LogView, offset: int, last_epoch: int) -> object:

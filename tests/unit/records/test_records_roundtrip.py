@@ -1,4 +1,4 @@
-"""Batches that we build are read by us and by two other implementations, and we read theirs."""
+"""Penstock and two other implementations read each other's batches."""
 
 from __future__ import annotations
 

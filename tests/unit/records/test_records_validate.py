@@ -1,4 +1,4 @@
-"""Which batches a leader accepts, which it refuses with which code, and what it changes in them."""
+"""Which batches a leader accepts, which it refuses with which code, and which fields it changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def stored(batch: LeaderBatch) -> bytes:
 
 
 def changed(**fields: int) -> bytes:
-    """BATCH with other header fields and the right CRC for them."""
+    """Returns BATCH with other header fields and the right CRC for them."""
     payload = BATCH[HEADER_SIZE:]
     return seal(parse_header(BATCH)._replace(**fields), payload) + payload
 

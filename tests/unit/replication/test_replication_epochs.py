@@ -1,4 +1,4 @@
-"""Leader epochs: which ones a request may name, and where they end in the leader's log."""
+"""Leader epochs: which epochs a request may contain, and where they end in the leader's log."""
 
 from __future__ import annotations
 

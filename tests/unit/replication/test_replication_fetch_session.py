@@ -11,7 +11,7 @@ A, B, C = (b"a" * 16, 0), (b"a" * 16, 1), (b"c" * 16, 0)
 
 
 def ask(session: ReplicaSession, *everything: Key) -> tuple[list[Key], list[Key]]:
-    """One request: the partitions that it names, and those that it removes."""
+    """Makes one request. Returns the partitions that it contains, and the partitions that it removes."""
     due = session.due(everything)
     for key in due:
         session.named(key)

@@ -1,4 +1,4 @@
-"""The replica that a consumer is sent to: the one in its rack that has most."""
+"""The replica that a consumer should read from: the follower in its rack with the longest log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROKERS = {
 
 
 def leading(*ends: int, isr: tuple[int, ...] = (1, 2, 3), log_start: int = 0) -> Leading:
-    """Node 1 leads; the logs of nodes 2 and 3 end at `ends`."""
+    """Returns node 1 as leader; the logs of nodes 2 and 3 end at `ends`."""
     image = PartitionImage(replicas=(1, 2, 3), isr=isr, leader=1, leader_epoch=1)
     leader = Leading(1, image, 0, 0)
     for node, end in zip((2, 3), ends):

@@ -137,7 +137,7 @@ ACLS = st.builds(
 
 
 def model(acls: Sequence[AclImage], principal: str, operation: Operation, name: str, allow_without_acls: bool) -> bool:
-    """Answers as Kafka's documentation words the rules, by a scan of all ACLs."""
+    """Decides by a scan of all ACLs, following the words of Kafka's documentation."""
 
     def covers(each: AclImage) -> bool:
         if each.pattern_type == PatternType.PREFIXED:

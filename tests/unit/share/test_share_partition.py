@@ -1,4 +1,4 @@
-"""Single rules of the acquisition state, each with the smallest example."""
+"""Single rules for acquiring and acknowledging records, each with the smallest example."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ranges(share: SharePartition) -> list[tuple[int, int, str, int]]:
 
 
 def deliver(share: SharePartition, times: int, batches: list[FetchedBatch], limits: ShareLimits = LIMITS) -> None:
-    """Delivers the available records and lets their locks run out."""
+    """Delivers the available records and lets their locks expire."""
     for _ in range(times):
         now_ms = (share.locks.next_deadline() or 0) + 1
         share.acquire(Wish("m", 1000), share.next_fetch_offset(), batches, limits, now_ms)
@@ -188,7 +188,7 @@ def test_acknowledging_records_one_by_one_creates_no_object_per_record() -> None
 
 
 class CountingWindow(Window):
-    """Counts the runs that are visited and the places at which runs are split."""
+    """Counts the ranges that are visited and the offsets at which ranges are split."""
 
     visited = cuts = 0
 

@@ -1,4 +1,4 @@
-"""The acquisition state against a naive model with one entry per record."""
+"""Compares the state of a share partition with a simple model that has one entry per record."""
 
 from __future__ import annotations
 
@@ -329,7 +329,8 @@ class ShareModel(RuleBasedStateMachine):
 
     @rule()
     def change_leader(self) -> None:
-        """The new leader has what was written: acknowledged and archived records stay so, the rest is available."""
+        """Changes the leader. The new leader has the persisted state: acknowledged and archived records stay so, all
+        others are available."""
         batches = [
             StateBatch(each, each, state, deliveries)
             for each, (state, deliveries) in self.stored.items()

@@ -1,4 +1,4 @@
-"""Where a share group starts, as its config says."""
+"""The offset at which a share group starts, according to its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An exception that nobody retrieves is a violation, wherever it is raised."""
+"""An exception that no code retrieves is a violation, in whichever task it is raised."""
 
 from __future__ import annotations
 

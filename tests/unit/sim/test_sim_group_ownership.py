@@ -1,4 +1,4 @@
-"""The rules for owners of partitions in groups: by what members were told, and by the coordinator's state."""
+"""The rules for owners of partitions in groups: by the answers to members, and by the coordinator's state."""
 
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ class Node:
 
 
 class Told:
-    """Tells members their partitions, one answer per second."""
+    """Sends assignments to members, one answer per second."""
 
     def __init__(self, *, excused: bool = False) -> None:
         self.time = 0.0

@@ -123,7 +123,8 @@ def test_election_bugs_are_found_with_any_wording_of_log_lines(bug: str, monkeyp
 
 
 def test_no_module_of_the_simulator_parses_log_records() -> None:
-    """A module may keep the text of a log line for its reader. The template and its arguments are for parsing."""
+    """A module may show the text of a log line. Only code that parses log lines needs the template and its
+    arguments."""
     fields = {name for name in vars(logging.makeLogRecord({})) if name in ("msg", "args")}
     assert fields == {"msg", "args"}
     for path in Path(sim.__path__[0]).rglob("*.py"):

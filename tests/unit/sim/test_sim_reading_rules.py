@@ -1,4 +1,4 @@
-"""The rules for what clients see and when: acknowledgements follow commits, and reads follow acknowledgements."""
+"""The rules for the order of events that clients see: commit, then acknowledgement, then read."""
 
 from dataclasses import replace
 

@@ -1,4 +1,5 @@
-"""The rule for reassignments: a partition that is elsewhere than requested is found, and unclear requests are not."""
+"""The rule for reassignments: finds a partition with other replicas than requested, and ignores requests with unknown
+outcome."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The comparison of a replica's state with a rebuild: which first offsets of a transaction are right."""
+"""The comparison of a replica's state with a rebuilt state: which first offsets of a transaction are correct."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_transaction_begins_with_its_first_batch_or_before_the_log(
 
 
 class OneDisk:
-    """A machine that is only its disk."""
+    """A machine that consists only of its disk."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()

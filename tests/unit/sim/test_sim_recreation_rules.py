@@ -1,4 +1,4 @@
-"""The rules for topics that are created again: a deleted record that comes back is found, and other losses are not."""
+"""The rules for recreated topics: they find a deleted record that comes back, and ignore other losses."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The comparison of replicas by content: what counts as committed, and what an excused loss takes away."""
+"""The comparison of replicas by content: which records count as committed, and which an excused loss removes."""
 
 from penstock.sim.checks.replica_contents import Committed
 from penstock.sim.checks.stored_batches import StoredBatch

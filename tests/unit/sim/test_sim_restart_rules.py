@@ -23,10 +23,10 @@ def test_an_unchanged_partition_breaks_no_rule() -> None:
 
 
 def test_deleted_records_that_a_stale_leader_still_serves_may_be_gone_under_the_next_leader() -> None:
-    """Seed 128, hostile, three nodes: a deletion before 11 was answered when n2 and n3 had moved their starts.
+    """Repeats seed 128, hostile, three nodes: a deletion before 11 was answered when n2 and n3 had moved their starts.
 
-    n2 was killed before it wrote its new start down, came back with 0 and led: 0 to 10 could be read. After the restart
-    n3 led.
+    n2 was killed before it stored its new start. It came back with start 0 and led, so clients could read offsets 0 to
+    10. After the restart n3 led.
     """
     assert found(look(0, range(20)), look(11, range(11, 20)), 11) == []
 

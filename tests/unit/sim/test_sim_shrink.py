@@ -121,7 +121,7 @@ def _first_failing(profile: str) -> Verdict:
 
 
 def _as_told(line: str) -> Plan:
-    """Returns the plan that the command line runs."""
+    """Returns the plan that this command line runs."""
     words = line.split()
     options = dict(zip(words[2::2], words[3::2]))
     plan = draw_plan(

@@ -1,4 +1,4 @@
-"""The rules for unclean elections: only what the new leader lacked is forgiven."""
+"""The rules for unclean elections: only the loss of records that the new leader lacked is excused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The watchdog stops a turn that never ends and names it; turns that end are left alone."""
+"""The watchdog stops and names an event loop turn that never ends; it ignores turns that end."""
 
 import asyncio
 from random import Random

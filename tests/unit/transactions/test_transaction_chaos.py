@@ -1,8 +1,8 @@
 """Producers, a coordinator and partitions, with a network between them that delays, repeats and loses messages.
 
 Every request may arrive late, twice or never, and its answer may be lost. The coordinator is sometimes replaced while
-markers of the old one are in flight, and transactions time out. In every run: all records of a transaction have its
-outcome and no other; records that a producer knows to be committed exist exactly once; no transaction stays open.
+markers of the old one are in flight, and transactions time out. In every run: all records of a transaction have the
+outcome of the transaction; records that a producer knows to be committed exist exactly once; no transaction stays open.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class World:
     # --- requests, as their receivers see them
 
     def produce(self, who: Answer, partition: int, sequence: int, answer: Callable[[ErrorCode], None]) -> None:
-        """Verifies, asks the coordinator, and appends in three steps; other events may happen in between."""
+        """Verifies the transaction, asks the coordinator, and appends: three steps, with other events between them."""
         leader = self.partitions[partition]
 
         def arrive() -> None:
@@ -285,7 +285,8 @@ def test_transactions_are_atomic_on_a_faulty_network(seed: int) -> None:
 
 
 def test_transaction_checker_detects_records_in_the_wrong_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks that the checker fires: without verification, late batches open transactions that never end."""
+    """Checks that the checker reports violations: without verification, late batches open transactions that never
+    end."""
     monkeypatch.setattr(ProducerStateManager, "is_verified", lambda *_: True)
     monkeypatch.setattr(ProducerStateManager, "start_verification", lambda *_, **__: None)
     failures = 0

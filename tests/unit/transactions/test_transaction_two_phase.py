@@ -1,4 +1,4 @@
-"""KIP-939: an external coordinator decides, and another producer than the writer may end the transaction."""
+"""KIP-939: an external coordinator decides, and a producer other than the writer may end the transaction."""
 
 import random
 

@@ -1,6 +1,5 @@
-"""A transaction coordinator without a broker: takes events, returns answers, markers and a journal, on the test's
-clock.
-"""
+"""A transaction coordinator without a broker: it takes requests and returns answers, markers and a journal. The test
+moves its clock."""
 
 from __future__ import annotations
 
@@ -137,7 +136,7 @@ class Driver:
         return self.transaction(name).state
 
     def in_state(self, state: State, *, version: int = V2) -> Answer:
-        """Brings the id into the state by its usual transitions; returns its producer as the client knows it."""
+        """Brings the id into the state by its usual transitions. Returns the producer as the client knows it."""
         who = self.init()
         if state is State.EMPTY:
             return who
@@ -152,7 +151,7 @@ class Driver:
         return who
 
     def set_epoch(self, epoch: int) -> Answer:
-        """Sets the epoch, as if the id had been used that often."""
+        """Sets the producer epoch, as if the id had been used so many times."""
         from dataclasses import replace
 
         self.shard.transactions["tx"] = replace(self.transaction(), producer_epoch=epoch)

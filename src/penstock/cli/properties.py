@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,9 +34,13 @@ def warn_without_effect(settings: Settings) -> None:
 
 
 def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
-    """Returns the properties of a file without checking their values. `kind` names the file in an error message."""
+    """Returns the properties of a file without checking their values; config providers replace their references.
+
+    `kind` names the file in an error message.
+    """
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.properties import duplicate_properties, parse_properties
+    from penstock.metadata.configs.providers import Surroundings, resolved
 
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -46,6 +51,7 @@ def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
     try:
         for name in duplicate_properties(text):
             output.note(f"warning: {path} sets {name} more than once; the last value is used")
-        return parse_properties(text)
+        surroundings = Surroundings(lambda name: Path(name).read_text(encoding="utf-8"), os.environ)
+        return resolved(parse_properties(text), surroundings)
     except ConfigError as problem:
         raise Failure(f"{path}: {problem}", Exit.USAGE) from problem

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from penstock.client.login import Login
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Credentials:
+    #: The context for the next connection; a node replaces it when its certificate is renewed.
     tls: ssl.SSLContext | None = None
     login: Login | None = None
 

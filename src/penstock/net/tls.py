@@ -22,6 +22,8 @@ _VERSIONS = {
 }
 #: The suites of TLS 1.3 that OpenSSL enables.
 _SUITES_OF_1_3 = frozenset({"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"})
+#: A handshake takes at most three flights of each side.
+HANDSHAKE_FLIGHTS = 5
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -213,6 +215,25 @@ def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material:
         _load_chain(context, material)
 
 
+def check_trust(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Raises TlsError unless a client with the one context accepts a server with the other, apart from its name."""
+    client.check_hostname = False
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [server.wrap_bio(to_server, to_client, server_side=True), client.wrap_bio(to_client, to_server)]
+    for _ in range(HANDSHAKE_FLIGHTS):
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as problem:
+                reason = getattr(problem, "verify_message", "") or problem.reason or str(problem)
+                raise TlsError(
+                    f"Nodes with this key store and this trust store would not accept each other ({reason}): put the "
+                    "certificate authority of the key store into the trust store first."
+                ) from None
+
+
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     """Sets the cipher suites, from Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) or OpenSSL's names.
 
@@ -262,17 +283,33 @@ def _load_chain(context: ssl.SSLContext, material: Material) -> None:
         os.unlink(path)
 
 
-class TlsSource:
-    """Holds the TLS context of a listener, and makes a new context when one of its files has changed."""
+ContextMaker = Callable[[Mapping[str, str], Material], ssl.SSLContext]
 
-    def __init__(self, properties: Mapping[str, str]) -> None:
+
+class TlsSource:
+    """Holds the TLS context of a listener or client, and makes a new one when a file or a property has changed."""
+
+    def __init__(self, properties: Mapping[str, str], make: ContextMaker = server_context) -> None:
         """Makes the first context. Raises TlsError if TLS can't work with these properties."""
         self._properties = dict(properties)
+        self._maker = make
         self._stamp = self._stamps()
-        self.context = self._make()
+        self.context = self._make(self._properties)
 
-    def _make(self) -> ssl.SSLContext:
-        return server_context(self._properties, read_material(self._properties, read_file))
+    def _make(self, properties: Mapping[str, str]) -> ssl.SSLContext:
+        return self._maker(properties, read_material(properties, read_file))
+
+    def reconfigure(self, properties: Mapping[str, str]) -> bool:
+        """Uses other properties. Returns True if there is a new context.
+
+        Raises TlsError if TLS can't work with them; the old context and properties then stay in use.
+        """
+        if properties == self._properties:
+            return False
+        context = self._make(properties)
+        self._properties, self.context = dict(properties), context
+        self._stamp = self._stamps()
+        return True
 
     def refresh(self) -> bool:
         """Reads files that have changed. Returns True if there is a new context.
@@ -283,7 +320,7 @@ class TlsSource:
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self.context = self._make()
+        self.context = self._make(self._properties)
         return True
 
     def _stamps(self) -> tuple[tuple[int, int, int], ...]:

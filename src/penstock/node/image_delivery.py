@@ -47,11 +47,14 @@ class ImageDelivery:
         is_broker: bool,
         is_controller: bool,
         on_fatal: Callable[[Exception], None],
+        on_settings: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_settings` is called when dynamic settings of this node have changed."""
         self._broker = broker
         self._server = server
         self._is_broker = is_broker
         self._on_fatal = on_fatal
+        self._on_settings = on_settings
         self._applied = EMPTY_IMAGE
         #: In call order. Listeners that start earlier come first, because they subscribe first.
         self._listeners = (
@@ -123,6 +126,7 @@ class ImageDelivery:
             # max.connections may change while running
             self._server.limit_connections(limits_of(settings, self._server.network))
             self._cordon(settings.cordoned_log_dirs())
+            self._on_settings()
         self._broker.fetch_policy.settings_changed()
 
     def _cordon(self, wanted: frozenset[str]) -> None:

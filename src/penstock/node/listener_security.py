@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.authentication import SESSION, SaslRules, SaslSession
-from penstock.client.credentials import NO_CREDENTIALS, Credentials
-from penstock.client.login import LOGIN_MECHANISMS, Login
-from penstock.net.tls import TlsError, TlsSource, client_context, read_file, read_material
-from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls, protocol_of
+from penstock.client.login import LOGIN_MECHANISMS
+from penstock.net.tls import TlsError, TlsSource
+from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
 from penstock.security.jaas import JaasEntry, parse_jaas
 from penstock.security.plain import PlainServer
 from penstock.security.principals import certificate_principal, parse_mapping_rules
@@ -64,7 +63,7 @@ class ListenerSecurity:
         self.sasl: SaslRules | None = None
         if is_tls(plan.security_protocol):
             try:
-                self.tls = TlsSource(_tls_properties(settings, plan.name))
+                self.tls = TlsSource(tls_properties(settings, plan.name))
                 self._map_name = parse_mapping_rules(
                     _value(settings, plan.name, "ssl.principal.mapping.rules") or "DEFAULT"
                 )
@@ -93,27 +92,34 @@ class ListenerSecurity:
             except ValueError as problem:
                 connection.close(f"its certificate names no user: {problem}", "certificate")
 
-    def refresh(self) -> None:
-        """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates."""
-        if self.tls is None:
-            return
-        try:
-            if self.tls.refresh():
-                logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
-        except TlsError as problem:
-            logger.error("listener %s keeps its former certificates: %s", self.name, problem)
+    def refresh(self, settings: Settings) -> None:
+        """Uses renewed certificates for new connections; keeps the old ones if the new ones can't be used."""
+        if self.tls is not None and renewed(self.tls, settings, self.name, f"listener {self.name}"):
+            logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
 
 
-def _value(settings: Settings, listener: str, name: str) -> str | None:
-    """Returns the property's value for this listener, or else its value for all listeners; None if neither is set."""
-    for key in (f"listener.name.{listener.lower()}.{name}", name):
-        if key in settings.static:
-            return settings.static[key].strip()
-    return None
+def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> bool:
+    """Reads changed TLS settings and files. Returns True if there is a new context; logs what can't be used."""
+    try:
+        return source.reconfigure(tls_properties(settings, listener)) or source.refresh()
+    except TlsError as problem:
+        logger.error("%s keeps its former certificates: %s", who, problem)
+        return False
 
 
-def _tls_properties(settings: Settings, listener: str) -> dict[str, str]:
-    found = {name: _value(settings, listener, name) for name in _TLS_PROPERTIES}
+def _value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
+    """Returns a property as set for this listener, or else as set for all listeners; None if neither is set.
+
+    `own` replaces the dynamic configs of this broker.
+    """
+    found = settings.of_listener(listener, name, own)
+    if found is None:
+        found = settings.static.get(name)
+    return None if found is None else found.strip()
+
+
+def tls_properties(settings: Settings, listener: str, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    found = {name: _value(settings, listener, name, own) for name in _TLS_PROPERTIES}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -172,7 +178,7 @@ class _ScramUsers:
 
 
 def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
-    entry = _jaas(settings, listener, PLAIN)
+    entry = jaas_entry(settings, listener, PLAIN)
     if entry is None or not entry.passwords:
         raise ListenerError(
             f"listener {listener}: PLAIN needs users; set listener.name.{listener.lower()}.plain.sasl.jaas.config to "
@@ -181,7 +187,7 @@ def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
     return entry.passwords
 
 
-def _jaas(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None:
+def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None:
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     text = settings.static.get(name) or _value(settings, listener, "sasl.jaas.config")
     if text is None:
@@ -190,42 +196,6 @@ def _jaas(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None
         return parse_jaas(text)
     except ValueError as problem:
         raise ListenerError(f"{name} can't be parsed: {problem}") from None
-
-
-# --- clients ----------------------------------------------------------------------------------------
-
-
-def peer_credentials(settings: Settings, listener: str, mechanism_property: str) -> Credentials:
-    """Returns the TLS context and the login for connections from this node to a listener of other nodes.
-
-    Raises ListenerError.
-    """
-    protocol = protocol_of(settings, listener)
-    tls = login = None
-    if is_tls(protocol):
-        properties = _tls_properties(settings, listener)
-        try:
-            tls = client_context(properties, read_material(properties, read_file))
-        except TlsError as problem:
-            raise ListenerError(f"listener {listener}: {problem}") from None
-    if is_sasl(protocol):
-        login = _login(settings, listener, mechanism_property)
-    return Credentials(tls, login) if tls or login else NO_CREDENTIALS
-
-
-def _login(settings: Settings, listener: str, mechanism_property: str) -> Login:
-    mechanism = settings.str(mechanism_property)
-    entry = _jaas(settings, listener, mechanism)
-    if entry is None or "username" not in entry.options or "password" not in entry.options:
-        raise ListenerError(
-            f"listener {listener}: this node needs a login of its own; set "
-            f'listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config to ... required username="NAME" '
-            'password="PASSWORD";'
-        )
-    try:
-        return Login(mechanism, entry.options["username"], entry.options["password"])
-    except ValueError as problem:
-        raise ListenerError(f"{mechanism_property}: {problem}") from None
 
 
 def securities(

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random as random_module
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.controlplane.lifecycle import Identity
@@ -22,7 +23,6 @@ from penstock.broker.events.kinds import CorruptionFound, DirectoryFailed
 from penstock.broker.limits.connection_rates import ConnectionRates
 from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
-from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.log.checkpoints import Incarnation
 from penstock.log.free_space import MIN_FREE_BYTES
 from penstock.log.maintenance import Maintenance
@@ -35,7 +35,7 @@ from penstock.net.later import Later, settled
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
-from penstock.node.listener_security import peer_credentials, securities
+from penstock.node.listener_security import securities
 from penstock.node.listeners import (
     SUPPORTED_PROTOCOLS,
     ListenerPlan,
@@ -44,6 +44,7 @@ from penstock.node.listeners import (
     protected_listeners,
 )
 from penstock.node.parts import World, cleaner_of, intervals_of, limits_of, make_broker, make_metadata
+from penstock.node.peer_security import check_own_tls, peer_securities
 from penstock.node.quorum_setup import plan_quorum
 from penstock.node.storage import StorageError, check_formatted, read_meta_properties
 from penstock.protocol.uuid import ZERO_UUID
@@ -97,7 +98,9 @@ class Node:
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
         self._security = securities(settings, self._plans, lambda: self.broker.metadata)
-        to_brokers, to_controllers = _credentials(settings, self._plans)
+        self._peers = peer_securities(settings, self._plans)
+        to_brokers, to_controllers = (peer.credentials for peer in self._peers)
+        settings.check_own = partial(check_own_tls, settings, self._security, self._peers)
         history = EventHistory(settings.node_id, clock.wall_ms)
         to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
         self._observer = notify_all((*observers, to_log, history.observe))
@@ -165,7 +168,7 @@ class Node:
                 )
             protected = protected_listeners(settings, self._plans)
             await self._server.start(self._listener(plan, plan.name in protected) for plan in self._plans)
-            self._refresh_certificates()
+            self._watch_certificates()
             await self.http.open()
             await self._start_parts(cluster_id, logs)
         except BaseException:
@@ -207,6 +210,7 @@ class Node:
             is_broker=identity.is_broker,
             is_controller=identity.is_controller,
             on_fatal=self._fatal,
+            on_settings=self._renew_certificates,
         )
         images.start()
         if identity.is_controller:
@@ -327,13 +331,18 @@ class Node:
             on_accept=None if security.open else security.accept,
         )
 
-    def _refresh_certificates(self) -> None:
-        """Reads changed certificate files of TLS listeners from time to time, until the node stops."""
-        with_tls = [one for one in self._security.values() if one.tls is not None]
-        if with_tls and not self._server.stopping:
-            for one in with_tls:
-                one.refresh()
-            asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._refresh_certificates)
+    def _watch_certificates(self) -> None:
+        """Reads changed certificate files from time to time, until the node stops."""
+        with_tls = any(one.tls is not None for one in self._security.values())
+        if not self._server.stopping and (with_tls or any(peer.credentials.tls for peer in self._peers)):
+            self._renew_certificates()
+            asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._watch_certificates)
+
+    def _renew_certificates(self) -> None:
+        for listener in self._security.values():
+            listener.refresh(self.settings)
+        for peer in self._peers:
+            peer.refresh(self.settings)
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
         """Delays a request until a dispatcher is set, because listeners open before the dispatcher is made."""
@@ -424,16 +433,6 @@ class Node:
 
 def _cannot_go_on(lost: str, error: OSError) -> str:
     return f"This node can't go on without {lost} ({error}): repair or replace the disk, and start the node again."
-
-
-def _credentials(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[Credentials, Credentials]:
-    """Returns the credentials with which this node connects to other brokers and to controllers."""
-    names = [name.upper() for name in settings.list("controller.listener.names")]
-    brokers = inter_broker_listener(settings, plans)
-    return (
-        peer_credentials(settings, brokers, "sasl.mechanism.inter.broker.protocol"),
-        peer_credentials(settings, names[0], "sasl.mechanism.controller.protocol") if names else NO_CREDENTIALS,
-    )
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:

@@ -7,9 +7,11 @@ from penstock.metadata.configs.group import GROUP_INHERITANCE
 from penstock.metadata.configs.topic import TOPIC_CONFIGS, TOPIC_SYNONYMS
 
 ROOT = Path(__file__).parents[3]
-# Read under a composed name: prefixes of quota windows, the quorum's timeouts, and the lookups of Settings.
+# Read under a composed name: prefixes of quota windows, the quorum's timeouts, the lookups of Settings, and
+# config.providers, which the reader of properties files uses.
 READ_ELSEWHERE = {
     "broker.id",
+    "config.providers",
     "controller.quorum.fetch.timeout.ms",
     "controller.quorum.request.timeout.ms",
     "controller.quorum.retry.backoff.ms",

@@ -6,6 +6,7 @@ A lane is a connection for one kind of requests, so that requests of different k
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.connection import BrokerConnection, ConnectionSettings
@@ -41,9 +42,9 @@ class Links:
             client_id=client_id,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
-            tls=credentials.tls,
             login=credentials.login,
         )
+        self._credentials = credentials
         self._open: dict[Key, tuple[Address, BrokerConnection]] = {}
         #: Lanes whose connection is being opened, and the number of waiting requests: later requests queue behind them.
         self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
@@ -96,7 +97,9 @@ class Links:
             return found[1]
         if found is not None:
             found[1].close()  # the node has another address now
-        connection = await BrokerConnection.open(self._network, *address, self._settings)
+        connection = await BrokerConnection.open(
+            self._network, *address, replace(self._settings, tls=self._credentials.tls)
+        )
         try:
             self._check_open()
         except KafkaError:

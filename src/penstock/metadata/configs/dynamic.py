@@ -23,8 +23,15 @@ ONLY_WITH_LISTENER_PREFIX = frozenset(
         "ssl.truststore.type",
     }
 )
-# Kafka opens and closes sockets when these change; Penstock keeps the listeners of its start.
-NOT_WHILE_RUNNING = frozenset({"listeners", "listener.security.protocol.map"})
+# Settings of a TLS listener that a running broker applies to new connections, with the listener's prefix.
+TLS_WHILE_RUNNING = ONLY_WITH_LISTENER_PREFIX | {
+    "ssl.cipher.suites",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+}
+# Kafka opens and closes sockets, and reads providers again, when these change; Penstock keeps those of its start.
+NOT_WHILE_RUNNING = frozenset({"config.providers", "listeners", "listener.security.protocol.map"})
 
 
 # Kafka resizes these thread pools while it runs, at most by a factor of two at a time, and refuses larger steps.
@@ -85,11 +92,13 @@ def _needs_prefix(name: str) -> bool:
 
 
 def _protects(name: str) -> bool:
-    """True for a TLS or SASL setting of one listener. Penstock reads these at its start; Kafka applies changes at
-    once."""
+    """True for a SASL setting of one listener, and for some TLS settings. Penstock reads these at its start; Kafka
+    applies changes at once."""
     key = broker_key(name)
     base = name if key is None else key.name
-    return name.startswith("listener.name.") and base.startswith(("ssl.", "sasl.", "connections.max.reauth"))
+    if not name.startswith("listener.name.") or base in TLS_WHILE_RUNNING:
+        return False
+    return base.startswith(("ssl.", "sasl.", "connections.max.reauth"))
 
 
 def _listed(names: Iterable[str]) -> str:

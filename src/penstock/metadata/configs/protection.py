@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from penstock.metadata.configs.broker import AUTHORIZER_CONFIGS, PROTECTION_CONFIGS, broker_key
 from penstock.metadata.configs.definition import ConfigError
+from penstock.metadata.configs.providers import PROVIDERS
 from penstock.security.authorizer import parse_super_users
 
 AUTHORIZER = "authorizer.class.name"
@@ -29,6 +30,8 @@ def protection_refusal(name: str, value: str) -> str | None:
             parse_super_users(value)
         except ValueError as problem:
             return str(problem)
+    if name.startswith(PROVIDERS):
+        return f"{name} works in a properties file only: give the value itself, or write it to a file."
     key = broker_key(name)
     if key is None:
         asks = name.startswith(_PREFIXES)

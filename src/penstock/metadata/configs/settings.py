@@ -7,7 +7,7 @@ broker has one object for its whole run; `apply_dynamic` changes it in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -61,7 +61,7 @@ _Synonyms = list[Synonym]
 
 
 class Settings:
-    __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "derived", "static")
+    __slots__ = ("_cluster", "_log_defaults", "_own", "_resolved", "check_own", "derived", "static")
 
     def __init__(self, static: Mapping[_Str, _Str] | None = None) -> None:
         """Creates the settings from the properties file. Raises ConfigError for a value that is not accepted."""
@@ -77,6 +77,8 @@ class Settings:
         self._log_defaults: LogConfig | None = None
         self.derived: dict[_Str, Any] = {}
         """Values that callers derived from these settings; cleared when a setting changes."""
+        self.check_own: Callable[[Mapping[_Str, _Str]], None] | None = None
+        """Raises ConfigError if this broker can't use dynamic configs of its own that it is about to get."""
         check_cordoned(self.static.get(CORDONED), self.log_dirs)
 
     # --- typed values ---------------------------------------------------------------------------------
@@ -190,10 +192,14 @@ class Settings:
         key = broker_key(name)
         return None if key is None else key.default
 
-    def of_listener(self, listener: _Str, name: _Str) -> _Str | None:
-        """Returns the string that is set for this listener alone (`listener.name.<listener>.<name>`); None if none."""
+    def of_listener(self, listener: _Str, name: _Str, own: Mapping[_Str, _Str] | None = None) -> _Str | None:
+        """Returns the string that is set for this listener alone (`listener.name.<listener>.<name>`); None if none.
+
+        `own` replaces the dynamic configs of this broker.
+        """
         prefixed = f"listener.name.{listener.lower()}.{name}"
-        return next((each[prefixed] for each in (self._own, self._cluster, self.static) if prefixed in each), None)
+        sources = (self._own if own is None else own, self._cluster, self.static)
+        return next((each[prefixed] for each in sources if prefixed in each), None)
 
     def synonyms(self, name: _Str) -> _Synonyms:
         """Returns every source that has a value for this property, the source in effect first."""

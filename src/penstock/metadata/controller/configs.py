@@ -35,6 +35,7 @@ Outcomes = dict[int, KafkaError | None]
 
 
 ALTERABLE = frozenset(ResourceType)
+_OF_LISTENER = "listener.name."
 
 
 class _Config(Protocol):
@@ -77,16 +78,24 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """Returns the error if the request sets this broker's cordoned.log.dirs to directories that it does not have; None
-    if there is no error. Only the broker itself knows its directories."""
+    """Returns the error if the request sets this broker's cordoned.log.dirs to directories that it does not have, or
+    names keys and certificates that it can't use; None if there is no error. Only the broker itself can read its
+    files."""
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
-    for config in resource.configs:
-        if config.name == CORDONED and config.config_operation in (ConfigOperation.SET, ConfigOperation.APPEND):
-            try:
+    own = dict(settings.dynamic_own())
+    try:
+        for config in resource.configs:
+            if config.name == CORDONED and config.config_operation in (ConfigOperation.SET, ConfigOperation.APPEND):
                 check_cordoned(config.value, settings.log_dirs)
-            except ConfigError as error:
-                return _invalid(str(error))
+            if config.config_operation == ConfigOperation.SET and config.value is not None:
+                own[config.name] = config.value
+            elif config.config_operation == ConfigOperation.DELETE:
+                own.pop(config.name, None)
+        if settings.check_own is not None and any(config.name.startswith(_OF_LISTENER) for config in resource.configs):
+            settings.check_own(own)
+    except ConfigError as error:
+        return _invalid(str(error))
     return None
 
 

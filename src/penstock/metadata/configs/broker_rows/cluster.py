@@ -19,7 +19,7 @@ broker.rack STRING
     Rack or zone of the broker; replicas of a partition are spread over different racks.
 broker.session.timeout.ms INT =9000
     Time without a heartbeat after which the controller fences a broker.
-config.providers LIST = low cluster-wide unsupported
+config.providers LIST = low cluster-wide
     Providers that replace placeholders in property values.
 controlled.shutdown.enable BOOLEAN =true
     Move leaderships to other brokers before a stop.

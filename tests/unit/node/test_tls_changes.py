@@ -1,0 +1,208 @@
+"""TLS settings of a listener that change while the node runs, and certificates that are renewed in their files."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.disk.memory import MemoryDisk
+from penstock.net.network import RealNetwork
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_03_metadata import MetadataRequest
+from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+
+PREFIX = "listener.name.ssl."
+
+
+class Authority:
+    """A certificate authority that signs certificates for localhost."""
+
+    def __init__(self, where: Path, name: str) -> None:
+        self._where, self._name = where, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._certificate = self._signed(name, self._key.public_key(), ca=True)
+        self.file = where / f"{name}.pem"
+        self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _signed(self, name: str, key: ec.EllipticCurvePublicKey, *, ca: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name)]))
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def store(self, file: str, name: str) -> str:
+        """Writes a key with its certificate, and returns the path."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = serialization.Encoding.PEM
+        plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        path = self._where / file
+        path.write_bytes(plain + self._signed(name, key.public_key(), ca=False).public_bytes(pem))
+        return str(path)
+
+    @property
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.file))
+
+
+def with_node(scenario: Callable[[Node, int], Awaitable[None]], properties: dict[str, str]) -> None:
+    async def main() -> None:
+        secured = {"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL", **properties}
+        node = make_node(local_settings("/data", overrides=secured), MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        try:
+            await scenario(node, int(node.bootstrap.rpartition(":")[2]))
+        finally:
+            await node.stop(0.1)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+async def connect(port: int, tls: ssl.SSLContext) -> BrokerConnection:
+    return await BrokerConnection.open(RealNetwork(), "localhost", port, ConnectionSettings(tls=tls))
+
+
+async def server_name(port: int, tls: ssl.SSLContext) -> str:
+    _, writer = await asyncio.open_connection("localhost", port, ssl=tls)
+    certificate = writer.get_extra_info("ssl_object").getpeercert()
+    writer.close()
+    return str(dict(field[0] for field in certificate["subject"])["commonName"])
+
+
+async def alter(peer: BrokerConnection, **changes: str | None) -> tuple[int, str]:
+    configs = [
+        AlterableConfig(
+            name=PREFIX + name.replace("_", "."),
+            config_operation=ConfigOperation.DELETE if value is None else ConfigOperation.SET,
+            value=value,
+        )
+        for name, value in changes.items()
+    ]
+    resource = AlterConfigsResource(resource_type=ResourceType.BROKER, resource_name="1", configs=configs)
+    answer = await peer.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    return answer.responses[0].error_code, answer.responses[0].error_message or ""
+
+
+def test_changed_key_store_is_used_for_new_connections_while_old_ones_go_on(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    first, second = authority.store("first.pem", "first"), authority.store("second.pem", "second")
+
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, authority.trusting)
+        assert await server_name(port, authority.trusting) == "first"
+        assert await alter(peer, ssl_keystore_location=second) == (0, "")
+        assert await server_name(port, authority.trusting) == "second"
+        assert (await peer.request(MetadataRequest(topics=None))).topics == []
+        assert await alter(peer, ssl_keystore_location=None) == (0, "")
+        assert await server_name(port, authority.trusting) == "first"
+        peer.close()
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
+
+
+def test_stores_that_can_not_be_used_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
+    first, strange = authority.store("first.pem", "first"), other.store("strange.pem", "strange")
+
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, authority.trusting)
+        for changes, reason in (
+            ({"ssl_keystore_location": "/nowhere"}, "ssl.keystore.location"),
+            ({"ssl_keystore_location": str(authority.file)}, "can't be used"),
+            ({"ssl_keystore_location": strange}, "would not accept each other"),
+            ({"ssl_client_auth": "sometimes"}, "ssl.client.auth"),
+        ):
+            code, message = await alter(peer, **changes)
+            assert code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+            assert reason in message
+        assert await server_name(port, authority.trusting) == "first"
+        trusted = authority.file.read_text() + other.file.read_text()
+        assert await alter(peer, ssl_truststore_certificates=trusted, ssl_truststore_type="PEM") == (0, "")
+        assert await alter(peer, ssl_keystore_location=strange) == (0, "")
+        assert await server_name(port, other.trusting) == "strange"
+        peer.close()
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
+
+
+def test_client_certificates_can_be_required_from_now_on(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    first = authority.store("first.pem", "first")
+
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, authority.trusting)
+        assert await alter(peer, ssl_client_auth="required") == (0, "")
+        with_certificate = authority.trusting
+        with_certificate.load_cert_chain(first)
+        (await connect(port, with_certificate)).close()
+        with pytest.raises(Exception, match=r"(?i)closed|certificate|lost|reset"):
+            await connect(port, authority.trusting)
+        peer.close()
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
+
+
+def test_passwords_of_stores_are_never_described(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    first = authority.store("first.pem", "first")
+    key = Path(first).read_text()
+
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, authority.trusting)
+        changes = {"ssl_keystore_password": "hidden-1", "ssl_key_password": "hidden-2", "ssl_keystore_key": key}
+        chain = "-----BEGIN CERTIFICATE" + key.partition("-----BEGIN CERTIFICATE")[2]
+        assert await alter(peer, **changes, ssl_keystore_certificate_chain=chain) == (0, "")
+        resource = DescribeConfigsResource(resource_type=ResourceType.BROKER, resource_name="1")
+        answer = await peer.request(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+        shown = {config.name: config for config in answer.results[0].configs}
+        for name in ("ssl.keystore.password", "ssl.key.password", "ssl.keystore.key"):
+            assert shown[PREFIX + name].value is None
+            assert shown[PREFIX + name].is_sensitive
+        assert "hidden" not in repr(answer)
+        assert "PRIVATE KEY" not in repr(answer)
+        peer.close()
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
+
+
+def test_renewed_certificate_is_also_used_for_connections_to_other_nodes(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    first = authority.store("first.pem", "first")
+
+    async def scenario(node: Node, port: int) -> None:
+        before = node._peers[0].credentials.tls
+        authority.store("first.pem", "renewed")
+        node._renew_certificates()
+        assert node._peers[0].credentials.tls is not before
+        assert await server_name(port, authority.trusting) == "renewed"
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})

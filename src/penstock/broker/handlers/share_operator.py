@@ -39,7 +39,7 @@ def is_operator(request: ShareAcknowledgeRequest) -> bool:
 
 
 async def serve(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
-    """Serves each partition in turn. Errors are per partition, unless the request is too large."""
+    """Serves the partitions one after the other. Errors are per partition, unless the request is too large."""
     if sum(len(topic.partitions) for topic in request.topics) > MAX_PARTITIONS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_PARTITIONS} partitions: split it.")
     denies = broker.fetch_policy.leader_consumer(ctx).denies
@@ -84,7 +84,7 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
 
 
 def _described(broker: Broker, key: ShareKey) -> str:
-    """Returns the JSON of a share partition. A partition that no member fetches is idle, and is not loaded for this."""
+    """Returns the JSON of a share partition. If no member fetches from it, the partition is idle and is not loaded."""
     shares = broker.share_partitions
     broker.partitions.get_by_id(key.topic_id, key.partition).leader_log()
     led = shares.find(key)

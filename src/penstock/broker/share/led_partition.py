@@ -255,7 +255,10 @@ class LedSharePartition:
         return None if transition is None else self._submit(transition)
 
     def operate(self, first: int, stop: int, kind: int) -> asyncio.Future[None] | None:
-        """Releases or archives records for an operator, whoever holds them. Returns a future like `acknowledge`."""
+        """Releases or archives records for an operator, no matter which member holds them.
+
+        Returns a future that is done once the change is written; None if there is nothing to write.
+        """
         state = self.ready()
         if state is None:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The share partition is loading: retry.")
@@ -264,7 +267,7 @@ class LedSharePartition:
         return None if transition is None else self._submit(transition)
 
     async def loaded(self, seconds: float) -> None:
-        """Waits until the state is loaded. Raises KafkaError if it can't be loaded, or not in this time."""
+        """Waits until the state is loaded. Raises KafkaError if the load fails or takes longer than `seconds`."""
         waiter = _Loading()
         self.waiters[waiter] = None
         try:

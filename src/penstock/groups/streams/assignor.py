@@ -37,7 +37,7 @@ class _Share:
     def grown(self, count: int) -> None:
         """Counts a member that now has `count` tasks.
 
-        If it is full, the remaining tasks are shared by the other members.
+        If this member is full, the other members share the remaining tasks.
         """
         if count == self.limit:
             self._tasks -= count

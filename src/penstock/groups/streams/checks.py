@@ -1,4 +1,4 @@
-"""Checks a StreamsGroupHeartbeat request without its group, in the order in which Kafka checks."""
+"""Checks the fields of a StreamsGroupHeartbeat request that do not depend on the group, in Kafka's order."""
 
 from __future__ import annotations
 

@@ -101,10 +101,7 @@ class _Refused(Exception):
 
 
 def configure(topology: Topology, existing: Count) -> ConfiguredTopology:
-    """Returns the topology with its tasks.
-
-    Raises STREAMS_INVALID_TOPOLOGY if the topology can't work with any topics.
-    """
+    """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if the topology itself is wrong."""
     try:
         counts = _decide_counts(topology, existing)
         found = {
@@ -160,9 +157,10 @@ def _invalid(reason: str) -> KafkaError:
 
 
 def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], existing: Count) -> dict[str, int]:
-    """Returns the partition count of each repartition topic: the count of the input of the subtopology that writes it.
+    """Returns the partition count of each repartition topic.
 
-    Follows the topology from its source topics.
+    Follows the topology from its source topics: a repartition topic gets the largest count among the topics that its
+    writing subtopology reads.
     """
     counts = {
         topic.name: topic.partitions

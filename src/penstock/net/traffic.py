@@ -23,7 +23,7 @@ NONE = Traffic(0, 0)
 
 
 def traffic_of(transport: asyncio.BaseTransport) -> Traffic:
-    """Returns how many bytes a connection received, and how many of the bytes that it sent the peer has acknowledged.
+    """Returns the number of bytes that a connection received, and the number of sent bytes that the peer acknowledged.
 
     Returns zeros on systems other than Linux and for simulated connections.
     """

@@ -1,8 +1,8 @@
 """Reads the properties of the quorum: this node's role, the voters, the bootstrap servers and the timeouts.
 
-controller.quorum.voters every node's properties list the voters (kraft.version 0) controller.quorum.bootstrap.servers
-the log lists the voters (kraft.version 1); these nodes have the log neither a single node, or one whose directory lists
-the voters
+controller.quorum.voters              every node's properties list the voters (kraft.version 0)
+controller.quorum.bootstrap.servers   the metadata log lists the voters (kraft.version 1)
+neither                               a single node, or a node whose directory lists the voters
 """
 
 from __future__ import annotations

@@ -194,10 +194,10 @@ class Cluster:
     # --- the network --------------------------------------------------------------------------------------------
 
     def split(self, *groups: Sequence[int]) -> None:
-        """Splits the network between nodes: nodes reach each other only within their group.
+        """Splits the network between nodes: a node reaches only the nodes of its own group.
 
-        Nodes that no group names form one more group. Connections between groups break, and new ones get no answer.
-        Clients still reach every node. Another call replaces the groups.
+        Nodes that are in no given group form one more group. Connections between groups break, and new connections get
+        no answer. Clients still reach every node. Another call replaces the groups.
         """
         named = [node for group in groups for node in group]
         for node in named:
@@ -217,7 +217,7 @@ class Cluster:
             member.thread.run(self._networks[node].cut(self._beyond(node)), START_LIMIT_S)
 
     def _beyond(self, node: int) -> frozenset[int]:
-        """Returns the nodes that a node can't reach."""
+        """Returns the nodes that the given node can't reach because of a split."""
         own = next(group for group in self._groups if node in group)
         return frozenset(self._plans) - own
 

@@ -3,13 +3,13 @@
 def test_orders_are_written(penstock):                       a fresh broker for this test
     penstock.create_topic("orders", partitions=3)
 
-@pytest.mark.penstock(topics={"orders": 3}, config={"auto.create.topics.enable": "false"}) def
-test_unknown_topics_are_refused(penstock): ...
+@pytest.mark.penstock(topics={"orders": 3}, config={"auto.create.topics.enable": "false"})
+def test_unknown_topics_are_refused(penstock): ...
 
-def test_many_share_one(penstock_session): ... one broker for the whole run
+def test_many_share_one(penstock_session): ...               one broker for the whole run
 
-@pytest.mark.penstock(nodes=3, topics={"orders": 3}) def test_orders_survive_a_node(penstock_cluster): ... a fresh
-cluster for this test
+@pytest.mark.penstock(nodes=3, topics={"orders": 3})
+def test_orders_survive_a_node(penstock_cluster): ...        a fresh cluster for this test
 """
 
 from __future__ import annotations

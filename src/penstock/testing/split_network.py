@@ -1,4 +1,4 @@
-"""A node's network that a test can split: connections to nodes of other groups break, and new ones get no answer."""
+"""Simulates a split network: connections to nodes of other groups break, and new connections get no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.net.network import Listening, ProtocolFactory, RealNetwork
 
 @dataclass(slots=True, eq=False)
 class SplitNetwork:
-    """Opens the sockets of one node. `owners` has the node of each port; other ports are always reachable.
+    """Opens the sockets of one node. `owners` maps each port to its node; ports without a node are always reachable.
 
     Call `cut` and `heal` on the node's event loop.
     """
@@ -60,7 +60,7 @@ class SplitNetwork:
         return await self.real.resolve(host)
 
     async def _no_answer(self) -> None:
-        """Waits until the caller gives up or the network heals; then the attempt has timed out."""
+        """Waits until the caller gives up or the network heals. Then raises an error as after a timeout."""
         waiting = asyncio.get_running_loop().create_future()
         self._silent.add(waiting)
         try:
@@ -69,7 +69,7 @@ class SplitNetwork:
             self._silent.discard(waiting)
 
     async def cut(self, unreachable: frozenset[int]) -> None:
-        """Makes these nodes unreachable, and all others reachable."""
+        """Makes the given nodes unreachable, and all other nodes reachable."""
         self.unreachable = unreachable
         for transport, node in self._connections.items():
             if node in unreachable:

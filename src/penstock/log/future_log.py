@@ -224,6 +224,16 @@ class FutureLog:
         except OSError as error:
             raise log.health.failed(error) from error
 
+    async def flush(self) -> None:
+        """Syncs the copied batches to disk, and removes the producer snapshot of the last flush, so that the snapshots
+        of all flushes need not be removed at once after the swap."""
+        log = self.log
+        await log.flush()
+        try:
+            log.snapshots.keep_only(log.segments.bases)
+        except OSError as error:
+            raise log.health.failed(error) from error
+
     @property
     def flush_is_due(self) -> bool:
         """True if the copy should be flushed now, because a flush of its unsynced bytes at the swap would take long."""

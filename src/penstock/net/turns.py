@@ -23,7 +23,7 @@ class Waiter(Protocol):
 
 
 class Turns:
-    __slots__ = ("_began", "_call_soon", "_left", "_limits", "_nanoseconds", "_waiting", "open", "spent")
+    __slots__ = ("_began", "_call_soon", "_left", "_limits", "_nanoseconds", "_waiting", "open", "passes", "spent")
 
     def __init__(
         self, limits: Limits, call_soon: Callable[[Callable[[], None]], object], nanoseconds: Callable[[], int]
@@ -34,6 +34,8 @@ class Turns:
         self._began = 0
         self._left = 0
         self._waiting: deque[Waiter] = deque()
+        self.passes = 0
+        """The number of passes in which a request was started or had to wait."""
         self.open = False
         """True once this pass of the event loop has started a request."""
         self.spent = False
@@ -42,6 +44,7 @@ class Turns:
     def begin(self) -> None:
         """Begins a pass of the event loop, at its first request: resets the request count and the start time."""
         self.open = True
+        self.passes += 1
         self._left = self._limits.pass_max_requests
         self._began = self._nanoseconds()
         self._call_soon(self._next_pass)

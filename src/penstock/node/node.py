@@ -201,6 +201,7 @@ class Node:
             controller_listeners=self._controller_listeners,
             inter_broker_listener=listener,
             unsent=self._server.unsent,
+            request_passes=lambda: self._server.turns.passes,
             faults=self._faults,
         )
         self._server.arrivals = ConnectionRates(settings, broker.quotas, self.clock).arrive

@@ -136,6 +136,7 @@ def make_broker(
     controller_listeners: tuple[str, ...],
     inter_broker_listener: str,
     unsent: ByteBudget,
+    request_passes: Callable[[], int],
     faults: Faults,
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
@@ -177,7 +178,9 @@ def make_broker(
         if has_directories(metadata.image):
             assignments.report(partition, directory_id)
 
-    moves = DirectoryMoves(logs, settings, assign=assign, revert=revert, observer=world.observer)
+    moves = DirectoryMoves(
+        logs, settings, assign=assign, revert=revert, observer=world.observer, request_passes=request_passes
+    )
     partitions = Partitions(
         node_id,
         logs,

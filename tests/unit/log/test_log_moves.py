@@ -186,6 +186,20 @@ def test_a_log_that_is_moved_is_not_compacted() -> None:
     assert run(cleaner.clean(due)) is not None
 
 
+def test_a_copy_that_is_flushed_often_keeps_one_producer_snapshot_per_segment() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    future.log.environment = replace(future.log.environment, unflushed_bytes=1)
+    while future.records_left:
+        run(future.copy(CHUNK))
+        assert future.flush_is_due
+        run(future.flush())
+    assert len(future.log.snapshots.offsets) <= len(log.segments)
+    assert len(future.log.snapshots.offsets) > 1
+
+
 # The swap.
 
 

@@ -120,6 +120,7 @@ def test_waiting_connections_start_one_request_each_in_turn() -> None:
         soon.pop()()  # type: ignore[operator]
     assert order == [many, one, *[many] * 8]
     assert passes == 4  # four, four and two requests, and one that finds nobody
+    assert turns.passes == passes
 
 
 def test_event_loop_iteration_starts_no_request_after_its_time_is_over() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from move_node import A, B, C, held, run, started
 
+from penstock.broker.replicas import replica_move
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.log.directories import MAX_RESOLVED_PATHS, LogDirectories
@@ -220,6 +224,44 @@ def test_a_stop_waits_for_the_last_write_of_a_cancelled_move(monkeypatch: pytest
         release.set()
         await stopping
         assert user.moves.ended[-1].state is MoveState.CANCELLED
+        await user.node.stop(1.0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_copy_pauses_after_each_chunk_only_while_requests_come_in(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        user = await started(MemoryDisk())
+        await user.move(A)
+        await user.create("t")
+        await user.produce("t", 40)
+        passes = itertools.count(1)
+        parts = replace(user.moves._parts, request_passes=lambda: next(passes) if busy else 0)
+        monkeypatch.setattr(user.moves, "_parts", parts)
+        chunks, pauses = [], []
+        copy = FutureLog.copy
+
+        async def small_copy(self: FutureLog, max_bytes: int) -> int:
+            chunks.append(max_bytes)
+            return await copy(self, 100_000)
+
+        async def noted_sleep(seconds: float) -> None:
+            if seconds:
+                pauses.append(seconds)
+            await asyncio.sleep(0)
+
+        times = itertools.count(step=0.25)
+        loop = SimpleNamespace(time=lambda: next(times))  # a chunk takes a quarter of a second or more
+        monkeypatch.setattr(FutureLog, "copy", small_copy)
+        monkeypatch.setattr(replica_move, "asyncio", SimpleNamespace(sleep=noted_sleep, get_running_loop=lambda: loop))
+        assert await user.move(B) is ErrorCode.NONE
+        await user.moves.settle()
+        assert len(chunks) > 5
+        assert (len(pauses) > 5) is busy
+        assert all(0.25 <= each <= replica_move.MAX_SLEEP_SECONDS for each in pauses)
         await user.node.stop(1.0)
 
     run(scenario)

@@ -47,8 +47,10 @@ class DirectoryMoves:
         assign: Callable[[Partition, bytes], Awaitable[None]],
         revert: Callable[[Partition, bytes], None],
         observer: Observer = log_event,
+        request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Reports directories to the controller through `assign` and `revert`: see `MoveParts`."""
+        """Reports directories to the controller through `assign` and `revert`, and slows copies down while
+        `request_passes` grows: see `MoveParts`."""
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(
             "replica.alter.log.dirs.io.max.bytes.per.second",
@@ -56,7 +58,7 @@ class DirectoryMoves:
             samples="alter.log.dirs.replication.quota.window.num",
             sample_seconds="alter.log.dirs.replication.quota.window.size.seconds",
         )
-        self._parts = MoveParts(logs, asyncio.Semaphore(copiers), throttle, assign, revert)
+        self._parts = MoveParts(logs, asyncio.Semaphore(copiers), throttle, assign, revert, request_passes)
         self._observer = observer
         self._logs = logs
         self._running: dict[TopicPartition, tuple[ReplicaMove, asyncio.Task[None]]] = {}

@@ -1,8 +1,8 @@
 """One move of a replica to another log directory: copies the log, reports the directory, and swaps the logs.
 
 `penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The copy
-reads and writes chunks in threads and yields to the event loop after each chunk, so that it does not slow down produce
-and fetch.
+reads and writes chunks in threads and yields to the event loop after each chunk. While requests come in, it also pauses
+for as long as the chunk took: produce and fetch find the processor free at least half of the time.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class MoveParts:
     assign: Callable[[Partition, bytes], Awaitable[None]]
     #: Reports the directory again that a replica stays in.
     revert: Callable[[Partition, bytes], None]
+    #: Returns the number of passes of the event loop that have started requests.
+    request_passes: Callable[[], int] = lambda: 0
 
 
 class ReplicaMove:
@@ -69,6 +71,7 @@ class ReplicaMove:
         self._rate = CopyRate()
         self._reported = False
         self._confirmed = False
+        self._seen_passes = 0
 
     def __repr__(self) -> str:
         replica = f"{self.partition.topic}-{self.partition.index}"
@@ -177,9 +180,19 @@ class ReplicaMove:
                 return
             chunk = min(chunk, max(MIN_CHUNK_BYTES, throttle.limit // CHUNKS_PER_SECOND))
         self._parts.logs.dirs.free_space.take_for_copy(self.target.path, min(chunk, self._future.bytes_left))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         await self._copy_chunk(chunk)
+        await self._give_way(loop.time() - began)
         if self._future.flush_is_due:
-            await self._future.log.flush()
+            await self._future.flush()
+
+    async def _give_way(self, chunk_seconds: float) -> None:
+        """Pauses for as long as the last chunk took, if requests came in since the last call."""
+        passes = self._parts.request_passes()
+        if passes != self._seen_passes:
+            self._seen_passes = passes
+            await asyncio.sleep(min(chunk_seconds, MAX_SLEEP_SECONDS))
 
     async def _copy_chunk(self, chunk: int) -> None:
         try:

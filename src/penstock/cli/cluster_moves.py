@@ -139,7 +139,7 @@ def _starting_point(
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
     """Returns the replicas of each partition, the racks of all usable brokers, and the sizes of partitions.
 
-    For a partition that is being reassigned, the replicas are those after the reassignment.
+    For a partition that is being reassigned, returns its replicas after the reassignment.
     """
     placement = {
         each: going[each].target if each in going else part.replicas

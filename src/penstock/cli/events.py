@@ -1,4 +1,5 @@
-"""`penstock events` lists what happened in a cluster: elections, failed brokers, in-sync sets, moves, changes."""
+"""`penstock events` lists events of a cluster: elections, failed brokers, changes of in-sync sets, moves, config
+changes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _STOP_SIGNALS = [getattr(signal, name) for name in ("SIGTSTP", "SIGTTIN", "SIGTT
 
 @contextmanager
 def own_foreground() -> Iterator[None]:
-    """Runs the block in a process group of its own, in the terminal's foreground.
+    """Runs the block in a separate process group, in the terminal's foreground.
 
     Does nothing without a terminal, or if this process leads the foreground group already.
     """

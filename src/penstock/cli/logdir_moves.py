@@ -300,7 +300,7 @@ def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
 def _begin(
     broker: Broker, node: int, moves: Sequence[DirectoryMove], going: dict[TopicPartition, DirectoryMove]
 ) -> bool:
-    """Starts moves of replicas, and adds those that the nodes accepted to `going`.
+    """Starts moves of replicas. Adds each move that a node accepted to `going`.
 
     Returns True if a move was refused.
     """

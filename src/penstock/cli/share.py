@@ -1,6 +1,7 @@
 """`penstock share` shows share groups with their members, start offsets and lag, and moves or deletes their offsets.
 
-These commands use only requests that any Kafka broker from 4.2 on serves. `share_records` has those that need Penstock.
+These commands use only requests that any Kafka broker from 4.2 on serves. `share_records` has the commands that need
+Penstock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`penstock share inspect|release|archive|drain`: the records in flight of a running share group.
 
-Asks the leaders of the partitions. Needs Penstock brokers: others answer that there is no such share session.
+The commands send their requests to the leaders of the partitions, which must be Penstock brokers: other brokers answer
+that there is no such share session.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 def _places(broker: Broker, wanted: dict[str, list[int]]) -> list[Place]:
-    """Returns the partitions with their leaders. Raises Failure if one does not exist or has no leader."""
+    """Returns the partitions with their leaders. Raises Failure if a partition does not exist or has no leader."""
     found = []
     for topic in broker.existing(list(wanted)) if wanted else ():
         leaders = {part.partition_index: part.leader_id for part in topic.partitions}

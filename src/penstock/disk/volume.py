@@ -172,7 +172,7 @@ class Directory:
 
 
 class Volume:
-    """The disk of one machine. Each process has a `Disk` of its own as its view of the volume."""
+    """The disk of one machine. Each process uses the volume through its own `Disk`."""
 
     def __init__(self, now_ms: Callable[[], int], *, crashable: bool = True, durable_directories: bool = False) -> None:
         self.now_ms = now_ms

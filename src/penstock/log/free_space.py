@@ -2,7 +2,7 @@
 
 A timer reads the free space of every directory. Between two readings, the bytes that clients write are subtracted, so
 that a burst can't fill the disk before the next reading. A move between directories stops before it fills the target.
-All other writes continue: those of followers and of the node's own topics, and all that free space.
+All other writes continue: writes of followers, writes to the node's own topics, and writes that free space.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class FutureLogs:
                 self.remove(self._logs.dirs.of(log), log.path)
 
     def _unmark_current(self, current: Log) -> None:
-        """Removes the leaving mark of a log that stays, unless another move of the log has begun."""
+        """Removes the leaving mark of a log that stays in its directory, unless another move of the log has begun."""
         if self.of(current) is None and not current.offline:
             try:
                 moved_mark.remove_leaving(self._logs.disk, current.path)
@@ -212,7 +212,7 @@ class FutureLogs:
 
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
         """Writes the leaving mark of the current log. Returns the directories that may still hold older logs of the
-        partition: offline ones, and those of old logs that wait for removal."""
+        partition: offline directories, and directories with old logs to be removed."""
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)
         if older:
@@ -276,7 +276,7 @@ class FutureLogs:
                 await self.retire(retired)
 
     def put_old_aside(self, log: Log, suffix: str) -> None:
-        """Renames the old logs of `log` that still wait in `retire`, because `log` itself is put aside now."""
+        """Renames the old logs of `log` that are not retired yet, because `log` itself is renamed now."""
         for retired in [each for each in self._retiring.values() if each.log is log]:
             self._rename_old(retired, suffix)
             self._retiring.pop(retired.path, None)
@@ -335,8 +335,8 @@ class FutureLogs:
 
 
 def _refused_by_source(current: Log, error: OSError) -> KafkaError:
-    """Returns the error that ends a move whose source can't take the leaving mark. A full disk stays online: clients
-    can still read from it."""
+    """Returns the error that ends a move if the leaving mark can't be written to the source. A full source disk stays
+    online: clients can still read from it."""
     if error.errno in _FULL:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,

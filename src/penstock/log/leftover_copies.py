@@ -1,6 +1,6 @@
 """Future logs that the last process left: their moves are resumed, or the metadata decides about them.
 
-A future log belongs to the current log with its name and its topic id. Without such a log it is an *orphan*: its
+A future log belongs to the current log with its name and its topic id. Without a current log it is an *orphan*: the
 current log may be in an offline directory or lost, and then the future log may be the only copy of the records. The
 broker adopts or removes orphans once it has the metadata. This includes `-future` directories that Kafka left.
 """
@@ -120,8 +120,10 @@ class LeftoverCopies:
             self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
 
     def _load_orphan(self, leftover: Leftover) -> None:
-        """Keeps a future log without a current log of its topic. It may be the only copy of its records, even if there
-        is a log with its name, which may belong to a deleted topic."""
+        """Keeps a future log for which there is no current log of its topic.
+
+        It may be the only copy of its records. A log with the same name may belong to a deleted topic.
+        """
         logs, key = self._logs, (leftover.topic, leftover.partition)
         other = logs.get(*key)
         if key in logs.corruptions:

@@ -119,7 +119,7 @@ class Maintenance:
             await self.checkpoints()
 
     async def flush_queued(self) -> None:
-        """Flushes the logs that `flush_soon` has queued, also those queued during the flush."""
+        """Flushes the logs that `flush_soon` has queued, also logs that are queued during the flush."""
         logs = self._logs
         logs.flush_requested.clear()
         while logs.flush_queue:

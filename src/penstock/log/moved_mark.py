@@ -8,8 +8,8 @@ A move ends with two renames in two directories, and a crash may come between th
 Before the first rename both marks are synced. The *moved mark* in B's log names A: if a start finds the partition in
 both directories, the log in A is the old one, and the start finishes the move. The moved mark is removed after the
 second rename is on disk. The *leaving mark* in A's log names B: if a start can't read B, the log in A may be the old
-one and is not served. It is removed if the move ends without a swap, and when a start serves the log in A. So a log
-without a leaving mark is never taken for an old one. Kafka ignores both files.
+one and is not served. The leaving mark is removed if the move ends without a swap, and when a start serves the log in
+A. So a log without a leaving mark never counts as an old log. Kafka ignores both files.
 """
 
 from __future__ import annotations
@@ -83,19 +83,19 @@ def read_leaving(disk: Disk, path: str) -> frozenset[bytes]:
 def remove_leaving(disk: Disk, path: str) -> None:
     """Removes the leaving mark of the log in `path`, if there is one: the log in `path` is the current one.
 
-    The removal is not synced. After a power loss, a mark that is back only keeps the log offline while the directory
-    that it names is offline.
+    The removal is not synced. If a power loss restores the mark, the log stays offline only as long as the directory in
+    the mark is offline.
     """
     if disk.exists(f"{path}/{LEAVING_MARK_FILE}"):
         disk.remove(f"{path}/{LEAVING_MARK_FILE}")
 
 
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
-    """True if the log in `path`, which a start has found in no other directory, is the current one. Then its leaving
-    mark is removed, and the removal is synced.
+    """True if the log in `path` is the current one; then removes its leaving mark and syncs the removal. The start has
+    found the log in no other directory.
 
-    False if the log may be an old one: the directory to which it was about to be moved may be one of the offline ones,
-    some of which have no known id.
+    False if the log may be an old one: it may have moved to one of the offline directories. The ids of some offline
+    directories are unknown.
     """
     targets = read_leaving(disk, path)
     known = list(directories)

@@ -71,7 +71,7 @@ class Recovered:
 def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int, list[AbortedTransaction]]:
     """Rebuilds the producer state from the newest snapshot at or below the end of the log, and the batches after it.
 
-    Returns the aborted transactions among those batches, by the base offset of the segment that they ended in.
+    Returns the aborted transactions among these batches. The key is the base offset of the segment with their marker.
     """
     environment = log.environment
     producers = log.producers

@@ -95,7 +95,7 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a function that converts a value, and reports a loss if the column can't hold the value.
+        """Returns a function that converts a value. The function reports a loss if the column can't hold the value.
 
         `convert` returns None for a value that the column can't hold.
         """
@@ -185,7 +185,7 @@ def _date(value: Any) -> date | None:
 
 
 def _timestamp(value: Any) -> datetime | None:
-    """Returns a parsed timestamp; None unless the text names its time zone and has at most microseconds."""
+    """Returns a parsed timestamp; None if the text has no time zone or is more precise than microseconds."""
     try:
         found = datetime.fromisoformat(value) if type(value) is str else None
     except ValueError:

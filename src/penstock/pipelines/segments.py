@@ -69,7 +69,8 @@ def directory_of(topic: str, partition: int) -> str:
 
 
 def pieces_named(names: Iterable[str]) -> list[Piece]:
-    """Returns the complete pieces of a partition: those whose `.json` file, which is written last, exists."""
+    """Returns the complete pieces of a partition. A piece is complete if its `.json` file exists, which is written
+    last."""
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     found = [(matched, stem) for stem in stems if (matched := _STEM.fullmatch(stem))]
     return sorted(Piece(int(matched[1]), int(matched[2]), stem) for matched, stem in found)

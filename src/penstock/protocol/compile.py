@@ -1,6 +1,6 @@
 """Compiles declarations to functions, once per (message, version), on first use.
 
-This is the only module that runs generated source. The source comes from our own declarations only.
+This is the only module that runs generated source. The source comes only from Penstock's own declarations.
 """
 
 from collections.abc import Callable

@@ -141,9 +141,8 @@ class Leading:
         self._take_on(now_ms)
 
     def _take_on(self, now_ms: int) -> None:
-        """Creates the progress of new followers. In-sync followers get the full `replica.lag.time.max.ms` to fetch
-        again; others start out of sync.
-        """
+        """Adds a progress entry for each new follower. In-sync followers get the full `replica.lag.time.max.ms` to
+        fetch again; other followers start out of sync."""
         others = [each for each in self.replicas if each != self.node_id]
         self.followers = {
             each: self.followers.get(each) or Progress(each, now_ms if each in self.isr else NEVER_MS, now_ms)

@@ -319,9 +319,9 @@ def _fields(
 
 
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
-    """Returns the column if all its values have the same length, else None. Takes half as long as `take`.
+    """Returns the column if all its values have the same length; otherwise None. Takes half as long as `take`.
 
-    The raw bytes are viewed as overlapping elements of that length, one starting at each byte, and numpy copies the
+    The raw bytes are viewed as overlapping elements of that length, one starting at each byte. numpy copies the
     elements that are values.
     """
     size, count = int(length[0]), len(length)

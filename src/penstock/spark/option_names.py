@@ -102,7 +102,8 @@ def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
 def client_properties(
     options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str], *, lenient: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the `kafka.*` options without their prefix, and those of them that have no effect. Raises SourceError.
+    """Returns the `kafka.*` options without their prefix, and the names of options that have no effect. Raises
+    SourceError.
 
     The names in `options` are in lower case.
     """

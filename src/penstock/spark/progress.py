@@ -130,8 +130,8 @@ def _offsets(given: Any) -> StreamOffset:
 class QueryWatcher(StreamingQueryListener):
     """Keeps the state of each query of a session.
 
-    Spark calls the watcher from a thread of its own. `queries` is replaced and never changed, so any thread can read it
-    at any time.
+    Spark calls the watcher in a separate thread. `queries` is replaced and never changed, so any thread can read it at
+    any time.
     """
 
     def __init__(self, on_progress: Callable[[QueryState], object] | None = None) -> None:

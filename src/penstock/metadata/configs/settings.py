@@ -154,7 +154,7 @@ class Settings:
         return parse_host_counts("max.connections.per.ip.overrides", self.str("max.connections.per.ip.overrides"))
 
     def log_defaults(self) -> LogConfig:
-        """Returns the log config of a topic without configs of its own."""
+        """Returns the log config of a topic that has no topic configs."""
         if self._log_defaults is None:
             self._log_defaults = LogConfig.from_map(self.topic_defaults())
         return self._log_defaults

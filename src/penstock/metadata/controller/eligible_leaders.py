@@ -2,8 +2,8 @@
 
 A partition has eligible leaders while its ISR is below min.insync.replicas, because then no record is committed. If the
 ISR reaches the new value, the leader commits records that the eligible leaders lack, so they are cleared. All other
-partitions keep theirs: Kafka clears these too, and a partition whose in-sync replicas have lost their records then has
-no leader, although an eligible leader with all records is alive.
+partitions keep their eligible leaders. Kafka clears these too: then a partition whose in-sync replicas have lost their
+records has no leader, although an eligible leader with all records is alive.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ MIN_ISR = "min.insync.replicas"
 def clear_unsafe_eligible_leaders(
     image: MetadataImage, changes: Sequence[ConfigRecord], rules: Rules
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
-    """Returns the records to commit together with `changes`. If these were too many for one request, one record for
-    each changed resource clears all its partitions, as in Kafka."""
+    """Returns the records to commit together with `changes`.
+
+    If there were too many records for one request, one record for each changed resource clears all its partitions, as
+    in Kafka.
+    """
     if image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return []
     changed = [(each.resource_type, each.resource_name) for each in changes if each.name == MIN_ISR]

@@ -1,4 +1,4 @@
-"""Actors use the cluster: each is a process on a host of its own, one incarnation after another."""
+"""Actors use the cluster. Each actor is a process on its own host; after a kill it starts as a new incarnation."""
 
 from __future__ import annotations
 

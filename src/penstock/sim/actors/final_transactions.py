@@ -20,7 +20,8 @@ UNENDED = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 async def unended_transactions(session: Session, client: AsyncClient, deadline: float) -> list[str]:
-    """Waits until all transactions have ended. Returns those that have not ended at the deadline, with their states."""
+    """Waits until all transactions have ended. Returns the transactions that are still open at the deadline, with their
+    states."""
     while True:
         left: list[str] = []
         for node in sorted(client.cluster.nodes):

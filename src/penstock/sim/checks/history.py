@@ -1,4 +1,4 @@
-"""The history of a run: requests of clients, the answers they got, and losses of machines. Rules read nothing else."""
+"""The history of a run: requests of clients, their answers, and losses of machines. Rules read only the history."""
 
 from __future__ import annotations
 
@@ -292,8 +292,8 @@ class History:
     """Number of ranges of offsets that actors have reserved."""
 
     def next_range(self) -> int:
-        """Reserves a range of offsets for one topic, so that a committed offset shows which topic of a name it belongs
-        to."""
+        """Reserves a range of offsets for one topic. A committed offset then shows which of the topics with one name it
+        belongs to."""
         self.ranges += 1
         return self.ranges
 

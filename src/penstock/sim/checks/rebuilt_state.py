@@ -10,8 +10,8 @@ and at the end of the run. The rebuild reads each batch once, and before compact
 starts again. If the node expires a producer, the check removes it from the rebuilt state too. The check compares the
 node's memory, and only those parts of its files that the node has already read.
 
-A rebuild of a log whose first records were deleted does not know where a transaction began that was open then:
-`Transaction.may_begin_at` says which first offsets are right.
+If the first records of a log were deleted, a rebuild does not know the first offset of a transaction that was open
+there. `Transaction.may_begin_at` decides which first offsets are right.
 """
 
 from __future__ import annotations
@@ -49,9 +49,12 @@ class Transaction:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
-        """True if a replica that serves the offsets from `start` on may state `first` as the first offset of this
-        transaction: no record of it from `start` on lies below `first`, and no record of another transaction of its
-        producer lies between `first` and its marker. `log_begin` is where the rebuild began to read.
+        """True if a replica that serves the offsets from `start` on may have `first` as the first offset of this
+        transaction.
+
+        Two conditions must hold: no record of the transaction from `start` on is below `first`, and no record of
+        another transaction of this producer is between `first` and the marker. The rebuild began to read at
+        `log_begin`.
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:
@@ -143,14 +146,15 @@ class RebuiltStates:
         ]
 
     def compacted(self, segments: SegmentList, *_: object) -> None:
-        """Called just before compacted segments replace others: reads the batches that compaction may have removed."""
+        """Reads the batches that compaction may have removed. Called just before compacted segments replace others."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.segments is segments:
                 rebuilt.read_on(machine)
                 return
 
     def expired(self, producers: ProducerStateManager, now_ms: int, expiration_ms: int) -> None:
-        """Called just before the node removes expired producers: removes them from the rebuilt state too."""
+        """Removes expired producers from the rebuilt state. Called just before the node removes them from its own
+        state."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.producers is producers:
                 self._latest_ms[machine] = max(now_ms, self._latest_ms.get(machine, now_ms))
@@ -257,7 +261,7 @@ def _essence(entry: ProducerEntry) -> tuple[object, ...]:
 
 
 def _opened_alike(live: ProducerEntry, rebuilt: Rebuilt, start: int) -> bool:
-    """True if the replica knows the open transaction of its producer as a rebuild does."""
+    """True if the replica and the rebuild agree on the open transaction of the producer."""
     opened, first = rebuilt.open.get(live.producer_id), live.txn_first_offset
     return first is None if opened is None else opened.may_begin_at(first, rebuilt.start, start)
 

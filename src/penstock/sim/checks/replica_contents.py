@@ -349,7 +349,7 @@ def hosted(machine: Machine, key: Key) -> Partition | None:
 
 
 def _same(known: Committed, batch: StoredBatch) -> bool:
-    """True if `batch` is the committed batch, or the rest of it after compaction."""
+    """True if `batch` is the committed batch, or contains the records of it that compaction has kept."""
     expected = known.batches.get(batch.base_offset)
     if expected is None or expected.next_offset != batch.next_offset:
         return False

@@ -53,8 +53,8 @@ def deleted_keys(history: History) -> dict[tuple[TopicPartition, bytes], float]:
 
 
 def _last(writes: list[Write], time: float, below: float) -> Write | None:
-    """Returns the newest write at an offset less than `below` that was acknowledged, together with its transaction,
-    before `time`."""
+    """Returns the newest write below the offset `below` that was acknowledged before `time`. For a transactional write,
+    its commit must be acknowledged before `time` too."""
     return max(
         (write for write in writes if _in_force_before(write, time) and write.offset < below),
         key=lambda write: write.offset,

@@ -1,13 +1,13 @@
 """Watches leaders, ISRs and high watermarks while nodes run, and checks them against each other.
 
-The watcher looks at machines from outside, between their turns; nodes don't know that they are watched.
+The watcher reads the state of machines between their event loop turns; nodes don't know that they are watched.
 
     one leader per epoch     no two nodes ever see different leaders of one epoch, of the quorum or of a partition
     one state per change     all nodes see the same leader, ISR and replicas in a partition epoch
     leader completeness      a new leader's log reaches the highest offset that any earlier leader committed
-    in sync                  every member of the ISR has everything below the high watermark, from the moment it joins
+    in sync                  every member of the ISR has all records below the high watermark, from the moment it joins
     within the log           no replica's high watermark is above its log end
-    enough replicas          nothing is committed while fewer than min.insync.replicas are in sync
+    enough replicas          no record is committed while fewer than min.insync.replicas are in sync
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Event loops in virtual time: one per simulated process, all driven by one `Timeline`.
 
-The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. All
-else is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
+The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. The
+rest is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
 and how long a turn of a process takes (if it takes any time).
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
@@ -419,7 +419,7 @@ class Timeline:
             self.enqueue(loop)
 
     def _bring_due(self) -> None:
-        """Calls the events that are due, and hands due timers to their processes."""
+        """Calls the events that are due, and passes due timers to their processes."""
         due, now = self._events, self.now
         while due and due[0][0] <= now:
             _, _, _, owner, event = heappop(due)

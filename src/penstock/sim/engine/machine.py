@@ -211,7 +211,7 @@ class Machine:
             format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
 
     def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
-        """Ends the process of a node that cannot go on."""
+        """Ends the process of a node that reported a fatal error."""
 
         def leave() -> None:
             if self.loop is loop:

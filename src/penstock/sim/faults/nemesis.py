@@ -188,7 +188,8 @@ class Nemesis:
         machine.conditions.sync_s = NORMAL_SYNC_S
 
     def _may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
-        """Counts a disk fault as a loss of its machine. Returns False if acknowledged records would not survive it."""
+        """Counts a disk fault as lost data of its machine. Returns False, and counts nothing, if acknowledged records
+        would not survive the fault."""
         target = self._target
         if not target.plan.losses_covered:
             return True

@@ -70,7 +70,7 @@ class Message:
 
 
 class _Copy(asyncio.Protocol):
-    """Sends a copy of a request over a connection of its own and ignores the answer."""
+    """Sends a copy of a request over a separate connection and ignores the answer."""
 
     def __init__(self, frame: bytes) -> None:
         self._frame = frame

@@ -1,4 +1,4 @@
-"""Mutation operators: each looks at one place of the code and yields the small bugs that could be there.
+"""Mutation operators: each takes one place of the code and yields the small bugs that could be there.
 
 | operator           | example |
 |--------------------|---------|
@@ -71,7 +71,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _called(node: ast.AST) -> ast.Call | None:
-    """Returns the call if the statement consists of a call, awaited or not; else None."""
+    """Returns the call if the statement is just a call, awaited or not; otherwise None."""
     value = node.value if isinstance(node, ast.Expr) else None
     if isinstance(value, ast.Await):
         value = value.value

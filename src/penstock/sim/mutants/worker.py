@@ -94,7 +94,7 @@ class Outcome:
 
 
 class _Reporter:
-    """Writes JSON lines to the parent. Everything else that this process prints is thrown away."""
+    """Writes JSON lines to the parent. All other output of this process is thrown away."""
 
     def __init__(self) -> None:
         self._out = os.dup(1)
@@ -125,7 +125,7 @@ class UnitTask(NamedTuple):
 
 
 def run_unit(name: str, task: UnitTask) -> Outcome:
-    """Runs the unit tests. `how` of the outcome has the failing tests, one per line."""
+    """Runs the unit tests. Returns the outcome; its field `how` lists the failing tests, one per line."""
     limit(UNIT_CPU_S)
     finder = _install(name)
     os.environ["TEST_EXAMPLES"] = "quick"

@@ -1,4 +1,4 @@
-"""Draws the parameters of actors, each kind from random streams of its own."""
+"""Draws the parameters of actors, each kind from its own random streams."""
 
 from __future__ import annotations
 

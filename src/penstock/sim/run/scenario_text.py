@@ -5,7 +5,7 @@
     a@0 b@1
 
 A line that begins with `>` is a command, the lines below it are its answer, `#` begins a remark; blank lines stay.
-`> include NAME` runs the commands of another script. Their answers stand in that script, which is a scenario itself.
+`> include NAME` runs the commands of another script. Their answers are in that script, which is a scenario too.
 A runner returns the text with the answers that the commands get now: equal to the file if nothing has changed.
 """
 

@@ -85,7 +85,7 @@ def test_csv_lines_are_decoded_to_columns() -> None:
     assert bads(found) == [b"x;y", b"3", b'5;"open', b"", b"6;a\n7;b"]
 
 
-def test_strings_have_to_be_utf8() -> None:
+def test_value_format_string_treats_values_that_are_not_utf8_as_bad() -> None:
     found = decoded([b"abc", b"\xff", None, b""], value_format="string")
     assert goods(found) == ["abc", None, ""]
     assert bads(found) == [b"\xff"]

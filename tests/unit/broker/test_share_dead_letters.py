@@ -88,7 +88,7 @@ def test_a_rejected_record_gets_a_dead_letter_with_its_origin(node: Broker, topi
     run(scenario)
 
 
-def test_a_record_that_ran_out_of_deliveries_gets_a_dead_letter_with_a_copy(node: Broker, topic: str) -> None:
+def test_record_above_its_delivery_limit_gets_a_dead_letter_with_a_copy(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             limits = {"share_record_lock_duration_ms": str(LOCK_MS), "share_delivery_count_limit": "2"}
@@ -130,7 +130,7 @@ def test_records_are_not_archived_while_their_dead_letters_are_refused(node: Bro
     run(scenario)
 
 
-def test_dead_letters_are_written_by_the_next_leader_too(node: Broker, topic: str) -> None:
+def test_next_leader_writes_dead_letters_that_are_missing_after_a_restart(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         node.create_topics({f"dlq.{topic}": 1})
         async with client_of(node) as client:

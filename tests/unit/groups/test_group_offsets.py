@@ -48,7 +48,7 @@ def test_a_simple_consumer_commits_without_joining_and_reads_its_offsets_back() 
     assert driver.state() == "Empty"
 
 
-def test_a_group_that_never_committed_is_answered_with_no_offset() -> None:
+def test_offset_fetch_for_a_group_without_commits_returns_no_offset() -> None:
     assert Driver().fetch(T0) == {T0: -1}
     assert Driver().fetch() == {}
 

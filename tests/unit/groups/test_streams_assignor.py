@@ -51,13 +51,15 @@ def check(members: dict[str, str], topology: dict[str, SubtopologySpec], standby
 
 
 @given(groups())
-def test_every_task_is_assigned_once_and_evenly(group: tuple[dict[str, str], dict[str, SubtopologySpec], int]) -> None:
+def test_streams_assignor_assigns_every_task_once_and_evenly(
+    group: tuple[dict[str, str], dict[str, SubtopologySpec], int],
+) -> None:
     members, topology, standbys = group
     check(members, topology, standbys, assigned(members, topology, standbys))
 
 
 @given(groups())
-def test_an_unchanged_group_keeps_its_active_tasks(
+def test_unchanged_streams_group_keeps_its_active_tasks(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int],
 ) -> None:
     members, topology, standbys = group
@@ -68,7 +70,7 @@ def test_an_unchanged_group_keeps_its_active_tasks(
 
 
 @given(groups(), st.data())
-def test_the_loss_of_a_member_moves_only_its_active_tasks(
+def test_loss_of_a_streams_member_moves_only_its_active_tasks(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int], data: st.DataObject
 ) -> None:
     members, topology, standbys = group
@@ -85,7 +87,7 @@ def test_the_loss_of_a_member_moves_only_its_active_tasks(
 
 
 @given(groups())
-def test_a_new_member_takes_no_more_than_its_share(
+def test_new_streams_member_gets_no_more_than_its_share_of_tasks(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int],
 ) -> None:
     members, topology, standbys = group
@@ -97,7 +99,7 @@ def test_a_new_member_takes_no_more_than_its_share(
         assert tasks_of(after[name], Role.ACTIVE) <= tasks_of(before[name], Role.ACTIVE), "tasks only move to `new`"
 
 
-def test_a_standby_becomes_active_when_its_active_member_goes() -> None:
+def test_standby_task_becomes_active_when_the_member_with_the_active_task_leaves() -> None:
     topology = {"0": SubtopologySpec(3, True)}
     members = {"a": "pa", "b": "pb", "c": "pc"}
     before = assigned(members, topology, 1)

@@ -46,7 +46,7 @@ CREATED = {"t": 4, "g-repartition": 4, "g-changelog": 4}
 # --- joining and topics
 
 
-def test_the_first_member_gets_all_tasks() -> None:
+def test_first_streams_member_gets_all_tasks() -> None:
     driver = StreamsDriver()
     response = driver.come("a")
     assert code(response) is ErrorCode.NONE
@@ -57,7 +57,7 @@ def test_the_first_member_gets_all_tasks() -> None:
     assert driver.group.state == "Stable"
 
 
-def test_members_wait_until_internal_topics_exist() -> None:
+def test_streams_members_get_no_tasks_until_internal_topics_exist() -> None:
     driver = StreamsDriver()
     response = driver.come("a", counting())
     assert statuses(response) == [Status.MISSING_INTERNAL_TOPICS]
@@ -75,14 +75,14 @@ def test_members_wait_until_internal_topics_exist() -> None:
     assert not driver.answers["a"].missing
 
 
-def test_a_member_without_its_source_topic_waits_for_it() -> None:
+def test_streams_member_gets_no_tasks_while_its_source_topic_is_missing() -> None:
     driver = StreamsDriver(topics={"other": 1})
     assert statuses(driver.come("a")) == [Status.MISSING_SOURCE_TOPICS]
     driver.see({"t": 2})
     assert listed(driver.stay("a").active_tasks) == {"0": [0, 1]}
 
 
-def test_a_deleted_source_topic_takes_the_tasks_away() -> None:
+def test_deleting_a_source_topic_removes_the_tasks_of_the_members() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"other": 1})
@@ -92,14 +92,14 @@ def test_a_deleted_source_topic_takes_the_tasks_away() -> None:
     assert driver.group.state == "NotReady"
 
 
-def test_more_partitions_make_more_tasks() -> None:
+def test_adding_partitions_to_a_source_topic_adds_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})
     assert listed(driver.stay("a").active_tasks) == {"0": [0, 1, 2, 3, 4, 5]}
 
 
-def test_a_member_with_an_older_topology_is_told_so_and_gets_tasks() -> None:
+def test_member_with_an_older_topology_gets_status_stale_topology_and_no_error() -> None:
     driver = StreamsDriver()
     driver.come("a", topology(epoch=3))
     response = driver.come("b", topology(plain(), plain("1"), epoch=2))
@@ -118,7 +118,7 @@ def test_another_topology_with_the_same_or_a_newer_epoch_is_refused() -> None:
 # --- moving tasks
 
 
-def test_a_task_moves_only_after_its_member_revoked_it() -> None:
+def test_streams_task_moves_only_after_its_owner_revoked_it() -> None:
     driver = StreamsDriver()
     driver.come("a")
     joined = driver.come("b")
@@ -155,7 +155,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     assert listed(driver.stay("b").active_tasks) == {"0": [0, 1, 2, 3]}
 
 
-def test_tasks_of_a_lost_member_go_to_the_others() -> None:
+def test_tasks_of_a_lost_streams_member_are_assigned_to_the_others() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.come("b")
@@ -208,7 +208,7 @@ def test_members_that_join_within_the_initial_delay_are_assigned_together() -> N
     assert listed(driver.stay("b").active_tasks) == {"0": [1, 3]}, "nobody has to revoke a task"
 
 
-def test_assignments_keep_their_interval() -> None:
+def test_new_streams_assignment_is_delayed_until_the_assignment_interval_ends() -> None:
     driver = StreamsDriver(replace(EAGER, streams_assignment_interval_ms=1000))
     driver.come("a")
     driver.advance(500)
@@ -218,7 +218,7 @@ def test_assignments_keep_their_interval() -> None:
     assert driver.group.assignment_epoch == driver.group.epoch
 
 
-def test_group_configs_decide_about_standbys_and_intervals() -> None:
+def test_group_configs_set_the_number_of_standbys_and_the_intervals() -> None:
     driver = StreamsDriver(topics={"t": 2, "g-changelog": 2})
     driver.come("a", stateful())
     driver.come("b", stateful())
@@ -234,7 +234,7 @@ def test_group_configs_decide_about_standbys_and_intervals() -> None:
 # --- epochs
 
 
-def test_a_member_with_its_previous_epoch_is_accepted_only_with_assigned_tasks() -> None:
+def test_heartbeat_with_the_previous_member_epoch_is_accepted_only_if_it_reports_assigned_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})
@@ -247,7 +247,7 @@ def test_a_member_with_its_previous_epoch_is_accepted_only_with_assigned_tasks()
     assert code(driver.stream_beat("a", epoch + 7)) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_member_that_joins_again_keeps_its_tasks() -> None:
+def test_streams_member_that_rejoins_keeps_its_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     epoch = driver.group.epoch
@@ -256,7 +256,7 @@ def test_a_member_that_joins_again_keeps_its_tasks() -> None:
     assert driver.group.epoch == epoch
 
 
-def test_a_replay_restores_the_group() -> None:
+def test_replaying_the_log_restores_a_streams_group() -> None:
     driver = StreamsDriver(replace(EAGER, streams_standby_replicas=1), {**CREATED})
     driver.come("a", counting(), client_tags=[], user_endpoint=Endpoint(host="h", port=1), rack_id="r")
     driver.come("b", counting())
@@ -270,7 +270,7 @@ def test_a_replay_restores_the_group() -> None:
     assert other.reload().shard.remembered() == other.shard.remembered()
 
 
-def test_a_deleted_group_leaves_no_record() -> None:
+def test_deleted_streams_group_leaves_no_record() -> None:
     driver = StreamsDriver()
     driver.come("a")
     assert driver.run(lambda turn: admin.delete_group(driver.shard, turn, "g")) is ErrorCode.NON_EMPTY_GROUP
@@ -296,7 +296,7 @@ def test_a_member_can_ask_the_application_to_shut_down() -> None:
     assert statuses(driver.come("c")) == [], "an empty group forgets the request"
 
 
-def test_members_learn_the_endpoints_of_the_others() -> None:
+def test_streams_members_get_the_endpoints_of_other_members() -> None:
     driver = StreamsDriver()
     driver.come("a", user_endpoint=Endpoint(host="one", port=1))
     driver.come("b", user_endpoint=Endpoint(host="two", port=2))
@@ -314,7 +314,7 @@ def test_members_learn_the_endpoints_of_the_others() -> None:
 # --- offsets
 
 
-def test_members_commit_with_their_epoch_or_one_since_which_they_hold_the_task() -> None:
+def test_commit_with_an_older_epoch_is_accepted_only_if_the_member_has_held_the_task_since_then() -> None:
     driver = StreamsDriver()
     old = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -332,7 +332,7 @@ def test_members_commit_with_their_epoch_or_one_since_which_they_hold_the_task()
     assert driver.commit({("t", 0): 1}) == [ErrorCode.NONE]
 
 
-def test_producers_commit_for_a_member_that_holds_the_task() -> None:
+def test_transactional_commit_is_accepted_for_a_member_that_holds_the_task() -> None:
     driver = StreamsDriver()
     old = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -410,7 +410,7 @@ def test_a_changelog_topic_with_a_partition_count_is_refused() -> None:
     assert code(StreamsDriver().come("a", given)) is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-def test_reported_tasks_must_exist() -> None:
+def test_heartbeat_that_reports_a_missing_task_is_refused() -> None:
     driver = StreamsDriver()
     epoch = driver.come("a").member_epoch
     for tasks in (TaskIds(subtopology_id="0", partitions=[4]), TaskIds(subtopology_id="x", partitions=[0])):
@@ -418,7 +418,7 @@ def test_reported_tasks_must_exist() -> None:
         assert code(response) is ErrorCode.INVALID_REQUEST
 
 
-def test_a_refused_heartbeat_does_not_hide_changed_topics() -> None:
+def test_refused_heartbeat_does_not_hide_a_topic_change_from_later_heartbeats() -> None:
     driver = StreamsDriver()
     epoch = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -427,7 +427,7 @@ def test_a_refused_heartbeat_does_not_hide_changed_topics() -> None:
     assert listed(driver.stay("a").active_tasks) == {"0": [0, 1, 2, 3, 4, 5]}
 
 
-def test_a_full_group_takes_no_more_members() -> None:
+def test_full_streams_group_refuses_new_members() -> None:
     driver = StreamsDriver(replace(EAGER, streams_max_size=1))
     driver.come("a")
     assert code(driver.come("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -446,7 +446,7 @@ def test_unknown_groups_and_members_are_refused() -> None:
 # --- other protocols
 
 
-def test_an_empty_classic_group_becomes_a_streams_group_with_its_offsets() -> None:
+def test_empty_classic_group_becomes_a_streams_group_and_keeps_its_offsets() -> None:
     driver = StreamsDriver()
     driver.commit({("t", 0): 7})
     assert isinstance(driver.shard.groups["g"], ClassicGroup)
@@ -500,7 +500,7 @@ def test_a_description_shows_the_topology_and_the_tasks() -> None:
     assert ErrorCode(driver.streams_description("other").error_code) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_memory_for_topologies_is_limited() -> None:
+def test_memory_for_topologies_of_streams_groups_is_limited() -> None:
     driver = StreamsDriver(GroupConfig(streams_initial_rebalance_delay_ms=0))
     driver.come("a", topology(*(plain(str(number), "t" * 200) for number in range(100))))
     assert driver.shard.held_bytes() > 100 * 200

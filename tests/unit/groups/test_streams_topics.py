@@ -29,7 +29,7 @@ def test_a_subtopology_has_one_task_for_each_partition_of_its_largest_topic() ->
     assert found.subtopologies["0"].tasks == 5
 
 
-def test_internal_topics_get_the_partitions_of_what_is_written_into_them() -> None:
+def test_internal_topic_gets_the_partition_count_of_the_topics_that_are_written_into_it() -> None:
     found = configured(counting(), t=6)
     assert found.missing == {
         "g-repartition": InternalTopic("g-repartition", 6, 0, {"cleanup.policy": "delete"}),
@@ -48,7 +48,7 @@ def test_a_topology_is_ready_once_its_internal_topics_exist() -> None:
     assert not found.missing
 
 
-def test_a_missing_source_topic_is_named() -> None:
+def test_error_for_a_missing_source_topic_contains_its_name() -> None:
     given = topology(*(plain(name, name) for name in "abcde"))
     assert problem(given, a=1) == (
         Status.MISSING_SOURCE_TOPICS,
@@ -56,14 +56,14 @@ def test_a_missing_source_topic_is_named() -> None:
     )
 
 
-def test_an_internal_topic_with_other_partitions_is_refused() -> None:
+def test_existing_internal_topic_with_another_partition_count_is_refused() -> None:
     assert problem(counting(), t=6, g_repartition=6, g_changelog=4) == (
         Status.INCORRECTLY_PARTITIONED_TOPICS,
         "Existing topic g-changelog has different number of partitions: expected 6, found 4",
     )
 
 
-def test_copartitioned_source_topics_need_the_same_partitions() -> None:
+def test_copartitioned_source_topics_need_the_same_partition_count() -> None:
     given = topology(
         Subtopology(
             subtopology_id="0", source_topics=["a", "b"], copartition_groups=[CopartitionGroup(source_topics=[0, 1])]
@@ -87,7 +87,7 @@ def joining(partitions: int) -> Topology:
     )
 
 
-def test_a_repartition_topic_takes_the_partitions_of_the_topic_that_it_is_joined_with() -> None:
+def test_repartition_topic_gets_the_partition_count_of_the_topic_that_it_is_joined_with() -> None:
     assert configured(joining(0), a=2, b=7).missing["r"].partitions == 7
 
 
@@ -96,7 +96,7 @@ def test_a_repartition_topic_with_a_fixed_count_must_fit_the_topic_that_it_is_jo
     assert problem(joining(5), a=2, b=7).status is Status.INCORRECTLY_PARTITIONED_TOPICS
 
 
-def test_copartitioned_repartition_topics_take_the_largest_count() -> None:
+def test_copartitioned_repartition_topics_get_the_largest_partition_count() -> None:
     given = topology(
         Subtopology(subtopology_id="0", source_topics=["a"], repartition_sink_topics=["r"]),
         Subtopology(subtopology_id="1", source_topics=["b"], repartition_sink_topics=["s"]),
@@ -110,7 +110,7 @@ def test_copartitioned_repartition_topics_take_the_largest_count() -> None:
     assert (missing["r"].partitions, missing["s"].partitions) == (7, 7)
 
 
-def test_a_chain_of_repartition_topics_is_followed_in_any_order() -> None:
+def test_partition_counts_of_chained_repartition_topics_are_found_in_any_order() -> None:
     links = [
         Subtopology(
             subtopology_id=f"{9 - number}",
@@ -125,7 +125,7 @@ def test_a_chain_of_repartition_topics_is_followed_in_any_order() -> None:
     assert {topic.partitions for topic in found.missing.values()} == {3}
 
 
-def test_topologies_that_no_topics_can_satisfy_are_refused() -> None:
+def test_contradictory_topology_is_refused() -> None:
     loop = topology(
         Subtopology(subtopology_id="0", repartition_source_topics=[internal("r")], repartition_sink_topics=["r"])
     )

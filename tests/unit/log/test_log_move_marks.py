@@ -83,7 +83,7 @@ def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None
     assert found.log_dir == B
 
 
-def test_a_log_that_was_served_again_is_not_removed_when_the_lost_disk_comes_back() -> None:
+def test_log_that_is_served_again_is_not_removed_when_the_lost_target_disk_comes_back() -> None:
     disk = MemoryDisk()
     swapped_and_written_to(disk)
     logs = directories(disk, count=1)
@@ -98,7 +98,7 @@ def test_a_log_that_was_served_again_is_not_removed_when_the_lost_disk_comes_bac
 
 
 @pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
-def test_after_a_crash_at_any_change_a_log_without_its_newest_records_is_not_served(power: Severity | None) -> None:
+def test_log_without_its_newest_records_is_not_served_after_a_crash_at_any_disk_change(power: Severity | None) -> None:
     crashes = crashes_of_a_move()
     served = 0
     for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:
@@ -135,7 +135,7 @@ def test_a_cancelled_move_leaves_no_leaving_mark() -> None:
     assert found.log_dir == A
 
 
-def test_the_end_of_a_replaced_move_keeps_the_leaving_mark_of_the_next_one() -> None:
+def test_end_of_a_replaced_move_keeps_the_leaving_mark_of_the_next_move() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)
     log = log_in_a(logs)
@@ -155,7 +155,7 @@ def test_the_end_of_a_replaced_move_keeps_the_leaving_mark_of_the_next_one() -> 
 
 
 @pytest.mark.parametrize(("code", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
-def test_a_source_that_takes_no_leaving_mark_ends_the_move(code: int, offline: bool) -> None:
+def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source(code: int, offline: bool) -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -193,7 +193,7 @@ def made_again_in_b(disk: MemoryDisk) -> LogManager:
     return logs
 
 
-def test_a_copy_is_resumed_although_the_log_of_a_deleted_topic_is_found_first() -> None:
+def test_copy_is_resumed_although_the_start_finds_a_log_of_a_deleted_topic_first() -> None:
     disk = MemoryDisk()
     made_again_in_b(disk)
     logs = directories(disk, count=3)
@@ -221,7 +221,7 @@ def test_a_copy_whose_current_log_is_lost_is_kept_although_the_log_of_a_deleted_
     assert (log.log_dir, log.topic_id, offsets(log)) == (C, OTHER_ID, list(range(7)))
 
 
-def test_a_stray_takes_its_own_copy_with_it_and_no_other() -> None:
+def test_renaming_a_stray_log_also_removes_its_own_copy_and_no_other_copy() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)
     log = log_in_a(logs)

@@ -322,7 +322,7 @@ def test_a_full_target_directory_ends_the_move_and_stays_online() -> None:
     assert names(logs, B) == []
 
 
-def test_a_dropped_copy_is_removed_and_can_be_made_again() -> None:
+def test_cancelled_copy_is_removed_and_can_be_made_again() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)

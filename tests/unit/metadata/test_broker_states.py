@@ -497,7 +497,7 @@ def test_unclean_elections_happen_only_for_topics_that_allow_them(allowed: str, 
     assert (after.leader, after.leader_recovery_state) == (leader, 1 if leader >= 0 else 0)
 
 
-def test_a_min_isr_that_the_isr_reaches_clears_the_eligible_leaders() -> None:
+def test_lowering_min_isr_to_the_isr_size_clears_the_eligible_leaders() -> None:
     image = image_of(partition("123", "1", elr=(2,)), configs={})
     config = api_44.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
     for kind, name in [(2, "t"), (4, "")]:

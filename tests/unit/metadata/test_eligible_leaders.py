@@ -57,37 +57,37 @@ def eligible_after(image: MetadataImage, *changes: ConfigRecord) -> dict[str, li
         ((), 3, True),
     ],
 )
-def test_eligible_leaders_are_cleared_where_the_isr_reaches_the_new_minimum(
+def test_eligible_leaders_are_cleared_only_if_the_isr_reaches_the_new_min_insync_replicas(
     isr: tuple[int, ...], value: int | None, kept: bool
 ) -> None:
     image = image_of([partition(isr, (2,))], [])
     assert eligible_after(image, min_isr(value)) == {"t": [(2,) if kept else ()]}
 
 
-def test_a_partition_without_leader_keeps_its_last_known_leader() -> None:
+def test_partition_without_a_leader_keeps_its_last_known_leader_when_eligible_leaders_are_cleared() -> None:
     image = image_of([partition((), (), last_known_elr=(2,))], [])
     assert clear_unsafe_eligible_leaders(image, [min_isr(3)], RULES) == []
 
 
-def test_only_partitions_of_the_changed_topic_are_cleared() -> None:
+def test_changing_min_isr_of_a_topic_clears_eligible_leaders_of_that_topic_only() -> None:
     image = image_of([partition((1,), (2,)), partition((), (3,))], [partition((1,), (2,))])
     assert eligible_after(image, min_isr(1)) == {"t": [(), (3,)], "u": [(2,)]}
 
 
-def test_a_change_for_all_brokers_concerns_topics_without_their_own_minimum() -> None:
+def test_cluster_wide_change_of_min_isr_affects_only_topics_without_their_own_value() -> None:
     image = apply(image_of([partition((1,), (2,))], [partition((1,), (2,))]), [min_isr(2, "u")])
     assert eligible_after(image, min_isr(1, "")) == {"t": [()], "u": [(2,)]}
     assert eligible_after(image, min_isr(1, ""), min_isr(None, "u")) == {"t": [()], "u": [()]}
 
 
-def test_other_configs_and_clusters_without_eligible_leaders_change_nothing() -> None:
+def test_change_of_another_config_or_without_eligible_leaders_clears_nothing() -> None:
     other = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], []), [other], RULES) == []
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], [], elr=0), [min_isr(1)], RULES) == []
 
 
 @pytest.mark.parametrize("topic", ["t", ""])
-def test_more_partitions_than_one_request_may_change_are_all_cleared(
+def test_eligible_leaders_of_very_many_partitions_are_cleared_with_one_record_per_resource(
     monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)

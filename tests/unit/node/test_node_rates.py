@@ -68,7 +68,7 @@ def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
 SLOW = 0.001
 
 
-def test_topics_beyond_the_mutation_quota_are_refused_by_new_versions_and_throttled_by_old_ones(
+def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_throttled_in_old_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     muted: list[float] = []
@@ -104,7 +104,7 @@ def test_topics_beyond_the_mutation_quota_are_refused_by_new_versions_and_thrott
     with_node(scenario)
 
 
-def test_internal_topics_are_created_whatever_the_quota_of_clients() -> None:
+def test_internal_topics_are_created_regardless_of_client_quotas() -> None:
     async def scenario(node: Node, peer: BrokerConnection) -> None:
         await set_quota(peer, ("user", None), "controller_mutation_rate", SLOW)
         for name in ("__consumer_offsets", "__transaction_state"):
@@ -133,7 +133,7 @@ def rates(
     return ConnectionRates(settings, limits, clock), clock
 
 
-def test_connections_beyond_the_rate_of_the_node_wait_for_their_turn() -> None:
+def test_connections_above_the_rate_limit_of_the_node_are_delayed() -> None:
     limited, clock = rates({"max.connection.creation.rate": "2"})
     listener = Listener("CLIENTS")
     burst = [limited.arrive("10.0.0.1", listener) for _ in range(22)]
@@ -144,7 +144,7 @@ def test_connections_beyond_the_rate_of_the_node_wait_for_their_turn() -> None:
     assert limited.arrive("10.0.0.3", listener) == AT_ONCE
 
 
-def test_a_listener_has_a_rate_and_a_number_of_connections_of_its_own() -> None:
+def test_listener_can_have_its_own_connection_rate_and_connection_limit() -> None:
     limited, _ = rates(
         {"listener.name.clients.max.connection.creation.rate": "1", "listener.name.clients.max.connections": "3"}
     )
@@ -155,7 +155,7 @@ def test_a_listener_has_a_rate_and_a_number_of_connections_of_its_own() -> None:
     assert "max.connections=3" in str(limited.arrive("10.0.0.1", clients).refused)
 
 
-def test_connections_beyond_the_quota_of_their_address_are_closed_after_the_throttle_time() -> None:
+def test_connections_above_the_quota_of_their_address_are_closed_after_the_throttle_time() -> None:
     limited, _ = rates({}, {(("ip", "10.0.0.1"),): {"connection_creation_rate": 1.0}})
     listener = Listener("CLIENTS")
     arrivals = [limited.arrive("10.0.0.1", listener) for _ in range(11)]
@@ -165,12 +165,12 @@ def test_connections_beyond_the_quota_of_their_address_are_closed_after_the_thro
     assert limited.arrive("10.0.0.2", listener) == AT_ONCE
 
 
-def test_a_rate_of_zero_delays_every_connection() -> None:
+def test_connection_rate_of_zero_delays_every_connection() -> None:
     limited, _ = rates({"max.connection.creation.rate": "0"})
     assert limited.arrive("10.0.0.1", Listener("CLIENTS")) == Arrival(1.0)
 
 
-def test_a_refused_connection_is_closed_without_an_answer() -> None:
+def test_connection_above_its_quota_is_closed_without_an_answer() -> None:
     async def scenario(node: Node, peer: BrokerConnection) -> None:
         await set_quota(peer, ("ip", "127.0.0.1"), "connection_creation_rate", 1)
         port = int(node.bootstrap.rpartition(":")[2])

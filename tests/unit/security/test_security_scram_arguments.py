@@ -20,7 +20,7 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_password_is_salted_with_random_bytes_and_4096_iterations() -> None:
+def test_plain_password_is_salted_with_random_bytes_and_4096_iterations() -> None:
     user = parse_scram_user('SCRAM-SHA-256=[name="ann",password=se=cret]', random_bytes)
     expected = credential_of(
         ScramMechanism.SHA_256, SALT, salted_password(ScramMechanism.SHA_256, "se=cret", SALT, 4096), 4096
@@ -29,7 +29,7 @@ def test_password_is_salted_with_random_bytes_and_4096_iterations() -> None:
     assert "cret" not in repr(user)
 
 
-def test_salted_password_comes_with_its_salt_and_iterations() -> None:
+def test_salted_password_is_used_with_the_given_salt_and_iterations() -> None:
     salted = salted_password(ScramMechanism.SHA_512, "secret", b"salt", 8192)
     text = f'SCRAM-SHA-512=[name=ann,iterations=8192,salt="{encoded(b"salt")}",saltedpassword="{encoded(salted)}"]'
     expected = credential_of(ScramMechanism.SHA_512, b"salt", salted, 8192)
@@ -54,7 +54,7 @@ def test_salted_password_comes_with_its_salt_and_iterations() -> None:
         ("SCRAM-SHA-256=[name=ann,salt=c2FsdA==,saltedpassword=hidden!]", "saltedpassword is not base64"),
     ],
 )
-def test_invalid_argument_is_refused_without_its_secret(text: str, reason: str) -> None:
+def test_error_for_an_invalid_scram_argument_does_not_contain_its_secret(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as refused:
         parse_scram_user(text, random_bytes)
     assert "hidden" not in str(refused.value)

@@ -30,7 +30,7 @@ def image(*topics: str, enabled: bool = True) -> MetadataImage:
         ("anything", image(), {**CREATES, PREFIX: ""}),
     ],
 )
-def test_a_dead_letter_topic_is_accepted(name: str, existing: MetadataImage, settings: dict[str, str]) -> None:
+def test_valid_dead_letter_topic_is_accepted(name: str, existing: MetadataImage, settings: dict[str, str]) -> None:
     check_topic(existing, Settings(settings), name)
 
 
@@ -43,7 +43,7 @@ def test_a_dead_letter_topic_is_accepted(name: str, existing: MetadataImage, set
         ("payments", image("payments"), {}, "does not begin with 'dlq.'"),
     ],
 )
-def test_a_topic_that_may_not_be_written_is_refused(
+def test_topic_that_cannot_be_used_for_dead_letters_is_refused(
     name: str, existing: MetadataImage, settings: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(KafkaError, match=reason) as refused:
@@ -71,14 +71,14 @@ def test_a_copied_record_keeps_its_key_value_and_headers() -> None:
     )
 
 
-def test_a_record_that_was_deleted_meanwhile_gets_a_dead_letter_without_a_timestamp() -> None:
+def test_deleted_record_gets_a_dead_letter_without_a_timestamp() -> None:
     [batch] = batches(ORIGIN, [DeadLetter(5, 2, Reason.EXCEEDED, None)], copy=True, now_ms=9_000, max_bytes=10_000)
     [record] = read_records(batch)
     assert (record.key, record.value) == (None, None)
     assert "__dlq.errors.timestamp" not in dict(record.headers)
 
 
-def test_batches_are_not_larger_than_the_topic_allows() -> None:
+def test_dead_letter_batches_are_not_larger_than_max_message_bytes_of_the_topic() -> None:
     made = list(batches(ORIGIN, [letter(each, b"x" * 700) for each in range(10)], copy=True, now_ms=0, max_bytes=3_000))
     assert len(made) > 1
     assert all(len(batch) <= 3_000 for batch in made)
@@ -86,7 +86,7 @@ def test_batches_are_not_larger_than_the_topic_allows() -> None:
     assert offsets == [str(each).encode() for each in range(10)]
 
 
-def test_a_record_that_is_too_large_to_be_copied_gets_a_dead_letter_without_it() -> None:
+def test_record_too_large_to_copy_gets_a_dead_letter_without_its_content() -> None:
     [batch] = batches(ORIGIN, [letter(1), letter(2, b"x" * 5_000)], copy=True, now_ms=0, max_bytes=3_000)
     small, large = read_records(batch)
     assert (small.value, large.value) == (b"v", None)

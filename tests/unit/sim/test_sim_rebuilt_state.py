@@ -34,7 +34,7 @@ from penstock.sim.checks.taps import tapped
         "only a marker",
     ],
 )
-def test_a_transaction_begins_with_its_first_batch_or_before_the_log(
+def test_open_transaction_may_begin_at_its_first_batch_or_before_the_log_start(
     after: int, batches: list[tuple[int, int]], start: int, right: set[int | None]
 ) -> None:
     transaction = Transaction(7, after, batches)

@@ -136,7 +136,7 @@ def test_rule_finds_a_repeated_marker_with_another_result() -> None:
     assert len(list(ended_twice("t-0", ReplicaCopy("n1", 0, 3, dict(enumerate(batches)))))) == 1
 
 
-def test_aborted_transactions_without_index_entry_and_entries_without_marker_are_found() -> None:
+def test_rule_finds_aborted_transactions_without_index_entry_and_index_entries_without_marker() -> None:
     data = build_batch(
         [(1, b"k", b"v", ())], base_offset=1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )

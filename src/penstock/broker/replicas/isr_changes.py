@@ -139,5 +139,5 @@ class IsrChanges:
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """Returns True if the proposal is still valid: this node still leads the partition in the same epoch and has it."""
+    """Returns True if the proposal is still current: this node leads in the same epoch and has not replaced it."""
     return partition.leading is leading and leading.proposal is proposal

@@ -235,7 +235,7 @@ class SharePartition:
         return self._begun(transition)
 
     def operate(self, first: int, stop: int, kind: int, limits: ShareLimits) -> Transition | None:
-        """Releases or archives the records in [first, stop) for an operator, whoever holds them.
+        """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
 
         A released record is available at once, and its last delivery does not count. Returns the transition to write;
         None if there is nothing to write. Raises KafkaError if there is nothing to change.

@@ -216,7 +216,10 @@ def _configure(context: ssl.SSLContext, properties: Mapping[str, str], material:
 
 
 def check_trust(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Raises TlsError unless a client with the one context accepts a server with the other, apart from its name."""
+    """Raises TlsError unless a TLS handshake between the client context and the server context succeeds.
+
+    Does not check the server's host name.
+    """
     client.check_hostname = False
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [server.wrap_bio(to_server, to_client, server_side=True), client.wrap_bio(to_client, to_server)]
@@ -300,9 +303,9 @@ class TlsSource:
         return self._maker(properties, read_material(properties, read_file))
 
     def reconfigure(self, properties: Mapping[str, str]) -> bool:
-        """Uses other properties. Returns True if there is a new context.
+        """Uses new properties. Returns True if there is a new context.
 
-        Raises TlsError if TLS can't work with them; the old context and properties then stay in use.
+        Raises TlsError if TLS can't work with the new properties; the old context and properties then stay in use.
         """
         if properties == self._properties:
             return False

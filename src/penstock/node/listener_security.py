@@ -99,7 +99,10 @@ class ListenerSecurity:
 
 
 def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> bool:
-    """Reads changed TLS settings and files. Returns True if there is a new context; logs what can't be used."""
+    """Reads changed TLS settings and files.
+
+    Returns True if there is a new context; logs settings that can't be used.
+    """
     try:
         return source.reconfigure(tls_properties(settings, listener)) or source.refresh()
     except TlsError as problem:
@@ -108,7 +111,7 @@ def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> b
 
 
 def _value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
-    """Returns a property as set for this listener, or else as set for all listeners; None if neither is set.
+    """Returns the property's value for this listener, or else its value for all listeners; None if neither is set.
 
     `own` replaces the dynamic configs of this broker.
     """

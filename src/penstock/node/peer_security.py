@@ -20,7 +20,7 @@ class PeerSecurity:
     """Holds the TLS context and login with which this node connects to one listener of other nodes."""
 
     def __init__(self, settings: Settings, listener: str, mechanism_property: str) -> None:
-        """Raises ListenerError if the node can't be accepted there."""
+        """Raises ListenerError if this node can't authenticate at the listener with these settings."""
         protocol = protocol_of(settings, listener)
         self.listener = listener
         self.credentials = Credentials()
@@ -35,14 +35,14 @@ class PeerSecurity:
             self.credentials.login = _login(settings, listener, mechanism_property)
 
     def refresh(self, settings: Settings) -> None:
-        """Uses a renewed certificate for new connections; keeps the old one if the new one can't be used."""
+        """Uses a renewed certificate for new connections. If it can't be used, keeps the old certificate."""
         source = self._source
         if source is not None and renewed(source, settings, self.listener, f"the client for {self.listener}"):
             self.credentials.tls = source.context
 
 
 def peer_securities(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[PeerSecurity, PeerSecurity]:
-    """Returns the security of connections to other brokers and to controllers. Raises ListenerError."""
+    """Returns the security of connections to other brokers, and of connections to controllers. Raises ListenerError."""
     brokers = inter_broker_listener(settings, plans)
     to_brokers = PeerSecurity(settings, brokers, "sasl.mechanism.inter.broker.protocol")
     names = [name.upper() for name in settings.list("controller.listener.names")]
@@ -54,7 +54,7 @@ def peer_securities(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[
 def check_own_tls(
     settings: Settings, listeners: Mapping[str, ListenerSecurity], peers: Sequence[PeerSecurity], own: Mapping[str, str]
 ) -> None:
-    """Raises ConfigError if this node can't use the TLS settings that it would have with these dynamic configs."""
+    """Raises ConfigError if TLS can't work on this node with the given dynamic configs."""
     connected = {peer.listener for peer in peers}
     for name, security in listeners.items():
         properties = tls_properties(settings, name, own)

@@ -201,9 +201,9 @@ class ScramServer:
         return reply.encode()
 
     def _of_nobody(self) -> ScramCredential:
-        """Returns a made credential for a user that does not exist, always the same for the same name.
+        """Makes up a credential for a user that does not exist. The same user name always gets the same credential.
 
-        It looks like the credential of an existing user.
+        The credential looks like the credential of an existing user.
         """
         drawn = hmac.new(self._secret, self._name.encode(), "sha512").digest()
         salt_bytes, iterations = SALT_BYTES, DEFAULT_ITERATIONS

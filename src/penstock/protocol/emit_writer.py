@@ -233,8 +233,8 @@ class _Writer:
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
 
     def unknown_tags(self, unknown: str) -> None:
-        """Emits code that writes the fixed-size fields collected so far, and the tagged section. If the section is
-        empty, both are one chunk."""
+        """Emits code that writes the fixed-size fields collected so far, and the tagged section. An empty section is
+        part of the same chunk."""
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
         else:

@@ -137,7 +137,7 @@ def _read_bytes(data: bytes, pos: int, record_end: int) -> tuple[bytes | None, i
         return None, pos
     after = pos + length
     if after > record_end:
-        raise invalid(f"A record holds a field of {length} bytes that ends behind the record.")
+        raise invalid(f"A field of {length} bytes ends after the end of its record.")
     return data[pos:after], after
 
 

@@ -85,7 +85,7 @@ def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPR
                 pos += length
             length, pos = read_varint(data, pos)
             if pos + max(length, 0) >= record_end:  # at least the count of headers follows
-                raise invalid("A record holds a field that ends behind the record.")
+                raise invalid("A field of a record ends after the end of the record.")
             yield RawRecord(attributes, timestamp, offset, key, length >= 0, data[start:record_end])
             pos = record_end
     except IndexError:

@@ -1,4 +1,4 @@
-"""Kafka's config providers: values of a properties file that stand in another file or in the environment.
+"""Kafka's config providers: values of a properties file can come from another file or from the environment.
 
     config.providers=secrets,env
     config.providers.secrets.class=org.apache.kafka.common.config.provider.FileConfigProvider
@@ -6,8 +6,8 @@
     ssl.keystore.password=${secrets:/etc/penstock/secrets.properties:keystore}
     ssl.key.password=${env:KEY_PASSWORD}
 
-So a password is neither in server.properties nor in the list of processes. A reference that has no value is refused;
-Kafka would take the reference itself for the value.
+So a password is neither in server.properties nor in the list of processes. A reference without a value is refused;
+Kafka would use the text of the reference as the value.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Surroundings:
 
 
 def resolved(properties: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    """Returns the properties with all references replaced and without the providers' own properties.
+    """Returns the properties with all references replaced, without the properties of the providers themselves.
 
-    Raises ConfigError, whose message names the property and shows no value.
+    Raises ConfigError. Its message names the property and shows no value.
     """
     names = [name.strip() for name in properties.get(PROVIDERS, "").split(",") if name.strip()]
     providers = {name: _provider(name, properties, surroundings) for name in names}

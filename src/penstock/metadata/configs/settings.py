@@ -50,7 +50,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A source that has a value for a property, for the synonyms in DescribeConfigs."""
+    """A source of a property's value, in the list of synonyms that DescribeConfigs returns."""
 
     name: str
     value: str | None

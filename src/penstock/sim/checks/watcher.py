@@ -115,7 +115,7 @@ class Watcher:
     # The quorum.
 
     def node_event(self, node: str, event: NodeEvent) -> None:
-        """Takes in an event of a node. Only role changes of the quorum have a rule."""
+        """Checks an event of a node. Only role changes of the quorum have a rule; other events are ignored."""
         if isinstance(event, QuorumRoleChanged):
             self.role_changed(node, event)
 

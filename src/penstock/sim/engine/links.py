@@ -80,7 +80,7 @@ class Link:
         return sum(self._stalled.values())
 
     def mend(self) -> None:
-        """Mends the wire, and sends on all held data in the order of each channel."""
+        """Mends the wire, then delivers all held data, in order within each channel."""
         self.cut = False
         stalled, self._stalled = self._stalled, {}
         for channel, count in stalled.items():

@@ -147,7 +147,8 @@ class Machine:
     # Starting and stopping.
 
     async def start(self) -> bool:
-        """Starts the process and waits until it serves. Returns False if it died or gave up before."""
+        """Starts the process and waits until the node serves. Returns False if the process dies or the node gives up
+        first."""
         if self.state is State.OFF:
             self.fabric.power_back(self.name)
         self.incarnation += 1

@@ -48,7 +48,7 @@ class _Written:
 
 
 class MessageKinds:
-    """Finds the frames in the bytes that the ends of connections write."""
+    """Finds request and response frames in the bytes that the ends of connections write."""
 
     def __init__(self) -> None:
         self._written: dict[Endpoint, _Written] = {}

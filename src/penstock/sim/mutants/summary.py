@@ -71,7 +71,8 @@ def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, 
 
 
 def reach_rows(mutants: Sequence[Mutant], reached: Set[str]) -> list[dict[str, Any]]:
-    """Returns, for each package and for all, how many mutants are in functions that the simulator runs."""
+    """Returns one row per package and one for all packages: how many mutants are in functions that the simulator
+    runs."""
     packages = list(dict.fromkeys(mutant.package for mutant in mutants))
     rows = [_reach_row(package, [one for one in mutants if one.package == package], reached) for package in packages]
     return [*rows, _reach_row("all", mutants, reached)]

@@ -100,6 +100,7 @@ def test_parser_knows_every_command_that_has_verbs() -> None:
         "up",
         "consume",
         "sim",
+        "events",
     }
     for noun in WITH_VERBS:
         assert has_verbs(noun)

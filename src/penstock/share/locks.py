@@ -47,10 +47,15 @@ class Locks:
             return lock
         lock = Lock(self._next, member, deadline_ms + GRAIN_MS, first, stop, now_ms)
         self._next += 1
-        self.by_number[lock.number] = self._latest[member] = lock
-        self._of_member.setdefault(member, {})[lock.number] = None
-        heapq.heappush(self._heap, (lock.deadline_ms, lock.number))
+        self._latest[member] = lock
+        self.put_back(lock)
         return lock
+
+    def put_back(self, lock: Lock) -> None:
+        """Keeps a lock: a new one, or one that `due` has returned and that still holds records."""
+        self.by_number[lock.number] = lock
+        self._of_member.setdefault(lock.member, {})[lock.number] = None
+        heapq.heappush(self._heap, (lock.deadline_ms, lock.number))
 
     def held_by(self, member: str) -> Iterator[Lock]:
         for number in self._of_member.get(member, ()):

@@ -20,6 +20,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.acquiring import Acquiring, Wish
 from penstock.share.locks import Lock, Locks
+from penstock.share.portions import PORTION
 from penstock.share.states import (
     FINAL,
     AcknowledgedRange,
@@ -182,10 +183,7 @@ class SharePartition:
         pieces = [piece for each in ranges for piece in self._pieces(member, each)]
         for (before, _), (run, _) in pairwise(pieces):
             if run.first < before.stop:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE,
-                    f"Offset {run.first} is acknowledged twice: acknowledge each record once.",
-                )
+                raise _twice(run.first)
         transition = self._transition(limits)
         for run, kind in pieces:
             if kind == Acknowledge.RENEW:
@@ -208,12 +206,7 @@ class SharePartition:
                 ErrorCode.INVALID_REQUEST, f"Offset {answer.last} has not been acquired: acknowledge acquired records."
             )
         for run in self.window.runs(first, last + 1):
-            lock = self.locks.by_number.get(run.owner) if run.state == ACQUIRED else None
-            if lock is None or lock.member != member:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE,
-                    f"Member {member} does not hold offsets {run.first} to {run.stop - 1}: fetch them again.",
-                )
+            self._check_held(member, run)
             if len(answer.types) == 1:
                 yield run, answer.types[0]
                 continue
@@ -224,13 +217,31 @@ class SharePartition:
                 yield Run(position, stop, run.state, run.deliveries, run.owner), kind
                 position = stop
 
-    def release(self, member: str, limits: ShareLimits) -> Transition | None:
-        """Releases all records that a member has acquired. Their last delivery is not counted, as in Kafka.
+    def check(self, member: str, ranges: Iterable[AcknowledgedRange]) -> None:
+        """Raises KafkaError if the member may not acknowledge one of these records. Changes nothing."""
+        after = self.window.start
+        for each in ranges:
+            for run, _ in self._pieces(member, each._replace(types=each.types[:1])):
+                if run.first < after:
+                    raise _twice(run.first)
+                after = run.stop
+
+    def _check_held(self, member: str, run: Run) -> None:
+        lock = self.locks.by_number.get(run.owner) if run.state == ACQUIRED else None
+        if lock is None or lock.member != member:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"Member {member} does not hold offsets {run.first} to {run.stop - 1}: fetch them again.",
+            )
+
+    def release(self, member: str, limits: ShareLimits, most: int = PORTION) -> Transition | None:
+        """Releases records that a member has acquired, in up to `most` runs. Their last delivery is not counted, as in
+        Kafka.
 
         Returns the transition to write; None if the member has acquired no records.
         """
         transition = self._transition(limits, at_once=True)
-        for run in self._held(self.locks.held_by(member)):
+        for run in self._held(self.locks.held_by(member))[:most]:
             transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
         return self._begun(transition)
 
@@ -323,18 +334,28 @@ class SharePartition:
 
     # --- time and the log
 
-    def expire(self, limits: ShareLimits, now_ms: int) -> list[StateBatch]:
+    def expire(self, limits: ShareLimits, now_ms: int, most: int = PORTION) -> list[StateBatch]:
         """Makes the records of expired locks available, or gives them up after their last delivery.
 
         Returns the changes. They take effect at once, and the caller should write them.
         """
-        for run in self._held(self.locks.due(now_ms)):
+        for run in self._due(self.locks, now_ms, ACQUIRED, most):
             self._give_up(run, limits, now_ms)
-        for run in self._held(self.delays.due(now_ms), DELAYED):
+        for run in self._due(self.delays, now_ms, DELAYED, most):
             self.window.fill(run.first, run.stop, AVAILABLE, run.deliveries)
             self._search_from = min(self._search_from, run.first)
         self._advance()
         return self.take_unsaved()
+
+    def _due(self, locks: Locks, now_ms: int, state: RecordState, most: int) -> list[Run]:
+        """Returns up to `most` runs whose locks are over. The locks of further runs stay due."""
+        due = locks.due(now_ms)
+        runs = self._held(due, state)
+        rest = {run.owner for run in runs[most:]}
+        for lock in due:
+            if lock.number in rest:
+                locks.put_back(lock)
+        return runs[:most]
 
     def _give_up(self, run: Run | Undo, limits: ShareLimits, now_ms: int) -> None:
         """Ends a delivery that was not acknowledged: the record becomes available again, or is given up."""
@@ -444,6 +465,12 @@ class SharePartition:
                 done = run.stop
             window.drop_before(done)
         self._search_from = max(self._search_from, window.start)
+
+
+def _twice(offset: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_RECORD_STATE, f"Offset {offset} is acknowledged twice: acknowledge each record once."
+    )
 
 
 def _outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:

@@ -15,6 +15,7 @@ from penstock.share.states import RecordState
 
 STATES = max(RecordState) + 1
 NOBODY = 0
+NO_END = 2**63 - 1
 
 
 class Run(NamedTuple):
@@ -77,6 +78,16 @@ class Window:
                 self._owners[index],
             )
             index += 1
+
+    def count(self, first: int, stop: int) -> int:
+        """Returns the number of runs that overlap [first, stop)."""
+        first = max(first, self.start)
+        return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
+
+    def reach(self, first: int, runs: int) -> int:
+        """Returns the highest offset so that at most so many runs overlap the range from `first` to before it."""
+        after = max(0, bisect_right(self._firsts, max(first, self.start)) - 1) + runs
+        return self._firsts[after] if after < len(self._firsts) else NO_END
 
     def first_in(self, state: int, since: int) -> int | None:
         """Returns the lowest offset at or after `since` whose record is in this state; None if there is none."""

@@ -11,14 +11,17 @@ import pytest
 
 from penstock.broker.coordinators.share_persister import SharePersister
 from penstock.broker.replicas.partition import Partition
-from penstock.broker.share import led_partition
-from penstock.broker.share.led_partition import LedSharePartition, ShareFigures
+from penstock.broker.share import burial, led_partition
+from penstock.broker.share.led_partition import LedSharePartition
+from penstock.broker.share.share_figures import ShareFigures
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.acquiring import Wish
 from penstock.share.group_settings import Reset, ShareSettings
+from penstock.share.portions import PORTION
 from penstock.share.state_journal import ShareKey
 from penstock.share.state_requests import Read, Summary, Write
-from penstock.share.states import FetchedBatch, RecordState, ShareLimits, StateBatch
+from penstock.share.states import AcknowledgedRange, FetchedBatch, RecordState, ShareLimits, StateBatch
 from penstock.share.window import Run
 
 KEY = ShareKey("group", bytes(16), 0)
@@ -139,7 +142,7 @@ def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
 
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_dead_letter_is_written_between_archiving_and_archived(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(led_partition, "BURY_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(burial, "RETRY_SECONDS", 0.001)
     settings = SETTINGS._replace(
         limits=ShareLimits(lock_duration_ms=1, max_deliveries=1, dead_letters=True), dead_letter_topic="dlq.jobs"
     )
@@ -157,6 +160,60 @@ def test_a_dead_letter_is_written_between_archiving_and_archived(failing: int, m
         assert (last.start_offset, last.batches) == (10, ())
 
     monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
+    run(scenario)
+
+
+def test_acknowledgements_of_many_single_records_are_applied_and_written_in_portions() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator()
+        led = await loaded(coordinator, tasks, SETTINGS._replace(limits=ShareLimits()))
+        last = 7 + 10 * PORTION - 1
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, last)])
+        types = (Acknowledge.ACCEPT, Acknowledge.RELEASE) * (5 * PORTION)
+        turns = 0
+
+        async def turn() -> None:
+            nonlocal turns
+            turns += 1
+            await asyncio.sleep(0)
+
+        with pytest.raises(KafkaError, match="has not been acquired"):
+            await led.acknowledge("m", [AcknowledgedRange(7, last + 1, (*types, Acknowledge.ACCEPT))], turn)
+        state = led.ready()
+        assert state is not None
+        assert state.window.totals[RecordState.ACQUIRED] == 10 * PORTION, "a refused request changes nothing"
+        for written in await led.acknowledge("m", [AcknowledgedRange(7, last, types)], turn):
+            await written
+        assert turns >= 20
+        sizes = [len(coordinator.writes.get_nowait().batches) for _ in range(coordinator.writes.qsize())]
+        assert sum(sizes) == 10 * PORTION - 1, "the first record is before the start offset"
+        assert max(sizes) <= 2 * PORTION
+        assert state.window.totals[RecordState.AVAILABLE] == 5 * PORTION
+        assert state.start_offset == 8
+
+    run(scenario)
+
+
+def test_records_of_a_closed_session_are_released_in_portions() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = Coordinator()
+        led = await loaded(coordinator, tasks, SETTINGS._replace(limits=ShareLimits()))
+        count = 5 * PORTION
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 7 + 2 * count - 1)])
+
+        async def turn() -> None:
+            await asyncio.sleep(0)
+
+        kinds = (Acknowledge.RENEW, Acknowledge.ACCEPT) * count
+        for written in await led.acknowledge("m", [AcknowledgedRange(7, 7 + 2 * count - 1, kinds)], turn):
+            await written
+        led.release("m")
+        state = led.ready()
+        assert state is not None
+        assert state.window.totals[RecordState.PENDING] == PORTION
+        while state.window.totals[RecordState.AVAILABLE] < count:  # noqa: ASYNC110 - nobody waits for a release
+            await asyncio.sleep(0)
+
     run(scenario)
 
 

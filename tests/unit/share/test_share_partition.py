@@ -12,6 +12,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.acquiring import Wish
 from penstock.share.partition import SharePartition
+from penstock.share.portions import portions
 from penstock.share.states import (
     AcknowledgedRange,
     AcquireMode,
@@ -127,6 +128,46 @@ def test_a_new_leader_begins_back_offs_anew_and_a_closed_session_has_none() -> N
     assert closed is not None
     share.commit(closed, 50_000)
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
+
+
+def test_expired_locks_of_many_runs_are_ended_in_portions() -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
+    accepted = share.acknowledge("m", [AcknowledgedRange(each, each, (1,)) for each in range(0, 10, 2)], LIMITS, 0)
+    assert accepted is not None
+    share.commit(accepted, 0)
+    over = (share.next_deadline() or 0) + 1
+    assert [change.first for change in share.expire(LIMITS, over, most=2)] == [1, 3]
+    assert share.next_deadline() == over - 1
+    assert [change.first for change in share.expire(LIMITS, over, most=2)] == [5, 7]
+    assert [change.first for change in share.expire(LIMITS, over, most=2)] == [9]
+    assert share.next_deadline() is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.booleans()), min_size=1, max_size=8),
+    st.integers(1, 5),
+)
+def test_portions_cover_the_acknowledged_ranges_in_order(shapes: list[tuple[int, int, bool]], most: int) -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 99)], LIMITS, 0)
+    wanted, position = [], 0
+    for gap, size, single in shapes:
+        first = position + gap
+        wanted.append(AcknowledgedRange(first, first + size - 1, (1,) if single else tuple(range(size))))
+        position = first + size
+
+    def spread(ranges: list[AcknowledgedRange]) -> list[tuple[int, int]]:
+        return [
+            (offset, each.types[0] if len(each.types) == 1 else each.types[offset - each.first])
+            for each in ranges
+            for offset in range(each.first, each.last + 1)
+        ]
+
+    found = list(portions(share.window, wanted, most))
+    assert [one for part in found for one in spread(part)] == spread(wanted)
+    for part in found:
+        assert sum(1 if len(each.types) == 1 else len(each.types) for each in part) <= most
 
 
 def test_a_record_is_archived_after_its_last_delivery() -> None:

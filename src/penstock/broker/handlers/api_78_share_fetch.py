@@ -77,7 +77,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
     )
     acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)
     for slot, batches in acknowledged.items():
-        acknowledgements.start(slot, batches)
+        await acknowledgements.start(slot, batches)
     answers: dict[Slot, PartitionData] = {}
     if final:
         shares.end_session(group, member)

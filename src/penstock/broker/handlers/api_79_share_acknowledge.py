@@ -46,7 +46,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledge
     acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)
     for topic in request.topics:
         for partition in topic.partitions:
-            acknowledgements.start((topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
+            await acknowledgements.start((topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
     if request.share_session_epoch == FINAL_EPOCH:
         shares.end_session(group, member)
     await acknowledgements.written()

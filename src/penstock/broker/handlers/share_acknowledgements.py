@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
+from penstock.share.portions import PORTION
 from penstock.share.state_journal import ShareKey
 from penstock.share.states import AcknowledgedRange
 
@@ -56,18 +57,17 @@ class Acknowledgements:
         self.errors: dict[Slot, KafkaError] = {}
         self.slots: dict[Slot, None] = {}
 
-    def start(self, slot: Slot, batches: Iterable[Any]) -> None:
+    async def start(self, slot: Slot, batches: Sequence[Any]) -> None:
         """Applies the acknowledgements of one partition and starts to write them to the share coordinator."""
         self.slots[slot] = None
         try:
-            ranges = self._ranges(batches)
+            ranges = await self._ranges(batches)
             check_topic_access(self._broker, self._denies, slot)
-            future = self._led(slot).acknowledge(self._member, ranges)
+            futures = await self._led(slot).acknowledge(self._member, ranges, self._broker.slices.turn)
         except KafkaError as error:
             self.errors[slot] = error
             return
-        if future is not None:
-            self._waiting.append((slot, future))
+        self._waiting += [(slot, future) for future in futures]
 
     def _led(self, slot: Slot) -> Any:
         self._broker.partitions.get_by_id(*slot).leader_log()
@@ -79,7 +79,7 @@ class Acknowledgements:
             )
         return led
 
-    def _ranges(self, batches: Iterable[Any]) -> list[AcknowledgedRange]:
+    async def _ranges(self, batches: Sequence[Any]) -> list[AcknowledgedRange]:
         """Returns the acknowledged ranges of a partition.
 
         Raises INVALID_REQUEST if the ranges are out of order or malformed.
@@ -88,7 +88,9 @@ class Acknowledgements:
         limits = self._broker.share_partitions.settings_of(self._group).limits
         ranges: list[AcknowledgedRange] = []
         after = -1
-        for batch in batches:
+        for count, batch in enumerate(batches, 1):
+            if count % PORTION == 0:
+                await self._broker.slices.turn()
             first, last, types = batch.first_offset, batch.last_offset, tuple(batch.acknowledge_types)
             reason = None
             if not after <= first <= last:  # Kafka finds an overlap later, as a record that is not acquired

@@ -76,9 +76,8 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
     led = await shares.open_loaded(key)
     try:
         for batch in batches:
-            written = led.operate(batch.first_offset, batch.last_offset + 1, batch.acknowledge_types[0])
-            if written is not None:
-                await written
+            stop = batch.last_offset + 1
+            await led.operate(batch.first_offset, stop, batch.acknowledge_types[0], broker.slices.turn)
     finally:
         shares.done_with(led)
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.broker.share.burial import Burial, DeadLetters
+from penstock.broker.share.share_figures import ShareFigures
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.acquiring import Wish
 from penstock.share.partition import SharePartition
+from penstock.share.portions import PORTION, portions
 from penstock.share.state_requests import UNKNOWN_EPOCH, Write
 from penstock.share.states import AcknowledgedRange, Acquired, FetchedBatch, RecordState, StateBatch
 from penstock.share.stored_state import UNKNOWN_OFFSET
@@ -37,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 REWRITE_SECONDS = 1.0  # pause after a failed write of changes without a waiting member
 MAX_UNSAVED = 10_000  # changes by expired locks that wait to be written
-BURY_RECORDS = 500  # dead letters that are written at once
-BURY_RETRY_SECONDS, MAX_BURY_RETRY_SECONDS = 0.2, 30.0
 #: The error code that a member gets for an error of the share coordinator.
 _TO_MEMBER = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -57,27 +57,10 @@ _TO_MEMBER = {
 FENCED = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 
 
-@dataclass(slots=True)
-class ShareFigures:
-    """Counts events of a node's share partitions since its start, for metrics."""
-
-    deliveries: int = 0
-    expired: int = 0
-    failed_writes: int = 0
-    dead_letters: int = 0
-    failed_dead_letters: int = 0
-
-
 class Waiter(Protocol):
     def wake(self) -> None:
         """Makes the waiting ShareFetch try again, because records may have become available."""
         ...
-
-
-class DeadLetters(Protocol):
-    async def write(
-        self, group: str, settings: ShareSettings, source: Partition, log: Log, runs: Sequence[Run]
-    ) -> None: ...
 
 
 class LedSharePartition:
@@ -106,7 +89,7 @@ class LedSharePartition:
         self.waiters: dict[Waiter, None] = {}
         self._persister = persister
         self._settings = settings
-        self._dead_letters = dead_letters
+        self.burial = Burial(self, dead_letters, figures=figures, spawn=spawn)
         self._figures = figures
         self._wall_ms = wall_ms
         self._spawn = spawn
@@ -115,9 +98,6 @@ class LedSharePartition:
         self._queue: list[tuple[Transition, asyncio.Future[None]]] = []
         self._unsaved: list[StateBatch] = []
         self._writing = False
-        self._burying = False
-        #: Why dead letters can't be written; None if they were.
-        self.dead_letter_error: KafkaError | None = None
         self._retiring = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -150,7 +130,7 @@ class LedSharePartition:
         self.state.log_start_moved(log.log_start_offset)
         self.state.delay_again(self.limits, self.now_ms)
         self._arm()
-        self._bury_soon()
+        self.burial.start()
         self.wake()
 
     async def verify(self) -> None:
@@ -191,7 +171,7 @@ class LedSharePartition:
         The next member loads the state again, and so sees offsets that were altered meanwhile.
         """
         self._retiring = True
-        if not self._writing and not self._burying and not self._queue and not self._unsaved:
+        if not self._writing and not self.burial.running and not self._queue and not self._unsaved:
             self.close(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group left this node: fetch again."))
 
     def keep(self) -> None:
@@ -231,40 +211,70 @@ class LedSharePartition:
         self._arm()
         return acquired
 
-    def acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> asyncio.Future[None] | None:
-        """Applies a member's acknowledgements.
+    async def acknowledge(
+        self, member: str, ranges: Sequence[AcknowledgedRange], turn: Callable[[], Awaitable[None]]
+    ) -> list[asyncio.Future[None]]:
+        """Applies a member's acknowledgements; many of them in portions, between which `turn` lets other tasks run.
 
-        Returns a future that is done once the acknowledgements are written; None if there is nothing to write. Raises
-        KafkaError if the acknowledgements are refused.
+        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused:
+        nothing is changed, unless a lock expires or the state is dropped between two portions.
         """
+        state = self._in_use()
+        parts = portions(state.window, ranges)
+        first, second = next(parts, []), next(parts, None)
+        if second is None:
+            return self._acknowledge(member, first)
+        for part in portions(state.window, ranges):
+            self._in_use().check(member, part)
+            await turn()
+        written = []
+        for part in portions(state.window, ranges):
+            written += self._acknowledge(member, part)
+            await turn()
+        return written
+
+    def _acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> list[asyncio.Future[None]]:
+        transition = self._in_use().acknowledge(member, ranges, self.limits, self.now_ms)
+        self._arm()
+        return [] if transition is None else [self._submit(transition)]
+
+    def _in_use(self) -> SharePartition:
         state = self.ready()
         if state is None:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The share partition is loading: fetch again.")
-        transition = state.acknowledge(member, ranges, self.limits, self.now_ms)
-        self._arm()
-        return None if transition is None else self._submit(transition)
+        return state
 
-    def release(self, member: str) -> asyncio.Future[None] | None:
-        """Releases all records that a member has acquired.
+    def release(self, member: str) -> None:
+        """Releases all records that a member has acquired: some now, and if there are many, the rest soon."""
+        transition = self.state.release(member, self.limits) if self.state is not None else None
+        if transition is not None:
+            self._submit(transition)
+            if len(transition.undo) >= PORTION:
+                self._loop.call_soon(self.release, member)
 
-        Returns a future that is done once the release is written; None if there is nothing to write.
-        """
-        if self.state is None:
-            return None
-        transition = self.state.release(member, self.limits)
-        return None if transition is None else self._submit(transition)
-
-    def operate(self, first: int, stop: int, kind: int) -> asyncio.Future[None] | None:
+    async def operate(self, first: int, stop: int, kind: int, turn: Callable[[], Awaitable[None]]) -> None:
         """Releases or archives records for an operator, no matter which member holds them.
 
-        Returns a future that is done once the change is written; None if there is nothing to write.
+        Returns once the change is written. Raises KafkaError if there is nothing to change, or if it can't be written.
         """
-        state = self.ready()
-        if state is None:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The share partition is loading: retry.")
-        transition = state.operate(first, stop, kind, self.limits)
+        refusal: KafkaError | None = None
+        written = []
+        while first < stop:
+            state = self._in_use()
+            part = min(state.window.reach(first, PORTION), stop)
+            try:
+                transition = state.operate(first, part, kind, self.limits)
+                written.append(None if transition is None else self._submit(transition))
+            except KafkaError as error:
+                refusal = error
+            first = part
+            await turn()
         self.wake()
-        return None if transition is None else self._submit(transition)
+        if refusal is not None and not written:
+            raise refusal
+        for each in written:
+            if each is not None:
+                await each
 
     async def loaded(self, seconds: float) -> None:
         """Waits until the state is loaded. Raises KafkaError if the load fails or takes longer than `seconds`."""
@@ -311,11 +321,13 @@ class LedSharePartition:
         """
         state = self.state
         assert state is not None
-        queue, self._queue = self._queue, []
+        queue, changes = self._next_changes()
         unsaved, self._unsaved = self._unsaved, []
-        changes = [change for transition, _ in queue for change in transition.changes]
         start, complete = state.after(changes)
-        changes = [change for change in (*changes, *state.stored(unsaved)) if change.last >= start]
+        stored = state.stored(unsaved)
+        if len(stored) > PORTION:  # the rest of them with the next write
+            self._unsaved = [stored[PORTION]._replace(last=stored[-1].last)]
+        changes = [change for change in (*changes, *stored[:PORTION]) if change.last >= start]
         write = Write(self._state_epoch, self.leader_epoch, start, complete, tuple(changes))
         try:
             await self._persister.write(self.key, write)
@@ -329,12 +341,22 @@ class LedSharePartition:
                 state.commit(transition, self.now_ms)
             state.saved(changes)
             self._arm()
-            self._bury_soon()
+            self.burial.start()
         for _, future in queue:
             if not future.done():
                 future.set_result(None)
         self.wake()
         return True
+
+    def _next_changes(self) -> tuple[list[tuple[Transition, asyncio.Future[None]]], list[StateBatch]]:
+        """Takes transitions from the queue, as many as fit into one write, and returns them with their changes."""
+        changes: list[StateBatch] = []
+        taken = 0
+        while taken < len(self._queue) and len(changes) < PORTION:
+            changes += self._queue[taken][0].changes
+            taken += 1
+        queue, self._queue = self._queue[:taken], self._queue[taken:]
+        return queue, changes
 
     def _refused(self, queue: list[tuple[Transition, asyncio.Future[None]]], error: KafkaError) -> None:
         logger.info("%s: the state of share group %s can't be written: %s", self.partition, self.key.group, error)
@@ -363,47 +385,19 @@ class LedSharePartition:
 
     # --- dead letters
 
-    def _bury_soon(self) -> None:
-        if self.state is not None and not self._burying and self.state.dying(1):
-            self._burying = True
-            self._spawn(self._bury())
+    @property
+    def settings(self) -> ShareSettings:
+        return self._settings()
 
-    async def _bury(self) -> None:
-        pause = BURY_RETRY_SECONDS
-        try:
-            while (state := self.state) is not None and (runs := state.dying(BURY_RECORDS)):
-                if await self._write_dead_letters(runs):
-                    pause = BURY_RETRY_SECONDS
-                    if self.state is state:
-                        state.buried(runs)
-                        self._keep(state.take_unsaved())
-                else:
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, MAX_BURY_RETRY_SECONDS)
-        finally:
-            self._burying = False
+    def buried(self, runs: list[Run]) -> None:
+        """Archives records that have their dead letters."""
+        assert self.state is not None
+        self.state.buried(runs)
+        self._keep(self.state.take_unsaved())
+
+    def burial_ended(self) -> None:
         if self._retiring and self.failure is None:
             self.retire()
-
-    async def _write_dead_letters(self, runs: list[Run]) -> bool:
-        """Writes the dead letters of the records. Returns True if the records may be archived.
-
-        They may also be archived if the group no longer wants dead letters.
-        """
-        if not self.limits.dead_letters:
-            return True
-        try:
-            log = self.partition.leader_log(self.leader_epoch)
-            await self._dead_letters.write(self.key.group, self._settings(), self.partition, log, runs)
-        except KafkaError as error:
-            if self.dead_letter_error is None:
-                logger.warning("%s: share group %s can't write dead letters: %s", self.partition, self.key.group, error)
-            self.dead_letter_error = error
-            self._figures.failed_dead_letters += 1
-            return False
-        self.dead_letter_error = None
-        self._figures.dead_letters += sum(run.size for run in runs)
-        return True
 
     # --- locks that run out
 

@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.requests.slices import SLICE_PARTITIONS, starts
-from penstock.broker.share.led_partition import DeadLetters, LedSharePartition, ShareFigures
+from penstock.broker.share.burial import DeadLetters
+from penstock.broker.share.led_partition import LedSharePartition
+from penstock.broker.share.share_figures import ShareFigures
 from penstock.broker.tasks import Tasks
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share.group_settings import ShareSettings, share_settings

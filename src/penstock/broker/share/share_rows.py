@@ -47,7 +47,7 @@ def share_row(led: LedSharePartition, image: MetadataImage, runs_max: int = RUNS
         "delayed": totals[RecordState.DELAYED],
         "being_written": totals[RecordState.PENDING],
         "waiting_for_dead_letters": totals[RecordState.ARCHIVING],
-        "dead_letter_error": None if led.dead_letter_error is None else str(led.dead_letter_error),
+        "dead_letter_error": None if led.burial.error is None else str(led.burial.error),
         "complete": state.complete_count,
         "records": [
             {

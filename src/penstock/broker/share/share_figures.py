@@ -1,0 +1,16 @@
+"""Counts what the share partitions of a node have done, for metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ShareFigures:
+    """Counters since the start of the node."""
+
+    deliveries: int = 0
+    expired: int = 0
+    failed_writes: int = 0
+    dead_letters: int = 0
+    failed_dead_letters: int = 0

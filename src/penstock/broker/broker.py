@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.events.history import EventHistory
     from penstock.broker.fetch.fetch_policy import FetchPolicy
     from penstock.broker.fetch.fetch_sessions import FetchSessions
+    from penstock.broker.limits.audit import Audit
     from penstock.broker.limits.quotas import Quotas
     from penstock.broker.peers.peers import Peers
     from penstock.broker.replicas.directory_moves import DirectoryMoves
@@ -72,6 +73,8 @@ class Broker:
     event_topic: EventTopic | None
     #: None on a node without an authorizer, where every client is allowed everything.
     access: AccessControl | None = None
+    #: None on a node without `penstock.audit.file`.
+    audit: Audit | None = None
     controller_listeners: frozenset[str] = frozenset()
     faults: Faults = field(default_factory=Faults)
     slices: Slices = field(default_factory=Slices)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.broker.requests.authentication import SESSION, SaslRules, SaslSession
+from penstock.broker.requests.authentication import SESSION, OnFailure, SaslRules, SaslSession
 from penstock.client.login import LOGIN_MECHANISMS
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
@@ -56,7 +57,13 @@ _TLS_PROPERTIES = (
 class ListenerSecurity:
     """Holds the protection of one listener: TLS, SASL, both or none."""
 
-    def __init__(self, settings: Settings, plan: ListenerPlan, credentials: Callable[[], ScramCredentials]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: ListenerPlan,
+        credentials: Callable[[], ScramCredentials],
+        on_failure: OnFailure | None = None,
+    ) -> None:
         """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError."""
         self.name = plan.name
         self.tls: TlsSource | None = None
@@ -70,7 +77,7 @@ class ListenerSecurity:
             except (TlsError, ValueError) as problem:
                 raise ListenerError(f"listener {plan.name}: {problem}") from None
         if is_sasl(plan.security_protocol):
-            self.sasl = _sasl_rules(settings, plan.name, credentials)
+            self.sasl = replace(_sasl_rules(settings, plan.name, credentials), on_failure=on_failure)
 
     @property
     def scram(self) -> bool:
@@ -202,7 +209,10 @@ def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry |
 
 
 def securities(
-    settings: Settings, plans: Sequence[ListenerPlan], metadata: Callable[[], MetadataLog]
+    settings: Settings,
+    plans: Sequence[ListenerPlan],
+    metadata: Callable[[], MetadataLog],
+    on_failure: OnFailure | None = None,
 ) -> dict[str, ListenerSecurity]:
     def of_clients() -> ScramCredentials:
         return metadata().image.scram_credentials
@@ -211,5 +221,6 @@ def securities(
         return metadata().credentials_for_controllers()
 
     return {
-        plan.name: ListenerSecurity(settings, plan, of_controllers if plan.controller else of_clients) for plan in plans
+        plan.name: ListenerSecurity(settings, plan, of_controllers if plan.controller else of_clients, on_failure)
+        for plan in plans
     }

@@ -20,6 +20,7 @@ from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.events import log_event, log_event_as_json, notify_all
 from penstock.broker.events.history import EventHistory
 from penstock.broker.events.kinds import CorruptionFound, DirectoryFailed
+from penstock.broker.limits.audit import Audit
 from penstock.broker.limits.connection_rates import ConnectionRates
 from penstock.broker.requests.authentication import SaslGate
 from penstock.broker.requests.fault_rules import Faults
@@ -33,6 +34,7 @@ from penstock.metadata.image import Endpoint
 from penstock.metadata.names import random_uuid
 from penstock.net.later import Later, settled
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
+from penstock.node.audit_file import AuditFile
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
 from penstock.node.listener_security import securities
@@ -97,14 +99,21 @@ class Node:
         check_protection(settings.static)
         self._plans: list[ListenerPlan] = plan_listeners(settings)
         self._controller_listeners = tuple(plan.name for plan in self._plans if plan.controller)
-        self._security = securities(settings, self._plans, lambda: self.broker.metadata)
+        path = settings.str("penstock.audit.file").strip()
+        self._audit_file = AuditFile(path) if path else None
+        audit = None if self._audit_file is None else Audit(clock, self._audit_file.put)
+        self._security = securities(
+            settings, self._plans, lambda: self.broker.metadata, None if audit is None else audit.login_failed
+        )
         self._peers = peer_securities(settings, self._plans)
         to_brokers, to_controllers = (peer.credentials for peer in self._peers)
         settings.check_own = partial(check_own_tls, settings, self._security, self._peers)
         history = EventHistory(settings.node_id, clock.wall_ms)
         to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
         self._observer = notify_all((*observers, to_log, history.observe))
-        self._world = World(settings, disk, network, clock, random, history, self._observer, to_brokers, to_controllers)
+        self._world = World(
+            settings, disk, network, clock, random, history, self._observer, to_brokers, to_controllers, audit
+        )
         self._on_fatal = on_fatal
         self._faults = faults or Faults()
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
@@ -155,6 +164,8 @@ class Node:
 
     async def start(self) -> None:
         settings = self.settings
+        if self._audit_file is not None:
+            self._audit_file.check()
         logs = self._open_logs_manager()
         cluster_id = self._cluster_id()
         check_formatted(self.disk, [directory.path for directory in logs.dirs.all])
@@ -404,6 +415,8 @@ class Node:
         broker.peers.close()
         await broker.partitions.close()
         await broker.metadata.close()
+        if self._audit_file is not None:
+            await self._audit_file.close()
         await broker.logs.close(broker_epoch=self.broker_epoch)
 
     async def abandon(self) -> None:

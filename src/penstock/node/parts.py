@@ -51,6 +51,7 @@ from penstock.security.authorizer import parse_super_users
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.broker.limits.audit import Audit
     from penstock.broker.replicas.partition import Partition
     from penstock.broker.requests.fault_rules import Faults
     from penstock.clock import Clock
@@ -81,6 +82,7 @@ class World:
     to_brokers: Credentials = NO_CREDENTIALS
     """The credentials with which this node connects to the inter-broker listener of other brokers."""
     to_controllers: Credentials = NO_CREDENTIALS
+    audit: Audit | None = None
 
 
 def make_metadata(
@@ -140,7 +142,7 @@ def make_broker(
     faults: Faults,
 ) -> Broker:
     settings, node_id = world.settings, identity.node_id
-    access = access_of(settings, world.clock)
+    access = access_of(settings, world.clock, world.audit)
     quotas = Quotas(settings, world.clock.nanoseconds)
     controller = Controller(metadata, settings, world.clock, world.network, world.random, world.observer)
     local = LocalController(
@@ -272,6 +274,7 @@ def make_broker(
         quotas=quotas,
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         access=access,
+        audit=world.audit,
         controller_listeners=frozenset(controller_listeners),
         unsent=unsent,
         faults=faults,
@@ -317,7 +320,7 @@ def limits_of(settings: Settings, network: Network) -> Limits:
     )
 
 
-def access_of(settings: Settings, clock: Clock) -> AccessControl | None:
+def access_of(settings: Settings, clock: Clock, audit: Audit | None = None) -> AccessControl | None:
     """Returns the node's authorizer; None if none is configured."""
     if not settings.str("authorizer.class.name").strip():
         return None
@@ -325,6 +328,7 @@ def access_of(settings: Settings, clock: Clock) -> AccessControl | None:
         super_users=parse_super_users(settings.str("super.users")),
         allow_without_acls=settings.bool("allow.everyone.if.no.acl.found"),
         seconds=lambda: clock.wall_ms() / 1000,
+        on_denied=None if audit is None else audit.denied,
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.dispatch.large_requests import REQUEST_MAX_ELEMENTS, SMALL, SMALL_ELEMENTS, LargeRequests
 from penstock.broker.handlers.access import guarded
+from penstock.broker.handlers.audited import audited
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.handlers.registry import Role, load_handler, served_versions, serves_unstable
 from penstock.broker.requests.context import RequestContext
@@ -215,9 +216,11 @@ class Dispatcher:
     def _handler(self, api_key: int) -> Callable[[Broker, RequestContext, Any], Any]:
         access = self._broker.access
         if self._role == "CONTROLLER":
-            return guarded(load_handler(api_key, self._role), api_key, access, self._role)
-        handler = guarded(load_handler(api_key), api_key, access)
-        return by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
+            handler = guarded(load_handler(api_key, self._role), api_key, access, self._role)
+        else:
+            handler = guarded(load_handler(api_key), api_key, access)
+            handler = by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
+        return audited(handler, api_key, self._broker.audit)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> Reply:
         if api_key == API_VERSIONS:

@@ -21,18 +21,26 @@ logger = logging.getLogger(__name__)
 
 #: Characters of a name that a log line shows.
 SHOWN = 200
+OnDenied = Callable[["RequestContext", Operation, AclResource, str], None]
 
 
 class AccessControl:
     """The authorizer of a node. Until the first image is applied, only super users have access."""
 
     def __init__(
-        self, *, super_users: frozenset[str], allow_without_acls: bool, seconds: Callable[[], float] = lambda: 0.0
+        self,
+        *,
+        super_users: frozenset[str],
+        allow_without_acls: bool,
+        seconds: Callable[[], float] = lambda: 0.0,
+        on_denied: OnDenied | None = None,
     ) -> None:
+        """`on_denied` is called for each denial, for the audit file."""
         self._super_users = super_users
         self._allow_without_acls = allow_without_acls
         self._authorizer = Authorizer(super_users=super_users)
         self._log = LimitedLog(logger, seconds)
+        self._on_denied = on_denied
 
     def apply_image(self, old: MetadataImage | None, new: MetadataImage) -> None:
         if old is None or new.acls is not old.acls:
@@ -46,6 +54,8 @@ class AccessControl:
         if self._authorizer.allows(connection.principal or ANONYMOUS, connection.peer_host, operation, resource, name):
             return True
         self._log.info(APIS[ctx.api_key].name, partial(_denial, ctx, operation, resource, name))
+        if self._on_denied is not None:
+            self._on_denied(ctx, operation, resource, name)
         return False
 
     def allows_cluster(self, ctx: RequestContext, operation: Operation) -> bool:

@@ -32,6 +32,7 @@ BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICA
 #: Requests before authentication: ApiVersions twice, a handshake, and the steps of a mechanism.
 MAX_REQUESTS_BEFORE = 20
 NEVER = float("inf")
+OnFailure = Callable[["Connection", str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class SaslRules:
     max_token_bytes: int
     deadline_s: float
     failure_delay_s: float
+    #: Is called for a failed authentication, with the reason.
+    on_failure: OnFailure | None = None
     #: Lifetime of a session; 0 is without end.
     lifetime_ms: int = 0
 
@@ -95,6 +98,8 @@ class SaslSession:
         """
         self._connection.principal = None
         self.failed = True
+        if self.rules.on_failure is not None:
+            self.rules.on_failure(self._connection, reason)
 
         def answered(_: object) -> R:
             close = partial(self._connection.close, f"its authentication failed: {reason}", "authentication")

@@ -1,0 +1,97 @@
+"""Writes one line for each denied or changing request: who, from where, which API, resource, operation and result.
+
+A line is a JSON object in ASCII, so that no name of a client can break it. Configs appear with their names only, users
+without their passwords. Names and their number are cut, and lines are limited per second, for denied and changing
+requests apart: a client that is denied very often hides no change. The number of missing lines is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.limits.rates import TokenBucket, Window
+from penstock.broker.requests.context import ANONYMOUS
+from penstock.protocol.apis import APIS
+
+if TYPE_CHECKING:
+    from penstock.broker.requests.context import RequestConnection, RequestContext
+    from penstock.clock import Clock
+    from penstock.security.vocabulary import AclResource, Operation
+
+#: Lines per second, on average over ten seconds.
+DENIED_PER_S, CHANGED_PER_S = 20, 200
+#: Characters of a name, and names of one request, that a line has.
+MAX_CHARS, MAX_NAMES = 200, 20
+_WINDOW = Window(samples=10, sample_ms=1000)
+
+DENIED, OK = "DENIED", "OK"
+
+
+class Audit:
+    """Makes the lines of a node's audit file; `write` appends a line to the file."""
+
+    def __init__(self, clock: Clock, write: Callable[[bytes], None]) -> None:
+        self._clock = clock
+        self._write = write
+        self._buckets = {kind: TokenBucket(rate, _WINDOW) for kind, rate in _RATES.items()}
+        self._missing = dict.fromkeys(_RATES, 0)
+
+    def denied(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> None:
+        """Records that the authorizer denied a request, or one item of it."""
+        self._line("denied", ctx.connection, ctx, operation.name, resource.name, [name], DENIED)
+
+    def changed(
+        self, ctx: RequestContext, operation: str, resource: str, names: Iterable[str], result: str | dict[str, str]
+    ) -> None:
+        """Records a request that changes something. `result` is OK, an error code, or the codes of refused items."""
+        self._line("changed", ctx.connection, ctx, operation, resource, names, result)
+
+    def login_failed(self, connection: RequestConnection, reason: str) -> None:
+        """Records a failed authentication. `reason` has no secret."""
+        self._line("denied", connection, None, "AUTHENTICATE", "CONNECTION", [reason], DENIED)
+
+    def _line(
+        self,
+        kind: str,
+        connection: RequestConnection,
+        ctx: RequestContext | None,
+        operation: str,
+        resource: str,
+        names: Iterable[str],
+        result: str | dict[str, str],
+    ) -> None:
+        now_ms = self._clock.wall_ms()
+        bucket = self._buckets[kind]
+        if bucket.excess_ms(now_ms):
+            self._missing[kind] += 1
+            return
+        bucket.take(1, now_ms)
+        if self._missing[kind]:
+            self._put(now_ms, {"missing": self._missing[kind], "kind": kind})
+            self._missing[kind] = 0
+        shown = [name[:MAX_CHARS] for name in islice(names, MAX_NAMES + 1)]
+        fields: dict[str, Any] = {
+            "principal": (connection.principal or ANONYMOUS)[:MAX_CHARS],
+            "host": connection.peer_host,
+            "listener": connection.listener.name,
+            "api": None if ctx is None else APIS[ctx.api_key].name,
+            "client_id": None if ctx is None or ctx.client_id is None else ctx.client_id[:MAX_CHARS],
+            "operation": operation,
+            "resource": resource,
+            "names": shown[:MAX_NAMES],
+            "result": result,
+        }
+        if len(shown) > MAX_NAMES:
+            fields["more"] = True
+        self._put(now_ms, fields)
+
+    def _put(self, now_ms: int, fields: dict[str, Any]) -> None:
+        time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        self._write(json.dumps({"time": time, **fields}, separators=(",", ":")).encode() + b"\n")
+
+
+_RATES = {"denied": DENIED_PER_S, "changed": CHANGED_PER_S}

@@ -1,0 +1,74 @@
+"""Appends the audit lines of a node to a file, in a thread, so that a slow disk does not hold the event loop.
+
+The file is made with mode 0600. A file that was moved away, as by logrotate, is made again. If the disk is too slow or
+fails, lines beyond a limit are dropped and counted in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+from penstock.broker.controlplane.metadata_storage import StorageError
+
+logger = logging.getLogger(__name__)
+
+#: Lines that wait for the disk.
+MAX_WAITING = 10_000
+
+
+class AuditFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._waiting: list[bytes] = []
+        self._dropped = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Opens the file once, so that a wrong path is found at the node's start. Raises StorageError."""
+        try:
+            os.close(self._open())
+        except OSError as error:
+            raise StorageError(
+                f"penstock.audit.file={self._path} can't be written ({error.strerror or error}): name a file in a "
+                "directory that this user can write to."
+            ) from None
+
+    def put(self, line: bytes) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
+            return
+        self._waiting.append(line)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="audit-file")
+
+    async def close(self) -> None:
+        """Waits until all lines are written."""
+        while self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                lines, self._waiting = self._waiting, []
+                dropped, self._dropped = self._dropped, 0
+                if dropped:
+                    logger.error("%d audit lines were dropped, because %s was too slow", dropped, self._path)
+                try:
+                    await asyncio.to_thread(self._append, b"".join(lines))
+                except OSError as error:
+                    logger.error("%d audit lines could not be written to %s: %s", len(lines), self._path, error)
+        finally:
+            self._writing = None
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _append(self, data: bytes) -> None:
+        descriptor = self._open()  # each time: the file may have been moved
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,198 @@
+"""The audit file: one line for each denied or changing request, without secrets, and not too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.handlers.audited import CHANGES
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS
+from penstock.broker.handlers.registry import HANDLERS
+from penstock.broker.limits.audit import CHANGED_PER_S, DENIED_PER_S, MAX_NAMES, Audit
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.local_connection import LocalConnection
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.login import Login
+from penstock.disk.memory import MemoryDisk
+from penstock.net.network import RealNetwork
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.node.storage import StorageError
+from penstock.protocol.apis import request_class
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages import api_19_create_topics as create
+from penstock.protocol.messages import api_30_create_acls as acls
+from penstock.protocol.messages import api_44_incremental_alter_configs as configs
+from penstock.protocol.messages import api_51_alter_user_scram_credentials as users
+from penstock.protocol.vocabulary import ResourceType
+from penstock.security.vocabulary import AclResource, Operation
+
+JAAS = 'x.PlainLoginModule required username="admin" password="a" user_admin="a" user_ann="hidden-0";'
+SECURED = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "inter.broker.listener.name": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+    "connection.failed.authentication.delay.ms": "0",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}
+
+
+def lines_of(tmp_path: Path, scenario: Callable[[Node, int], Awaitable[None]]) -> list[dict[str, Any]]:
+    """Runs a scenario on a node and returns the lines of its audit file."""
+    path = tmp_path / "audit.log"
+
+    async def main() -> None:
+        own = {**SECURED, "penstock.audit.file": str(path)}
+        node = make_node(local_settings("/data", overrides=own), MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        await scenario(node, int(node.bootstrap.rpartition(":")[2]))
+        await node.stop(0.1)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    text = path.read_bytes()
+    assert text.isascii()
+    assert b"hidden" not in text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def connect(port: int, user: str, password: str) -> BrokerConnection:
+    settings = ConnectionSettings(login=Login("PLAIN", user, password), client_id="c\nd")
+    return await BrokerConnection.open(RealNetwork(), "127.0.0.1", port, settings)
+
+
+def creation(*names: str) -> create.CreateTopicsRequest:
+    topics = [create.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    return create.CreateTopicsRequest(topics=topics, timeout_ms=1000)
+
+
+def test_changes_denials_and_failed_logins_are_written_with_their_results(tmp_path: Path) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        admin, ann = await connect(port, "admin", "a"), await connect(port, "ann", "hidden-0")
+        with pytest.raises(KafkaError):
+            await connect(port, "ann", "hidden-1")
+        await admin.request(creation("orders"))
+        await admin.request(creation("orders", "bad name\n"))
+        await ann.request(creation("mine"))
+        acl = acls.AclCreation(
+            resource_type=2,
+            resource_name="orders",
+            resource_pattern_type=3,
+            principal="User:ann",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        await admin.request(acls.CreateAclsRequest(creations=[acl]))
+        upsertion = users.ScramCredentialUpsertion(
+            name="bob", mechanism=1, iterations=4096, salt=b"hidden-2", salted_password=b"hidden-3"
+        )
+        await admin.request(users.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+        resource = configs.AlterConfigsResource(
+            resource_type=ResourceType.BROKER,
+            resource_name="1",
+            configs=[configs.AlterableConfig(name="listener.name.x.ssl.keystore.password", value="hidden-4")],
+        )
+        await admin.request(configs.IncrementalAlterConfigsRequest(resources=[resource]))
+        admin.close()
+        ann.close()
+
+    lines = lines_of(tmp_path, scenario)
+    seen = [(line["principal"], line["api"], line["operation"], line["names"], line["result"]) for line in lines]
+    assert seen == [
+        ("User:ANONYMOUS", None, "AUTHENTICATE", ["Invalid username or password."], "DENIED"),
+        ("User:admin", "CreateTopics", "CREATE", ["orders"], "OK"),
+        (
+            "User:admin",
+            "CreateTopics",
+            "CREATE",
+            ["orders", "bad name\n"],
+            {"orders": "TOPIC_ALREADY_EXISTS", "bad name\n": "INVALID_TOPIC_EXCEPTION"},
+        ),
+        ("User:ann", "CreateTopics", "CREATE", ["mine"], "DENIED"),
+        ("User:ann", "CreateTopics", "CREATE", ["mine"], {"mine": "TOPIC_AUTHORIZATION_FAILED"}),
+        ("User:admin", "CreateAcls", "CREATE", ["TOPIC:LITERAL:orders ALLOW READ User:ann from *"], "OK"),
+        ("User:admin", "AlterUserScramCredentials", "ALTER", ["set bob mechanism 1"], "OK"),
+        (
+            "User:admin",
+            "IncrementalAlterConfigs",
+            "ALTER_CONFIGS",
+            ["BROKER:1 (listener.name.x.ssl.keystore.password)"],
+            "OK",
+        ),
+    ]
+    assert {line["host"] for line in lines} == {"127.0.0.1"}
+    assert {line["client_id"] for line in lines} == {None, "c\nd"}
+
+
+def test_every_api_of_the_controller_and_every_empty_request_can_be_audited() -> None:
+    reading = {46, 55}  # ListPartitionReassignments, DescribeQuorum
+    assert CONTROLLER_APIS - reading <= CHANGES.keys() <= HANDLERS.keys()
+    for key, change in CHANGES.items():
+        assert all(isinstance(name, str) for name in change.names(request_class(key)()))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def nanoseconds(self) -> int:
+        return 0
+
+
+def test_a_flood_of_denials_is_limited_and_hides_no_change() -> None:
+    clock, written = Clock(), []
+    audit = Audit(clock, lambda line: written.append(json.loads(line)))
+    ctx = RequestContext(19, 7, 0, "x" * 10_000, LocalConnection("L", "User:" + "y" * 10_000), 0)
+    for _ in range(10_000):
+        audit.denied(ctx, Operation.CREATE, AclResource.TOPIC, "z" * 10_000)
+    passed = len(written)
+    assert passed <= DENIED_PER_S * 10 + 1
+    audit.changed(ctx, "CREATE", "TOPIC", (f"t{number}" for number in range(10**9)), "OK")
+    assert len(written[-1]["names"]) == MAX_NAMES
+    assert written[-1]["more"]
+    assert max(len(json.dumps(line)) for line in written) < 2_000
+    clock.now_ms += 1000
+    audit.denied(ctx, Operation.CREATE, AclResource.TOPIC, "a")
+    assert written[-2]["missing"] == 10_000 - passed
+    assert CHANGED_PER_S > DENIED_PER_S
+
+
+def test_a_file_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        own = {"penstock.audit.file": str(tmp_path / "nowhere" / "audit.log")}
+        node = make_node(local_settings("/data", port=0, overrides=own), MemoryDisk(), seed=1)
+        format_if_new(node)
+        with pytest.raises(StorageError, match=r"penstock\.audit\.file"):
+            await node.start()
+
+    asyncio.run(main())
+
+
+def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        admin = await connect(port, "admin", "a")
+        await admin.request(creation("one"))
+        file = node._audit_file
+        assert file is not None
+        await file.close()
+        os.rename(tmp_path / "audit.log", tmp_path / "old.log")
+        await admin.request(creation("two"))
+        admin.close()
+
+    assert [line["names"] for line in lines_of(tmp_path, scenario)] == [["two"]]
+    assert json.loads((tmp_path / "old.log").read_text())["names"] == ["one"]

@@ -262,6 +262,8 @@ class History:
     deletions: list[Deletion] = field(default_factory=list)
     share_deliveries: list[ShareDelivery] = field(default_factory=list)
     share_answers: list[ShareAnswer] = field(default_factory=list)
+    share_counts: dict[tuple[str, TopicPartition, int], int] = field(default_factory=dict)
+    """Share group, partition and offset → the highest number of a delivery, also of one that no member has seen."""
     outlived: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
     """Group and partition → offsets that were committed for a topic of this name which was deleted afterwards."""
     power_losses: list[float] = field(default_factory=list)

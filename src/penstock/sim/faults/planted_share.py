@@ -54,6 +54,21 @@ def _start_at_the_end(old: Any) -> Any:
     return after
 
 
+def _any_holder(old: Any) -> Any:
+    def acknowledge(self: SharePartition, member: str, ranges: Any, limits: Any, now_ms: int) -> Transition | None:
+        holders = [(lock, lock.member) for lock in self.locks.by_number.values()]
+        for lock, _ in holders:
+            lock.member = member
+        try:
+            answer: Transition | None = old(self, member, ranges, limits, now_ms)
+            return answer
+        finally:
+            for lock, holder in holders:
+                lock.member = holder
+
+    return acknowledge
+
+
 #: Length of a run that looks for one of these bugs.
 SHARE_SECONDS = 30.0
 #: name → (about, replacements, number of machines, a seed that finds it)
@@ -87,5 +102,11 @@ SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = 
         ((SharePartition, "after", _start_at_the_end),),
         3,
         1,
+    ),
+    "share-any-member-acknowledges": (
+        "a member may acknowledge records that another member holds",
+        ((SharePartition, "acknowledge", _any_holder),),
+        1,
+        4,
     ),
 }

@@ -41,6 +41,7 @@ from penstock.sim.checks.replica_rules import (
     transactions_end_once,
 )
 from penstock.sim.checks.restart_rules import changes_by_restart
+from penstock.sim.checks.share_states import ShareStates
 from penstock.sim.checks.story import Story, StoryLine, Violation
 from penstock.sim.checks.taps import Tap, tapped
 from penstock.sim.checks.watcher import Excuses, Watcher
@@ -124,6 +125,7 @@ class Simulation:
         self.history.commit_time = self.contents.commit_time
         self.contents.on_unclean = self._elected_unclean
         self.rebuilt = RebuiltStates(self.machines, self.story.violated, self.history.damaged)
+        self.share_states = ShareStates(self.machines, self.history, self.story.violated)
         self.ownership = GroupOwnership(
             self.machines,
             lambda: self.timeline.now,
@@ -199,7 +201,7 @@ class Simulation:
         return self._verdict()
 
     def _taps(self) -> list[Tap]:
-        return [*self.contents.taps(), *self.ownership.taps(), *self.rebuilt.taps()]
+        return [*self.contents.taps(), *self.ownership.taps(), *self.rebuilt.taps(), *self.share_states.taps()]
 
     def _end(self) -> None:
         # A task whose exception was never retrieved reports it when it is collected, but not once its process is dead.
@@ -309,6 +311,7 @@ class Simulation:
             return None
         starts = replica_starts(self.machines)
         self.rebuilt.compare_all()
+        self.share_states.nothing_is_held()
         # Before the restart, which may rebuild wrong indexes.
         first.problems += indexes_fit(self.machines, self.history.damaged)
         first.problems += epochs_fit(self.machines, self.history.damaged)

@@ -67,6 +67,8 @@ _JOURNALS: dict[type[Any], _Journal] = {
     **dict.fromkeys(streams_journal.STREAMS_KEYS, _STREAMS),
 }
 
+MAX_RETIRED = 10_000  # deleted share groups whose epochs are remembered
+
 
 class GroupShard:
     #: A record replaces all earlier records with its key.
@@ -81,6 +83,8 @@ class GroupShard:
         self.random = random
         self.allowance = allowance or Allowance()
         self.groups: dict[str, Group] = {}
+        #: The last epochs of deleted share groups; the oldest are forgotten.
+        self.retired_epochs: dict[str, int] = {}
         self.offsets = Offsets()
         self.timers = Timers()
         self.image = EMPTY_IMAGE  # the topics that exist
@@ -128,8 +132,21 @@ class GroupShard:
             group = self.groups[key.group_id] = journal.group(key.group_id)
         if record.value is None and type(key) is journal.metadata_key:
             del self.groups[key.group_id]
+            if isinstance(group, ShareGroup):
+                self._retire(group)
         else:
             journal.apply(group, record)
+
+    def _retire(self, group: ShareGroup) -> None:
+        """Remembers the epoch of a deleted share group, as a successor with the same id must not use it again.
+
+        The group epochs are the epochs of states at the share coordinators. So a late write of the deleted group is
+        fenced.
+        """
+        self.retired_epochs.pop(group.group_id, None)
+        self.retired_epochs[group.group_id] = group.epoch
+        if len(self.retired_epochs) > MAX_RETIRED:
+            del self.retired_epochs[next(iter(self.retired_epochs))]
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
         self.offsets.apply_marker(producer_id, commit)

@@ -53,8 +53,12 @@ def share_heartbeat(
 def _group(shard: GroupShard, request: ShareGroupHeartbeatRequest) -> ShareGroup:
     group = shard.groups.get(request.group_id)
     if group is None and request.member_epoch == JOIN_EPOCH:
-        return ShareGroup(request.group_id)
+        return _new_group(shard, request.group_id)
     return share_group(shard, request.group_id)
+
+
+def _new_group(shard: GroupShard, group_id: str) -> ShareGroup:
+    return ShareGroup(group_id, epoch=shard.retired_epochs.get(group_id, 0))
 
 
 def share_group(shard: GroupShard, group_id: str) -> ShareGroup:
@@ -138,7 +142,7 @@ def begin_alter(shard: GroupShard, turn: Turn, group_id: str, slots: Mapping[byt
 
     If the group does not exist, it is created, as in Kafka.
     """
-    group = empty_share_group(shard, group_id) if group_id in shard.groups else ShareGroup(group_id)
+    group = empty_share_group(shard, group_id) if group_id in shard.groups else _new_group(shard, group_id)
     epoch = group.epoch + 1
     journal.record_epoch(turn, group_id, epoch, group.metadata_hash)
     names = {**group.states.names, **{each: shard.image.topics_by_id[each].name for each in slots}}

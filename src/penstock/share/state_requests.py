@@ -84,7 +84,7 @@ def read(shard: ShareStateShard, turn: Turn, key: ShareKey, leader_epoch: int) -
 
 def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> None:
     state = _state(shard, key, wanted.leader_epoch)
-    if state.state_epoch > wanted.state_epoch:
+    if state.state_epoch != wanted.state_epoch:  # a newer one is of a deleted group, too
         raise _fenced_state(state, wanted.state_epoch)
     if state.leader_epoch == UNKNOWN_EPOCH:
         raise KafkaError(
@@ -94,7 +94,7 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
     if any(batch.state not in STORED for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch has an unknown state: send 0, 2, 3 or 4.")
-    if state.updates < shard.updates_per_snapshot and wanted.state_epoch == state.state_epoch:
+    if state.updates < shard.updates_per_snapshot:
         turn.write(
             key,
             Update(

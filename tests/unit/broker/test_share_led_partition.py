@@ -44,7 +44,7 @@ class Coordinator:
     async def summary(self, key: ShareKey, leader_epoch: int) -> Summary:
         return self.seen
 
-    async def write(self, key: ShareKey, wanted: Write) -> None:
+    async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
         if self.failing:
             self.failing -= 1
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The share coordinator is moving: retry.")

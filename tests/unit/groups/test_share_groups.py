@@ -224,6 +224,21 @@ def test_deleted_share_group_leaves_no_record() -> None:
     assert not driver.reload().shard.groups
 
 
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_a_share_group_with_the_id_of_a_deleted_one_has_later_epochs(reloaded: bool) -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.share_beat("a", -1)
+    last = driver.group.epoch
+    assert driver.run(lambda turn: admin.delete_group(driver.shard, turn, "g")) is ErrorCode.NONE
+    if reloaded:
+        driver = driver.reload()
+    assert "g" not in driver.shard.groups
+    driver.come("b")
+    assert driver.group.epoch > last
+    assert driver.asked[-1].state_epoch > last
+
+
 @given(
     st.lists(st.sets(st.integers(0, 3)).map(frozenset), min_size=1, max_size=8),
     st.lists(st.integers(1, 5), min_size=4, max_size=4),

@@ -105,6 +105,19 @@ def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
     assert read(driver) == Read(2, 4, ())
 
 
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_write_of_a_deleted_group_is_fenced_after_a_leader_has_read_the_state_of_its_successor(late: int) -> None:
+    driver = StateDriver()
+    initialize(driver, state_epoch=late)
+    read(driver)
+    driver.run(lambda shard, turn: state_requests.delete(shard, turn, KEY))
+    initialize(driver, state_epoch=2)
+    read(driver)
+    batch = StateBatch(0, 9, ACKNOWLEDGED, 1)
+    assert refusal(write, driver, batch, start=10, state_epoch=late) is ErrorCode.FENCED_STATE_EPOCH
+    assert read(driver) == Read(2, -1, ())
+
+
 def test_leader_with_the_state_of_a_deleted_group_cannot_write_to_the_state_of_a_new_group_of_that_name() -> None:
     driver = StateDriver()
     initialize(driver)

@@ -96,7 +96,12 @@ class SharePersister:
 
         return await self._call(key, decide, request, found)
 
-    async def write(self, key: ShareKey, wanted: Write) -> None:
+    async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
+        """Writes changes of a state. Repeats a failed request only while `still` returns True.
+
+        A write of a state that was dropped meanwhile must not reach the state of a successor.
+        """
+
         def decide(shard: ShareStateShard, turn: Turn) -> None:
             state_requests.write(shard, turn, key, wanted)
 
@@ -112,7 +117,7 @@ class SharePersister:
             topic = writing.WriteStateData(topic_id=key.topic_id, partitions=[partition])
             return writing.WriteShareGroupStateRequest(group_id=key.group, topics=[topic])
 
-        await self._call(key, decide, request, lambda result: None)
+        await self._call(key, decide, request, lambda result: None, still)
 
     async def summary(self, key: ShareKey, leader_epoch: int) -> Summary:
         def decide(shard: ShareStateShard, turn: Turn) -> Summary:
@@ -144,6 +149,7 @@ class SharePersister:
         decide: Callable[[ShareStateShard, Turn], R],
         request: Message | Callable[[], Message],
         found: Callable[[Any], R],
+        still: Callable[[], bool] = lambda: True,
     ) -> R:
         async def once() -> R:
             leader = await self._leader(key)
@@ -156,7 +162,7 @@ class SharePersister:
                 raise KafkaError(ErrorCode(result.error_code), result.error_message)
             return found(result)
 
-        return await _until_answered(once)
+        return await _until_answered(once, still)
 
     async def _leader(self, key: ShareKey) -> int:
         try:
@@ -173,7 +179,7 @@ class SharePersister:
         return partition.leader
 
 
-async def _until_answered(once: Callable[[], Awaitable[R]]) -> R:
+async def _until_answered(once: Callable[[], Awaitable[R]], still: Callable[[], bool]) -> R:
     loop = asyncio.get_running_loop()
     give_up, pause = loop.time() + GIVE_UP_SECONDS, RETRY_SECONDS
     while True:
@@ -187,4 +193,6 @@ async def _until_answered(once: Callable[[], Awaitable[R]]) -> R:
                     raise
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
         await asyncio.sleep(pause)
+        if not still():
+            raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, "The state was dropped while it was written: load it again.")
         pause = min(pause * 2, MAX_RETRY_SECONDS)

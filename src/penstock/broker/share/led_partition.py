@@ -330,7 +330,7 @@ class LedSharePartition:
         changes = [change for change in (*changes, *stored[:PORTION]) if change.last >= start]
         write = Write(self._state_epoch, self.leader_epoch, start, complete, tuple(changes))
         try:
-            await self._persister.write(self.key, write)
+            await self._persister.write(self.key, write, lambda: self.failure is None)
         except KafkaError as error:
             self._figures.failed_writes += 1
             self._unsaved = [*unsaved, *self._unsaved]

@@ -37,6 +37,7 @@ class StubBroker:
         self.faults = Faults()
         self.quotas = NoQuotas()
         self.access = None
+        self.audit = None
 
 
 def dispatcher() -> Dispatcher:

@@ -130,6 +130,7 @@ def test_joined_responses_to_the_pieces_of_a_request_equal_the_response_to_the_w
 def broker(disk: MemoryDisk | None = None) -> Any:
     return SimpleNamespace(
         access=None,
+        audit=None,
         clock=ManualClock(),
         faults=Faults(),
         quotas=SimpleNamespace(request=SimpleNamespace(limits={})),

@@ -20,6 +20,7 @@ from penstock.broker.handlers import (
     api_60_describe_cluster,
     api_75_describe_topic_partitions,
 )
+from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.suspected_nodes import SuspectedNodes
 from penstock.broker.requests.fault_rules import Faults
 from penstock.metadata.apply import apply
@@ -88,6 +89,7 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
     settings = Settings({name.replace("_", "."): value for name, value in properties.items()})
     broker = SimpleNamespace(
         access=None,
+        quotas=Quotas(settings),
         node_id=1,
         cluster_id="cluster",
         settings=settings,

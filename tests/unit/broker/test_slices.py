@@ -46,6 +46,7 @@ def ask_large(monkeypatch: pytest.MonkeyPatch, handle: Any) -> asyncio.Task[Any]
     monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
     broker: Any = SimpleNamespace(
         access=None,
+        audit=None,
         clock=ManualClock(),
         faults=Faults(),
         quotas=SimpleNamespace(request=SimpleNamespace(limits={})),

@@ -100,6 +100,13 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "no producer id was fetched for the abort of an overdue transaction",
+        *(2015, "wrap", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -245,6 +246,37 @@ def test_add_partitions_to_txn_adds_all_partitions_or_none(topic: str, producer:
     assert producer.verify(topic) is ErrorCode.TRANSACTION_ABORTABLE
     assert producer.add(topic, version=5) == [NONE]
     assert producer.verify(topic) is NONE
+
+
+def test_a_coordinator_without_producer_ids_fetches_ids_although_no_request_asks_for_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort of an overdue transaction needs a new id if the epochs of its producer are used up."""
+    transactions, ids = broker.node.broker.transactions, broker.node.broker.producer_ids
+
+    async def fetched() -> None:
+        tried = asyncio.Event()
+        answers: Iterator[tuple[int, int] | KafkaError] = iter(
+            [KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller did not answer."), (5_000_000, 3)]
+        )
+
+        async def allocate() -> tuple[int, int]:
+            tried.set()
+            answer = next(answers)
+            if isinstance(answer, KafkaError):
+                raise answer
+            return answer
+
+        while ids.take() is not None:
+            pass
+        monkeypatch.setattr(ids, "_allocate", allocate)
+        while (found := transactions._take_producer_id()) is None:
+            await asyncio.wait_for(tried.wait(), 60)
+            tried.clear()
+            await asyncio.sleep(0)
+        assert found == 5_000_000
+
+    broker.run(fetched())
 
 
 def test_invalid_ids_and_timeouts_are_refused(producer: RawProducer) -> None:

@@ -77,11 +77,12 @@ class Transactions:
             partitions=partitions,
             metadata=metadata,
             clock=clock,
-            make=lambda: TransactionShard(self._config, producer_ids.take, self.server_version, allowance),
+            make=lambda: TransactionShard(self._config, self._take_producer_id, self.server_version, allowance),
             perform=self._send_markers,
             commit_timeout_s=COMMIT_TIMEOUT_SECONDS,
         )
         self._tasks = Tasks()
+        self._fetching_ids = False
         self.sender = MarkerSender(
             node_id, metadata=metadata, writer=self.markers, peers=peers, done=self._complete, spawn=self._tasks.start
         )
@@ -118,6 +119,23 @@ class Transactions:
         found = self.coordinators.of(transactional_id)
         await self._producer_ids.ready()
         return found
+
+    def _take_producer_id(self) -> int | None:
+        """Returns an unused producer id. If there is none, returns None and fetches ids for the next try: the abort of
+        an overdue transaction needs one, and no request may come that would fetch them."""
+        producer_id = self._producer_ids.take()
+        if producer_id is None and not self._fetching_ids:
+            self._fetching_ids = True
+            self._tasks.start(self._fetch_producer_ids())
+        return producer_id
+
+    async def _fetch_producer_ids(self) -> None:
+        try:
+            await self._producer_ids.ready()
+        except KafkaError as error:
+            logger.info("the controller allocated no producer ids, retrying when one is needed: %s", error)
+        finally:
+            self._fetching_ids = False
 
     async def admit(
         self,

@@ -95,19 +95,34 @@ class ClusterFacts:
 
     # --- other nodes
 
+    def client(self, image: MetadataImage | None = None) -> AsyncClient:
+        """Returns a client of the whole cluster, which connects as this node does to other nodes."""
+        if self._client is None:
+            view = self._view
+            brokers = (image or view.broker.metadata.image).brokers.values()
+            addresses = [_address(each, view.listener) for each in brokers if not each.fenced]
+            credentials = view.credentials
+            settings = ConnectionSettings(
+                "console",
+                connect_timeout_s=ASK_S,
+                request_timeout_s=ASK_S,
+                tls=credentials.tls,
+                login=credentials.login,
+            )
+            self._client = AsyncClient(addresses, settings=settings, network=view.network)
+        return self._client
+
     async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
         """Adds the other nodes' log sizes and end offsets to `facts`.
 
         Leaves out nodes that don't respond within ASK_S seconds.
         """
-        if self._client is None:
-            addresses = [_address(each) for each in image.brokers.values() if not each.fenced]
-            settings = ConnectionSettings(client_id="console", connect_timeout_s=ASK_S, request_timeout_s=ASK_S)
-            self._client = AsyncClient(addresses, settings=settings, network=self._view.network)
-        elif self._moved:  # a node that didn't answer may have restarted at another address
-            await self._client.refresh_quietly([])
+        known = self._client is not None
+        client = self.client(image)
+        if known and self._moved:  # a node that didn't answer may have restarted at another address
+            await client.refresh_quietly([])
         self._moved = False
-        admin = ClusterAdmin(self._client)
+        admin = ClusterAdmin(client)
         asked = [self._ask_one(facts, admin, node) for node in others]
         if not facts.metadata_lag:
             asked.append(self._ask_quorum(facts, admin))
@@ -146,7 +161,7 @@ def behind(ends: dict[int, int]) -> dict[int, int]:
     return {node: last - end for node, end in ends.items() if end >= 0}
 
 
-def _address(broker: BrokerImage) -> str:
-    """Returns the `host:port` of the broker's first listener."""
-    endpoint = next(iter(broker.endpoints.values()))
+def _address(broker: BrokerImage, listener: str = "") -> str:
+    """Returns `host:port` of a listener of the broker; of its first listener if it has none of this name."""
+    endpoint = broker.endpoints.get(listener) or next(iter(broker.endpoints.values()))
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

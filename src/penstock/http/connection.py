@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -55,6 +56,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._request: Request | None = None
+        #: The parts of the body so far. `parse_request` has refused a body that is announced as too long.
+        self._body: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._head_only = False
         self._receiving = False
@@ -131,7 +134,9 @@ class HttpConnection(asyncio.Protocol):
                 case h11.ConnectionClosed():
                     self._close()
                     return
-                case _:  # requests with a body were refused at their headers; h11 has no other events
+                case h11.Data():
+                    self._body.append(bytes(event.data))
+                case _:  # h11 has no other events
                     return
 
     def _requested(self, event: h11.Request) -> None:
@@ -144,11 +149,13 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(found, Response):
             self._refuse(found)
         else:
-            self._request = found
+            self._request, self._body = found, []
 
     async def _answer(self) -> None:
         request, self._request = self._request, None
         assert request is not None
+        if self._body:
+            request, self._body = replace(request, body=b"".join(self._body)), []
         try:
             response = await self._server.respond(request)
         except Exception:

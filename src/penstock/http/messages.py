@@ -14,7 +14,9 @@ from penstock.http.address import Names
 HEADER_MAX_BYTES = 16 * 1024
 TARGET_MAX_BYTES = 2 * 1024
 QUERY_MAX_FIELDS = 8
-METHODS = ("GET", "HEAD")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+#: Limit of a body, which only changes have.
+BODY_MAX_BYTES = 1024 * 1024
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -38,6 +40,9 @@ class Request:
     method: str
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = ""
+    """The type of the body in lower case, without parameters."""
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the metrics, /api/ lists the rest.")
 NOT_READY = text(503, "The broker is starting: try again in a moment.", ("Retry-After", "1"))
+#: A node that reads its logs is alive: a restart would only make it read them again.
+STARTING = as_json({"status": "starting"})
 TOO_MANY = text(503, "Too many connections are open here: try again later.", ("Retry-After", "5"))
 FAILED = text(500, "This page failed; the broker's log has the cause.")
 
@@ -74,15 +81,18 @@ def parse_request(
     if not names.allow(found.get(b"host", b"").decode("latin-1")):
         return text(421, "This server does not have the requested host name: use its IP address, or localhost.")
     if method.decode("latin-1") not in METHODS:
-        return text(405, "Only GET and HEAD are served here.", ("Allow", ", ".join(METHODS)))
-    if b"transfer-encoding" in found or found.get(b"content-length", b"0").strip(b"0"):
-        return text(413, "Requests with a body are refused: send GET without a body.")
+        return text(405, f"Only {', '.join(METHODS)} are served here.", ("Allow", ", ".join(METHODS)))
+    length = found.get(b"content-length", b"0")
+    reads = method in (b"GET", b"HEAD")
+    if b"transfer-encoding" in found or len(length) > 20 or int(length) > (0 if reads else BODY_MAX_BYTES):
+        return text(413, f"The body is too long: GET has none, and other methods at most {BODY_MAX_BYTES} bytes.")
     if len(target) > TARGET_MAX_BYTES:
         return text(414, f"The URL is too long: the maximum is {TARGET_MAX_BYTES} bytes.")
-    return _parse_target(method.decode("latin-1"), target)
+    kind = found.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+    return _parse_target(method.decode("latin-1"), target, kind)
 
 
-def _parse_target(method: str, target: bytes) -> Request | Response:
+def _parse_target(method: str, target: bytes, content_type: str) -> Request | Response:
     wrong = text(400, "The URL can't be parsed.")
     if not target.startswith(b"/") or target.startswith(b"//"):
         return wrong
@@ -92,4 +102,4 @@ def _parse_target(method: str, target: bytes) -> Request | Response:
         query = dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
     except ValueError:  # not ASCII, percent-encoded bytes that are not UTF-8, or too many fields
         return wrong
-    return Request(method, path, query)
+    return Request(method, path, query, content_type)

@@ -103,10 +103,12 @@ class HttpServer:
             self._quiet.set()
 
     async def respond(self, request: Request) -> Response:
-        from penstock.http.messages import NOT_READY
+        from penstock.http.messages import NOT_READY, STARTING
 
         site = self._site or await self._made()
-        return NOT_READY if site is None else await site(request)
+        if site is None:
+            return STARTING if request.path == "/livez" else NOT_READY
+        return await site(request)
 
     async def _made(self) -> Site | None:
         async with self._making:  # concurrent first requests share one task

@@ -19,16 +19,22 @@ from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_fami
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
+from penstock.http.rest.api import ROUTES
+from penstock.http.rest.problems import problem
+from penstock.http.rest.routes import Router
+from penstock.http.rest.service import Service
 from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
 
 if TYPE_CHECKING:
+    from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
     from penstock.client.event_records import EventRow
     from penstock.http.pipelines import Pipeline
 
 T = TypeVar("T")
 
+READS = ("GET", "HEAD")
 HTML = "text/html; charset=utf-8"
 STATIC = {
     "/console.css": "text/css; charset=utf-8",
@@ -68,8 +74,15 @@ class Site:
             self._read_cluster, lambda: cached_s(broker.metadata.image.partition_count)
         )
 
+        self._router = Router(ROUTES)
+        self._service = Service(broker, self._client, self._facts_and_overview, self._events.get)
+
     async def __call__(self, request: Request) -> Response:
         path = request.path
+        if path.startswith("/v1/") or path in ("/livez", "/readyz"):
+            return await self._rest(request)
+        if request.method not in READS:
+            return problem(405, f"{path} takes GET.", ("Allow", ", ".join(READS)))
         match path:
             case "/":
                 return Response(200, HTML, await self._page.get())
@@ -94,6 +107,20 @@ class Site:
             found = await self._aside(one_topic, state.facts, path.removeprefix(TOPIC_PREFIX))
             return NOT_FOUND if found is None else await self._json(found)
         return static(path) if path in STATIC else NOT_FOUND
+
+    async def _rest(self, request: Request) -> Response:
+        answer = await self._router.serve(self._service, request)
+        if isinstance(answer, Response):
+            return answer
+        status, value = answer
+        return await self._aside(as_json, value, status)
+
+    async def _facts_and_overview(self) -> tuple[Facts, Overview]:
+        state = await self._state.get()
+        return state.facts, state.overview
+
+    async def _client(self) -> AsyncClient:
+        return self._cluster.client()
 
     async def close(self) -> None:
         for shared in (self._pipelines, self._page, self._metrics, self._state, self._events):

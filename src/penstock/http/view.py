@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
+
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.http.pipelines import Pipelines
@@ -31,6 +33,10 @@ class View:
     network: Network
     started_ms: int
     pipelines: Pipelines
+    listener: str = ""
+    """The inter-broker listener, over which this node sends requests to other nodes; empty for the first listener."""
+    credentials: Credentials = NO_CREDENTIALS
+    """The credentials with which this node connects to the inter-broker listener of other nodes."""
 
 
 async def yield_between_slices(number: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.http.address import PROPERTY, HttpAddress
-from penstock.node.listeners import HttpUnavailableError, ListenerPlan, plan_http
+from penstock.node.listeners import HttpUnavailableError, ListenerPlan, inter_broker_listener, plan_http
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -82,7 +82,9 @@ class HttpSide:
             from penstock.http.view import View
 
             pipelines = self._pipelines or no_pipelines
-            return Site(View(broker, server, self._world.network, self._started_ms, pipelines))
+            world = self._world
+            listener = inter_broker_listener(world.settings, self._plans)
+            return Site(View(broker, server, world.network, self._started_ms, pipelines, listener, world.to_brokers))
 
         self._server.serve(make)
 

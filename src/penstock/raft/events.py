@@ -99,6 +99,11 @@ class Resign:
     """Reports that the node is stopping: Raft hands the leadership over and takes part in no more elections."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Reports an operator's request: a leader resigns, and stays a voter that may be elected again."""
+
+
 Event = (
     Tick
     | Received
@@ -111,6 +116,7 @@ Event = (
     | SnapshotInstalled
     | SnapshotRejected
     | Resign
+    | StepDown
 )
 
 # --- effects ----------------------------------------------------------------------------------------------

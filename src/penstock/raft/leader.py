@@ -262,6 +262,14 @@ def resign(core: Core, state: Leader) -> None:
     )
 
 
+def on_request_to_resign(core: Core, *, stopping: bool) -> None:
+    """Resigns if this node leads. A node that stops takes part in no more elections."""
+    core.stopping = core.stopping or stopping
+    if isinstance(core.state, Leader):
+        resign(core, core.state)
+    report_hand_over(core)
+
+
 def poll_resigned(core: Core, state: Resigned) -> None:
     for node_id in sorted(state.unacknowledged):
         if core.may_send(node_id, EndEpoch):

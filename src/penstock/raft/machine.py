@@ -33,6 +33,7 @@ from penstock.raft.events import (
     SnapshotRejected,
     SnapshotTaken,
     StateSaved,
+    StepDown,
     Tick,
 )
 from penstock.raft.messages import (
@@ -148,11 +149,8 @@ class Raft:
                 follower.on_snapshot_installed(core, event)
             case SnapshotRejected():
                 follower.on_snapshot_rejected(core)
-            case Resign():
-                core.stopping = True
-                if isinstance(core.state, Leader):
-                    leader.resign(core, core.state)
-                leader.report_hand_over(core)
+            case Resign() | StepDown():
+                leader.on_request_to_resign(core, stopping=isinstance(event, Resign))
             case _:
                 assert_never(event)
 

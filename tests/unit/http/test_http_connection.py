@@ -10,7 +10,7 @@ from http_harness import Site, ask, body, get, serving, status
 from penstock.http import connection as connections
 from penstock.http import server as servers
 from penstock.http.connection import http_date
-from penstock.http.messages import HEADER_MAX_BYTES, TARGET_MAX_BYTES, Request, Response, text
+from penstock.http.messages import BODY_MAX_BYTES, HEADER_MAX_BYTES, TARGET_MAX_BYTES, Request, Response, text
 
 
 def answer_to(sent: bytes, site: Site | None = None) -> bytes:
@@ -50,18 +50,35 @@ def test_a_foreign_host_header_is_refused(host: str) -> None:
     assert site.asked == []
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_methods_other_than_get_and_head_are_refused(method: str) -> None:
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "CONNECT", "BREW"])
+def test_unknown_methods_are_refused(method: str) -> None:
     site = Site()
     answer = answer_to(get(method=method), site)
     assert status(answer) == 405
-    assert b"allow: get, head" in answer.lower()
+    assert b"allow: get, head, post" in answer.lower()
     assert site.asked == []
 
 
-@pytest.mark.parametrize("more", ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"])
-def test_a_request_whose_headers_announce_a_body_is_refused(more: str) -> None:
-    assert status(answer_to(get(more=more))) == 413
+def test_a_body_reaches_the_page_with_its_type() -> None:
+    site = Site()
+    more = "Content-Length: 7\r\nContent-Type: Application/JSON; charset=utf-8\r\nConnection: close\r\n"
+    assert status(answer_to(get(method="POST", more=more) + b'{"a":1}', site)) == 200
+    assert [(each.content_type, each.body) for each in site.asked] == [("application/json", b'{"a":1}')]
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("GET", "Content-Length: 5\r\n"),
+        ("HEAD", "Content-Length: 5\r\n"),
+        ("GET", "Transfer-Encoding: chunked\r\n"),
+        ("POST", "Transfer-Encoding: chunked\r\n"),
+        ("POST", f"Content-Length: {BODY_MAX_BYTES + 1}\r\n"),
+        ("DELETE", f"Content-Length: {'9' * 20}\r\n"),
+    ],
+)
+def test_a_body_is_refused_where_none_belongs_and_where_it_is_too_long(method: str, more: str) -> None:
+    assert status(answer_to(get(method=method, more=more))) == 413
 
 
 def test_an_empty_announced_body_is_accepted() -> None:

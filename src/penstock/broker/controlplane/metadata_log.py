@@ -174,6 +174,10 @@ class MetadataLog:
         if METADATA_VERSION not in self._pending.features:
             self._append(self._first_records())
 
+    def step_down(self) -> None:
+        """Makes the quorum elect its leader again, if this node leads it. The node stays a voter."""
+        self._quorum.step_down()
+
     async def hand_over(self) -> None:
         """Hands the quorum's leadership to another voter, if this node leads and there is another voter."""
         if self._leading and len(self._quorum.describe().voter_set) > 1:

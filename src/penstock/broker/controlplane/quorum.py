@@ -52,6 +52,7 @@ from penstock.raft.events import (
     SnapshotRejected,
     SnapshotTaken,
     StateSaved,
+    StepDown,
     Tick,
     Truncate,
     WriteSnapshot,
@@ -134,6 +135,8 @@ class Quorum:
         self._handed_over = asyncio.Event()
         self._failure: Exception | None = None
         self._closed = False
+        #: True while an operator's request makes this node resign.
+        self._steps_down = False
         #: Peers that answered INCONSISTENT_CLUSTER_ID: they belong to another cluster.
         self.other_cluster_peers: set[int] = set()
 
@@ -315,7 +318,8 @@ class Quorum:
                 self._notifications.append(lambda: self._listener.committed(high_watermark))
             case RoleChanged(role, epoch, leader_id):
                 core = self._raft.core
-                self._changes.role_changed(role, epoch, leader_id, stopping=core.stopping, is_voter=core.is_voter)
+                stopping = core.stopping or self._steps_down
+                self._changes.role_changed(role, epoch, leader_id, stopping=stopping, is_voter=core.is_voter)
                 self._notifications.append(lambda: self._listener.role_changed(role, epoch, leader_id))
             case WriteSnapshot(snapshot, position, data):
                 self._files.write_snapshot(snapshot, position, data)
@@ -392,6 +396,14 @@ class Quorum:
             leader = self.me
         if not future.done():
             future.set_result(answer_to_wire(request, answer, records, leader))
+
+    def step_down(self) -> None:
+        """Resigns if this node leads. Another voter, or this node later, is elected."""
+        self._steps_down = True
+        try:
+            self.step(StepDown())
+        finally:
+            self._steps_down = False
 
     # --- stop -------------------------------------------------------------------------------------------
 

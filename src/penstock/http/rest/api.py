@@ -1,0 +1,25 @@
+"""All routes of the REST API, and the route that serves their OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock import __version__
+from penstock.http.rest import cluster, health, topics
+from penstock.http.rest.openapi import document
+from penstock.http.rest.routes import Call, Route
+
+if TYPE_CHECKING:
+    from penstock.http.rest.service import Service
+
+
+async def openapi(service: Service, call: Call) -> Any:
+    return document(ROUTES, __version__)
+
+
+ROUTES: tuple[Route, ...] = (
+    *health.ROUTES,
+    *cluster.ROUTES,
+    *topics.ROUTES,
+    Route("GET", "/v1/openapi.json", "This document", openapi),
+)

@@ -1,0 +1,225 @@
+"""Operations on the cluster: status, nodes, replication, the quorum, elections, snapshots, events and directories."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.cluster_admin import PREFERRED, UNCLEAN, ClusterAdmin
+from penstock.client.cluster_facts import node_rows, partition_rows, problem
+from penstock.http.events import EVENTS_MAX
+from penstock.http.rest.fields import PARTITIONS, Field, list_of, object_of, partition_keys
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.routes import Call, Route
+
+if TYPE_CHECKING:
+    from penstock.http.rest.service import Service
+
+PAGE_MAX = 1000
+PAGE = {
+    "limit": Field("integer", f"rows of the answer, at most {PAGE_MAX}", low=1, high=PAGE_MAX),
+    "start": Field("integer", "rows to leave out before the first", low=0),
+}
+
+
+def paged(rows: list[Any], call: Call, name: str) -> dict[str, Any]:
+    """Returns one page of rows with the number of all rows."""
+    start = call.query.get("start", 0)
+    return {"total": len(rows), "start": start, name: rows[start : start + call.query.get("limit", 100)]}
+
+
+async def cluster_status(service: Service, call: Call) -> Any:
+    facts, overview = await service.state()
+    return {**overview.summary, "controller": facts.controller, "controller_epoch": facts.controller_epoch}
+
+
+async def list_nodes(service: Service, call: Call) -> Any:
+    facts, _ = await service.state()
+    return {"nodes": node_rows(facts)}
+
+
+async def replication_status(service: Service, call: Call) -> Any:
+    facts, _ = await service.state()
+    wanted = facts.partitions
+    if call.query.get("problems", False):
+        wanted = {key: part for key, part in wanted.items() if problem(part) is not None}
+    keys = sorted(wanted)
+    start = call.query.get("start", 0)
+    shown = keys[start : start + call.query.get("limit", 100)]
+    rows = await asyncio.to_thread(partition_rows, facts, {key: wanted[key] for key in shown})
+    return {"total": len(keys), "start": start, "partitions": rows}
+
+
+async def describe_quorum(service: Service, call: Call) -> Any:
+    quorum = service.broker.metadata.quorum()
+    return {
+        "leader": quorum.leader_id,
+        "epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "voters": [voter.node_id for voter in quorum.voters],
+    }
+
+
+async def force_election(service: Service, call: Call) -> Any:
+    """Elects the preferred leaders of the named partitions; without partitions, the quorum's leader resigns."""
+    partitions = call.body.get("partitions")
+    if partitions is not None:
+        kind = UNCLEAN if call.body.get("unclean", False) else PREFERRED
+        admin = ClusterAdmin(await service.client())
+        failed = await admin.elect_leaders(partition_keys(partitions), kind=kind)
+        return {
+            "failed": [
+                {"topic": topic, "partition": index, "kafka_error": code.name}
+                for (topic, index), code in sorted(failed.items())
+            ]
+        }
+    if call.body.get("unclean", False):
+        raise Problem(400, "unclean needs partitions: the quorum has no unclean elections.")
+    metadata = service.broker.metadata
+    if not metadata.leading:
+        leader = metadata.quorum().leader_id
+        raise Problem(409, f"Node {leader} leads the quorum: send the request to that node.", leader=leader)
+    epoch = metadata.quorum().leader_epoch
+    metadata.step_down()
+    return {"resigned": service.broker.node_id, "epoch": epoch}
+
+
+async def compact_log(service: Service, call: Call) -> Any:
+    """Writes a snapshot of the metadata on this node."""
+    return {"snapshot": await service.broker.metadata.snapshot()}
+
+
+async def list_events(service: Service, call: Call) -> Any:
+    kind = call.query.get("kind", "")
+    found = [row for row in await service.events() if row["kind"].startswith(kind)]
+    return {"total": len(found), "events": found[: call.query.get("limit", EVENTS_MAX)]}
+
+
+async def list_directories(service: Service, call: Call) -> Any:
+    admin = ClusterAdmin(await service.client())
+    node = call.path["node"]
+    holdings = await admin.holdings(node)
+    counts: dict[str, int] = {}
+    for replica in holdings.replicas.values():
+        counts[replica.directory] = counts.get(replica.directory, 0) + 1
+    return {
+        "directories": [
+            {
+                "path": each.path,
+                "error": each.error.name if each.error else None,
+                "total_bytes": each.total_bytes,
+                "usable_bytes": each.usable_bytes,
+                "cordoned": each.cordoned,
+                "replicas": counts.get(each.path, 0),
+            }
+            for each in holdings.directories
+        ],
+        "moves": [
+            {"topic": topic, "partition": index, **asdict(future)}
+            for (topic, index), future in sorted(holdings.futures.items())
+        ],
+    }
+
+
+async def move_replicas(service: Service, call: Call) -> Any:
+    admin = ClusterAdmin(await service.client())
+    wanted = {(each["topic"], each["partition"]): each["directory"] for each in call.body["replicas"]}
+    failed = await admin.move_replicas(call.path["node"], wanted)
+    return {
+        "failed": [
+            {"topic": topic, "partition": index, "kafka_error": code.name}
+            for (topic, index), code in sorted(failed.items())
+        ]
+    }
+
+
+async def list_reassignments(service: Service, call: Call) -> Any:
+    found = await ClusterAdmin(await service.client()).reassignments()
+    return {
+        "reassignments": [
+            {"topic": topic, "partition": index, **asdict(each)} for (topic, index), each in sorted(found.items())
+        ]
+    }
+
+
+async def reassign(service: Service, call: Call) -> Any:
+    wanted = {(each["topic"], each["partition"]): each.get("replicas") for each in call.body["partitions"]}
+    await ClusterAdmin(await service.client()).reassign(wanted)
+    return {"accepted": len(wanted)}
+
+
+NODE = {"node": Field("integer", "node id", low=0)}
+ROUTES = (
+    Route("GET", "/v1/cluster/status", "Summarizes the cluster", cluster_status),
+    Route("GET", "/v1/cluster/nodes", "Lists the nodes with their leaders, replicas and lag", list_nodes),
+    Route(
+        "GET",
+        "/v1/cluster/replication-status",
+        "Lists partitions with leader, in-sync set and lag",
+        replication_status,
+        query={**PAGE, "problems": Field("boolean", "true lists only partitions with a problem")},
+    ),
+    Route("GET", "/v1/cluster/quorum", "Describes the metadata quorum as this node sees it", describe_quorum),
+    Route(
+        "POST",
+        "/v1/cluster/force-election",
+        "Makes the quorum's leader resign, or elects the preferred leaders of named partitions",
+        force_election,
+        body={"partitions": PARTITIONS, "unclean": Field("boolean", "true lets a replica out of sync lead")},
+    ),
+    Route("POST", "/v1/cluster/compact-log", "Writes a metadata snapshot on this node now", compact_log, body={}),
+    Route(
+        "GET",
+        "/v1/events",
+        "Lists what happened, the newest first",
+        list_events,
+        query={
+            "kind": Field("string", "only kinds that begin with this text"),
+            "limit": Field("integer", low=1, high=EVENTS_MAX),
+        },
+    ),
+    Route(
+        "GET", "/v1/nodes/{node}/directories", "Lists a node's log directories and moves", list_directories, path=NODE
+    ),
+    Route(
+        "POST",
+        "/v1/nodes/{node}/moves",
+        "Starts to move replicas between log directories of a node; the current directory cancels a move",
+        move_replicas,
+        path=NODE,
+        body={
+            "replicas": list_of(
+                object_of(
+                    {
+                        "topic": Field("string", required=True),
+                        "partition": Field("integer", required=True, low=0),
+                        "directory": Field("string", required=True),
+                    }
+                ),
+                required=True,
+            )
+        },
+        status=202,
+    ),
+    Route("GET", "/v1/reassignments", "Lists the reassignments in progress", list_reassignments),
+    Route(
+        "POST",
+        "/v1/reassignments",
+        "Starts reassignments; a partition without replicas cancels its reassignment",
+        reassign,
+        body={
+            "partitions": list_of(
+                object_of(
+                    {
+                        "topic": Field("string", required=True),
+                        "partition": Field("integer", required=True, low=0),
+                        "replicas": list_of(Field("integer", low=0), "new replicas, the preferred leader first"),
+                    }
+                ),
+                required=True,
+            )
+        },
+        status=202,
+    ),
+)

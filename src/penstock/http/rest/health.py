@@ -1,0 +1,84 @@
+"""Tells whether a node is alive and ready, with reasons, and whether the cluster is healthy. Pure but for reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.http.rest.fields import Field
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.routes import Call, Route
+from penstock.protocol.vocabulary import NO_NODE
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.http.rest.service import Service
+
+
+def reasons_not_alive(broker: Broker) -> list[str]:
+    """Returns why the node can't recover without a restart; empty if it is alive."""
+    directories = list(broker.logs.dirs)
+    if directories and all(each.offline for each in directories):
+        return ["all log directories have failed"]
+    if broker.logs.dirs.metadata.failure is not None:
+        return ["the directory of the metadata log has failed"]
+    return []
+
+
+def reasons_not_ready(broker: Broker) -> list[str]:
+    """Returns why clients should use other nodes now; empty if the node is ready."""
+    reasons = reasons_not_alive(broker)
+    if broker.metadata.quorum().leader_id == NO_NODE:
+        reasons.append("the quorum has no leader")
+    known = broker.metadata.image.brokers.get(broker.node_id)
+    if known is not None and known.fenced:
+        reasons.append("the controller has fenced this node")
+    if known is not None and known.in_controlled_shutdown:
+        reasons.append("this node is shutting down")
+    return reasons
+
+
+async def livez(service: Service, call: Call) -> Any:
+    return _told("alive", reasons_not_alive(service.broker))
+
+
+async def readyz(service: Service, call: Call) -> Any:
+    return _told("ready", reasons_not_ready(service.broker))
+
+
+def _told(word: str, reasons: list[str]) -> dict[str, Any]:
+    if reasons:
+        raise Problem(503, f"This node is not {word}: {', '.join(reasons)}.", reasons=reasons)
+    return {"status": word}
+
+
+async def cluster_health(service: Service, call: Call) -> Any:
+    """Answers with one word for the whole cluster, the counts behind it, and the active controller."""
+    _, overview = await service.state()
+    leader = service.broker.metadata.quorum().leader_id
+    counts = {name: overview.summary[name] for name in ("offline", "under_min_isr", "under_replicated", "fenced")}
+    bad = leader == NO_NODE or counts["offline"] or counts["under_min_isr"]
+    status = "unhealthy" if bad else "degraded" if any(counts.values()) else "healthy"
+    return {"status": status, "controller": None if leader == NO_NODE else leader, **counts}
+
+
+async def health_check(service: Service, call: Call) -> Any:
+    """Answers 200 if the cluster is at least as healthy as asked, else 503, for load balancers and scripts."""
+    health = await cluster_health(service, call)
+    accepted = ("healthy", "degraded") if call.query.get("degraded", False) else ("healthy",)
+    if health["status"] not in accepted:
+        raise Problem(503, f"The cluster is {health['status']}.", health=health)
+    return health
+
+
+ROUTES = (
+    Route("GET", "/livez", "Tells whether this node can go on without a restart", livez),
+    Route("GET", "/readyz", "Tells whether this node serves clients", readyz),
+    Route("GET", "/v1/cluster/health", "Tells whether the cluster is healthy, degraded or unhealthy", cluster_health),
+    Route(
+        "GET",
+        "/v1/cluster/health-check",
+        "Answers 503 if the cluster is not healthy",
+        health_check,
+        query={"degraded": Field("boolean", "true accepts under-replicated partitions and fenced nodes, too")},
+    ),
+)

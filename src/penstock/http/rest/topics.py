@@ -1,0 +1,174 @@
+"""Operations on topics and configs: list, describe, create, delete, add partitions, trim, and change configs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.admin import Admin, NewTopic
+from penstock.http.overview import one_topic
+from penstock.http.rest.cluster import PAGE, paged
+from penstock.http.rest.fields import Field, list_of, object_of
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.routes import Call, Route
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+
+if TYPE_CHECKING:
+    from penstock.http.rest.service import Service
+
+#: Resources with configs, by their name in the path.
+RESOURCES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "groups": ResourceType.GROUP}
+
+
+async def list_topics(service: Service, call: Call) -> Any:
+    _, overview = await service.state()
+    text, internal = call.query.get("search", ""), call.query.get("internal", True)
+    rows = [row for row in overview.topics if text in row["topic"] and (internal or not row["internal"])]
+    return paged(rows, call, "topics")
+
+
+async def describe_topic(service: Service, call: Call) -> Any:
+    facts, _ = await service.state()
+    found = await asyncio.to_thread(one_topic, facts, call.path["topic"])
+    if found is None:
+        raise Problem(404, f"There is no topic {call.path['topic']!r}.")
+    return found
+
+
+async def create_topic(service: Service, call: Call) -> Any:
+    body = call.body
+    wanted = NewTopic(
+        body["name"],
+        body.get("partitions", -1),
+        body.get("replication_factor", -1),
+        configs=body.get("configs"),
+    )
+    dry = body.get("validate_only", False)
+    await Admin(await service.client()).create_topics([wanted], validate_only=dry)
+    return {"topic": body["name"], "created": not dry}
+
+
+async def delete_topic(service: Service, call: Call) -> Any:
+    await Admin(await service.client()).delete_topics([call.path["topic"]])
+    return {"deleted": call.path["topic"]}
+
+
+async def add_partitions(service: Service, call: Call) -> Any:
+    dry = call.body.get("validate_only", False)
+    await Admin(await service.client()).create_partitions(call.path["topic"], call.body["total"], validate_only=dry)
+    return {"topic": call.path["topic"], "partitions": call.body["total"], "changed": not dry}
+
+
+async def trim_topic(service: Service, call: Call) -> Any:
+    before = {(call.path["topic"], each["partition"]): each["before"] for each in call.body["partitions"]}
+    starts = await Admin(await service.client()).delete_records(before)
+    return {"starts": [{"partition": index, "start_offset": offset} for (_, index), offset in sorted(starts.items())]}
+
+
+def _resource(call: Call) -> tuple[int, str]:
+    kind = RESOURCES.get(call.path["resource"])
+    if kind is None:
+        raise Problem(404, f"There are no {call.path['resource']!r}: configs belong to {', '.join(RESOURCES)}.")
+    return kind, call.path["name"]
+
+
+async def describe_configs(service: Service, call: Call) -> Any:
+    kind, name = _resource(call)
+    found = await Admin(await service.client()).describe_configs(kind, name, documentation=True)
+    return {
+        "configs": [
+            {
+                "name": each.name,
+                "value": None if each.is_sensitive else each.value,
+                "sensitive": each.is_sensitive,
+                "read_only": each.read_only,
+                "source": each.config_source,
+                "documentation": each.documentation,
+            }
+            for each in found
+        ]
+    }
+
+
+async def change_configs(service: Service, call: Call) -> Any:
+    kind, name = _resource(call)
+    changes = [(key, int(ConfigOperation.SET), value) for key, value in call.body.get("set", {}).items()]
+    changes += [(key, int(ConfigOperation.DELETE), None) for key in call.body.get("unset", [])]
+    if not changes:
+        raise Problem(400, "There is nothing to change: give set or unset.")
+    dry = call.body.get("validate_only", False)
+    await Admin(await service.client()).alter_configs(kind, name, changes, validate_only=dry)
+    return {"changed": not dry}
+
+
+TOPIC = {"topic": Field("string", "name of the topic")}
+RESOURCE = {"resource": Field("string", "topics, brokers or groups"), "name": Field("string", "name of the resource")}
+DRY = Field("boolean", "true checks the change and makes none")
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/topics",
+        "Lists topics with sizes and rates",
+        list_topics,
+        query={
+            **PAGE,
+            "search": Field("string", "only topics with this text in their name"),
+            "internal": Field("boolean", "false leaves internal topics out"),
+        },
+    ),
+    Route(
+        "POST",
+        "/v1/topics",
+        "Creates a topic",
+        create_topic,
+        body={
+            "name": Field("string", required=True),
+            "partitions": Field("integer", "default: num.partitions", low=1, high=10_000),
+            "replication_factor": Field("integer", "default: default.replication.factor", low=1, high=32_767),
+            "configs": Field("object", "configs by name"),
+            "validate_only": DRY,
+        },
+        status=201,
+    ),
+    Route("GET", "/v1/topics/{topic}", "Describes a topic with its partitions", describe_topic, path=TOPIC),
+    Route("DELETE", "/v1/topics/{topic}", "Deletes a topic and its records", delete_topic, path=TOPIC),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/partitions",
+        "Adds partitions to a topic",
+        add_partitions,
+        path=TOPIC,
+        body={"total": Field("integer", required=True, low=1, high=10_000), "validate_only": DRY},
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/trim",
+        "Deletes the records before given offsets; -1 deletes all records",
+        trim_topic,
+        path=TOPIC,
+        body={
+            "partitions": list_of(
+                object_of(
+                    {
+                        "partition": Field("integer", required=True, low=0),
+                        "before": Field("integer", required=True, low=-1),
+                    }
+                ),
+                required=True,
+            )
+        },
+    ),
+    Route("GET", "/v1/configs/{resource}/{name}", "Lists the configs of a resource", describe_configs, path=RESOURCE),
+    Route(
+        "PATCH",
+        "/v1/configs/{resource}/{name}",
+        "Sets configs, or returns them to their defaults",
+        change_configs,
+        path=RESOURCE,
+        body={
+            "set": Field("object", "new values by name"),
+            "unset": list_of(Field("string"), "names of configs that get their default again"),
+            "validate_only": DRY,
+        },
+    ),
+)

@@ -1,0 +1,211 @@
+"""The REST API on real nodes: every route against the OpenAPI document, bad input, and changes that take effect."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from openapi_spec_validator import validate
+
+from penstock.http import view
+from penstock.http.rest.api import ROUTES
+from penstock.http.rest.fields import Field
+from penstock.http.rest.openapi import document
+from penstock.http.rest.problems import BODY_TYPE
+from penstock.http.rest.routes import CHANGES, Route
+from penstock.testing import Broker, Cluster
+
+HTTP = {"penstock.http.listener": "127.0.0.1:0"}
+LIMIT_S = 60.0
+#: Input with which each route succeeds on the cluster of this module.
+PATHS = {"topic": "orders", "node": "1", "resource": "topics", "name": "orders"}
+BODIES: dict[str, Any] = {
+    "force_election": {"partitions": [{"topic": "orders", "partition": 0}]},
+    "create_topic": {"name": "made", "partitions": 2, "configs": {"retention.ms": "60000"}, "validate_only": True},
+    "add_partitions": {"total": 9, "validate_only": True},
+    "trim_topic": {"partitions": [{"partition": 0, "before": 0}]},
+    "change_configs": {"set": {"retention.ms": "70000"}, "validate_only": True},
+    "move_replicas": {"replicas": []},
+    "reassign": {"partitions": [{"topic": "orders", "partition": 0}]},
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    kind: str
+    value: Any
+
+
+@pytest.fixture(autouse=True)
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request reads the node's current state."""
+    monkeypatch.setattr(view, "FRESH_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2, topics={"orders": 2}, config=HTTP) as running:
+        yield running
+
+
+def ask(
+    where: Cluster | Broker, method: str, path: str, body: Any = None, *, kind: str | None = None, node: int = 1
+) -> Answer:
+    url = (where.node(node) if isinstance(where, Cluster) else where.node).http.url
+    assert url is not None
+    headers = {"Content-Type": BODY_TYPE if kind is None else kind} if method in CHANGES else {}
+    sent = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url.rstrip("/") + path, sent, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            return Answer(answer.status, answer.headers["Content-Type"], json.loads(answer.read() or b"null"))
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return Answer(refused.code, refused.headers["Content-Type"], json.loads(refused.read() or b"null"))
+
+
+def filled(route: Route) -> str:
+    path = route.template
+    for name in route.path:
+        path = path.replace("{" + name + "}", PATHS[name])
+    return path
+
+
+def test_the_served_document_is_valid_openapi_and_names_every_route(cluster: Cluster) -> None:
+    served = ask(cluster, "GET", "/v1/openapi.json").value
+    validate(served)
+    assert served == json.loads(json.dumps(document(ROUTES, served["info"]["version"])))
+    operations = [each["operationId"] for path in served["paths"].values() for each in path.values()]
+    assert len(operations) == len(set(operations)) == len(ROUTES)
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.name != "delete_topic"], ids=lambda each: each.name)
+def test_every_route_answers_as_the_document_says(cluster: Cluster, route: Route) -> None:
+    answer = ask(cluster, route.method, filled(route), BODIES.get(route.name, {} if route.body is not None else None))
+    assert (answer.status, answer.kind) == (route.status, BODY_TYPE)
+    assert isinstance(answer.value, dict)
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.query], ids=lambda each: each.name)
+def test_every_route_refuses_unknown_and_wrong_parameters(cluster: Cluster, route: Route) -> None:
+    wrong = {name: "x" for name, each in route.query.items() if each.kind != "string"}
+    for query in [{"nonsense": "1"}, *({name: text} for name, text in wrong.items())]:
+        answer = ask(cluster, route.method, f"{filled(route)}?{urllib.parse.urlencode(query)}")
+        assert (answer.status, answer.kind) == (400, "application/problem+json")
+        assert next(iter(query)) in answer.value["detail"]
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.body is not None], ids=lambda each: each.name)
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff", b"[" * 100_000, {"nonsense": 1}])
+def test_every_route_with_a_body_refuses_one_that_does_not_fit(cluster: Cluster, route: Route, body: Any) -> None:
+    answer = ask(cluster, route.method, filled(route), body)
+    assert (answer.status, answer.kind) == (400, "application/problem+json")
+    assert answer.value.keys() >= {"type", "title", "status", "detail"}
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.body], ids=lambda each: each.name)
+def test_every_field_refuses_values_of_other_types(cluster: Cluster, route: Route) -> None:
+    good = BODIES.get(route.name, {})
+    for name, field in (route.body or {}).items():
+        answer = ask(cluster, route.method, filled(route), {**good, name: _wrong(field)})
+        assert answer.status == 400
+        assert name in answer.value["detail"]
+
+
+def _wrong(field: Field) -> Any:
+    return 1.5 if field.kind != "array" else {"a": 1}
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.method in CHANGES], ids=lambda each: each.name)
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_change_without_the_type_of_json_is_refused(cluster: Cluster, route: Route, kind: str) -> None:
+    """Forms of web pages of other origins have these types."""
+    assert ask(cluster, route.method, filled(route), b"{}", kind=kind).status == 415
+
+
+def test_unknown_paths_and_methods_are_refused(cluster: Cluster) -> None:
+    assert ask(cluster, "GET", "/v1/nothing").status == 404
+    assert ask(cluster, "DELETE", "/v1/topics").status == 405
+    assert ask(cluster, "POST", "/", {}).status == 405
+    assert ask(cluster, "GET", "/v1/topics/nothing").status == 404
+    assert ask(cluster, "GET", "/v1/nodes/x/directories").status == 400
+
+
+def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Cluster) -> None:
+    assert ask(cluster, "POST", "/v1/topics", {"name": "made", "partitions": 1}).value == {
+        "topic": "made",
+        "created": True,
+    }
+    again = ask(cluster, "POST", "/v1/topics", {"name": "made"})
+    assert (again.status, again.value["kafka_error"]) == (409, "TOPIC_ALREADY_EXISTS")
+    assert ask(cluster, "POST", "/v1/topics", {"name": "a/b"}).status == 400
+    assert ask(cluster, "PATCH", "/v1/configs/topics/made", {"set": {"retention.ms": "60000"}}).status == 200
+    assert ask(cluster, "PATCH", "/v1/configs/topics/made", {"set": {"retention.ms": "x"}}).status == 400
+    assert ask(cluster, "PATCH", "/v1/configs/topics/made", {}).status == 400
+    configs = ask(cluster, "GET", "/v1/configs/topics/made").value["configs"]
+    assert {each["name"]: each["value"] for each in configs}["retention.ms"] == "60000"
+    assert ask(cluster, "POST", "/v1/topics/made/partitions", {"total": 2}).status == 200
+    with cluster.client() as client, client.producer() as producer:
+        producer.send_many("made", [(None, b"x", (), None)] * 5, partition=0)
+    trimmed = ask(cluster, "POST", "/v1/topics/made/trim", {"partitions": [{"partition": 0, "before": 3}]})
+    assert trimmed.value == {"starts": [{"partition": 0, "start_offset": 3}]}
+    assert ask(cluster, "DELETE", "/v1/topics/made").value == {"deleted": "made"}
+    assert ask(cluster, "DELETE", "/v1/topics/made").status == 404
+
+
+def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
+    page = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1&start=1").value
+    assert [(each["topic"], each["partition"]) for each in page["partitions"]] == [("orders", 1)]
+    assert ask(cluster, "GET", "/v1/topics?search=rder&internal=false").value["total"] == 1
+    assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
+
+
+def test_an_operator_can_make_the_quorums_leader_resign() -> None:
+    with Cluster(nodes=3, config=HTTP) as cluster:
+        first = cluster.controller
+        other = next(node for node in cluster.nodes if node != first)
+        refused = ask(cluster, "POST", "/v1/cluster/force-election", {}, node=other)
+        assert (refused.status, refused.value["leader"]) == (409, first)
+        resigned = ask(cluster, "POST", "/v1/cluster/force-election", {}, node=first)
+        assert resigned.value["resigned"] == first
+        assert cluster.controller in cluster.nodes
+        kinds = [entry.event.KIND for entry in cluster.node(first).broker.events.entries]
+        assert "quorum.majority_lost" not in kinds
+        cluster.create_topic("t", 1)
+
+
+def test_a_snapshot_is_written_on_request(cluster: Cluster) -> None:
+    assert ask(cluster, "POST", "/v1/cluster/compact-log", {}).value["snapshot"].endswith(".checkpoint")
+
+
+def test_health_and_readiness_tell_that_the_quorum_has_no_leader() -> None:
+    with Cluster(nodes=2, topics={"t": 1}, config=HTTP) as cluster:
+        assert ask(cluster, "GET", "/livez").value == {"status": "alive"}
+        assert ask(cluster, "GET", "/readyz").value == {"status": "ready"}
+        assert ask(cluster, "GET", "/v1/cluster/health").value["status"] == "healthy"
+        assert ask(cluster, "GET", "/v1/cluster/health-check").status == 200
+        cluster.kill(2)
+        deadline = time.monotonic() + LIMIT_S
+        while ask(cluster, "GET", "/v1/cluster/health").value["controller"] is not None:
+            assert time.monotonic() < deadline, "one of two voters can't lead"
+        assert ask(cluster, "GET", "/v1/cluster/health-check?degraded=true").status == 503
+        assert ask(cluster, "GET", "/readyz").value["reasons"] == ["the quorum has no leader"]
+        assert ask(cluster, "GET", "/livez").status == 200
+
+
+def test_a_node_with_an_authorizer_changes_nothing_over_http() -> None:
+    config = {
+        **HTTP,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Broker(config=config) as broker:
+        refused = ask(broker, "POST", "/v1/topics", {"name": "t"})
+        assert (refused.status, refused.kind) == (403, "application/problem+json")
+        assert ask(broker, "GET", "/v1/topics").status == 200

@@ -101,7 +101,7 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Reports an operator's request: a leader resigns, and stays a voter that may be elected again."""
+    """Reports an operator's request to step down: a leader resigns, stays a voter, and may be elected again."""
 
 
 Event = (

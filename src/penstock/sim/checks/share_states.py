@@ -1,10 +1,10 @@
 """Observes the acquisition states of share partitions on their leaders, while the leaders run.
 
-    a delivery          never has a number above the limit, also if its member never sees it
-    an acknowledgement  of a record in the window is accepted only from the member that holds the record
-    at the end          no record is acquired, or waits for a write, although no member is left
+    a delivery          its delivery count is never above the limit, even if the member never gets the record
+    an acknowledgement  for a record in the window, it is accepted only from the member that has acquired the record
+    at the end          when no member is left, no record is acquired or waits for a write
 
-The numbers of deliveries also tell `share_rules` which records may be archived.
+`share_rules` uses the delivery counts too, to know which records may be archived.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class ShareStates:
         self._foreign = next(_not_held(led, member, ranges), None) if led.state is not None else None
 
     def accepted(self, led: LedSharePartition, member: str, ranges: Sequence[AcknowledgedRange]) -> None:
-        """Called after an acknowledgement that was not refused."""
+        """Checks that the member had acquired the acknowledged records. Called after an acknowledgement that was not
+        refused."""
         if self._foreign is not None:
             self._violated(RULE, f"{_name(led, self._foreign)} is acknowledged by {member}, which does not hold it")
 
     def nothing_is_held(self) -> None:
-        """Called when all members have left: reports records that are still acquired or wait for a write."""
+        """Reports records that are still acquired or wait for a write. Called when all members have left."""
         for machine in self._machines:
             if machine.broker is None or not machine.serving or not machine.holds_partitions:
                 continue
@@ -70,7 +71,8 @@ class ShareStates:
 
 
 def _not_held(led: LedSharePartition, member: str, ranges: Sequence[AcknowledgedRange]) -> Iterator[int]:
-    """Yields the offsets in the window of a share partition that the member acknowledges and does not hold."""
+    """Yields the offsets that the member acknowledges without having acquired them, in the window of a share
+    partition."""
     assert led.state is not None
     start = max(led.state.start_offset, led.partition.log.log_start_offset)
     for run, lock in led.state.inspect():

@@ -225,7 +225,7 @@ def test_deleted_share_group_leaves_no_record() -> None:
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_a_share_group_with_the_id_of_a_deleted_one_has_later_epochs(reloaded: bool) -> None:
+def test_share_group_with_the_id_of_a_deleted_group_gets_higher_epochs(reloaded: bool) -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.share_beat("a", -1)

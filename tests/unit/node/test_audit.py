@@ -77,7 +77,7 @@ def creation(*names: str) -> create.CreateTopicsRequest:
     return create.CreateTopicsRequest(topics=topics, timeout_ms=1000)
 
 
-def test_changes_denials_and_failed_logins_are_written_with_their_results(tmp_path: Path) -> None:
+def test_audit_file_has_changes_and_denials_and_failed_logins_with_their_results(tmp_path: Path) -> None:
     async def scenario(node: Node, port: int) -> None:
         admin, ann = await connect(port, "admin", "a"), await connect(port, "ann", "hidden-0")
         with pytest.raises(KafkaError):
@@ -136,7 +136,7 @@ def test_changes_denials_and_failed_logins_are_written_with_their_results(tmp_pa
     assert {line["client_id"] for line in lines} == {None, "c\nd"}
 
 
-def test_every_api_of_the_controller_and_every_empty_request_can_be_audited() -> None:
+def test_every_changing_api_can_be_audited_even_with_an_empty_request() -> None:
     reading = {46, 55}  # ListPartitionReassignments, DescribeQuorum
     assert CONTROLLER_APIS - reading <= CHANGES.keys() <= HANDLERS.keys()
     for key, change in CHANGES.items():
@@ -154,7 +154,7 @@ class Clock:
         return 0
 
 
-def test_a_flood_of_denials_is_limited_and_hides_no_change() -> None:
+def test_many_denials_are_rate_limited_in_the_audit_file_but_changes_are_not() -> None:
     clock, written = Clock(), []
     audit = Audit(clock, lambda line: written.append(json.loads(line)))
     ctx = RequestContext(19, 7, 0, "x" * 10_000, LocalConnection("L", "User:" + "y" * 10_000), 0)
@@ -172,7 +172,7 @@ def test_a_flood_of_denials_is_limited_and_hides_no_change() -> None:
     assert CHANGED_PER_S > DENIED_PER_S
 
 
-def test_a_file_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
+def test_node_does_not_start_if_its_audit_file_cannot_be_written(tmp_path: Path) -> None:
     async def main() -> None:
         own = {"penstock.audit.file": str(tmp_path / "nowhere" / "audit.log")}
         node = make_node(local_settings("/data", port=0, overrides=own), MemoryDisk(), seed=1)
@@ -183,7 +183,7 @@ def test_a_file_that_can_not_be_written_stops_the_start(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
+def test_audit_file_that_was_moved_away_is_created_again(tmp_path: Path) -> None:
     async def scenario(node: Node, port: int) -> None:
         admin = await connect(port, "admin", "a")
         await admin.request(creation("one"))

@@ -130,7 +130,7 @@ def test_a_new_leader_begins_back_offs_anew_and_a_closed_session_has_none() -> N
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
-def test_expired_locks_of_many_runs_are_ended_in_portions() -> None:
+def test_expired_locks_of_many_ranges_are_ended_in_several_portions() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     accepted = share.acknowledge("m", [AcknowledgedRange(each, each, (1,)) for each in range(0, 10, 2)], LIMITS, 0)
@@ -148,7 +148,9 @@ def test_expired_locks_of_many_runs_are_ended_in_portions() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 5),
 )
-def test_portions_cover_the_acknowledged_ranges_in_order(shapes: list[tuple[int, int, bool]], most: int) -> None:
+def test_portions_of_an_acknowledgement_cover_its_ranges_in_order(
+    shapes: list[tuple[int, int, bool]], most: int
+) -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 99)], LIMITS, 0)
     wanted, position = [], 0

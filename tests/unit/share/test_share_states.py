@@ -106,7 +106,7 @@ def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
 
 
 @pytest.mark.parametrize("late", [1, 3])
-def test_a_write_of_a_deleted_group_is_fenced_after_a_leader_has_read_the_state_of_its_successor(late: int) -> None:
+def test_write_of_a_deleted_share_group_is_fenced_once_a_leader_has_read_the_state_of_its_successor(late: int) -> None:
     driver = StateDriver()
     initialize(driver, state_epoch=late)
     read(driver)

@@ -129,7 +129,7 @@ def test_a_silent_member_loses_its_partitions_after_the_session_timeout(
         poll_until([survivor], lambda: len(survivor.assignment()) == 2)
 
 
-def test_the_group_resumes_at_its_committed_offsets(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_restarted_group_resumes_at_its_committed_offsets(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=1)
     produce(bootstrap, name, 20)
     with consuming(bootstrap, name, group) as consumers:

@@ -602,7 +602,7 @@ def test_unknown_session_ids_and_epochs_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_a_session_is_closed_or_replaced(peer: Peer) -> None:
+def test_fetch_session_can_be_closed_or_replaced(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic)), 12, on=wire).session_id

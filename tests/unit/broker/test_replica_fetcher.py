@@ -35,7 +35,7 @@ def fetcher_of(cluster: Cluster, node_id: int) -> ReplicaFetcher:
     return cluster[node_id].replicas._fetchers[1, 0]
 
 
-def test_a_divergence_from_an_earlier_leader_epoch_truncates_nothing() -> None:
+def test_divergence_reported_for_an_earlier_leader_epoch_does_not_truncate_the_log() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))

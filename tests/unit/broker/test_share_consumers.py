@@ -244,7 +244,7 @@ def test_a_partition_that_is_altered_twice_or_to_a_negative_offset_is_refused(no
 
 
 @pytest.mark.parametrize("change", [delete, reset])
-def test_a_session_of_a_former_member_does_not_keep_the_replaced_state_of_its_group(
+def test_open_share_session_of_a_former_member_does_not_bring_back_a_replaced_group_state(
     node: Broker, topic: str, change: Callable[[AsyncClient, str], Awaitable[ErrorCode]]
 ) -> None:
     async def scenario() -> None:

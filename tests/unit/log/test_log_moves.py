@@ -241,7 +241,7 @@ def test_copy_is_not_swapped_while_fewer_records_are_synced_than_in_the_current_
     assert log.log_dir == B
 
 
-def test_a_copy_of_a_log_that_promises_fsync_is_synced_when_it_takes_over() -> None:
+def test_copy_of_a_log_that_promises_fsync_is_synced_during_the_swap() -> None:
     logs = directories()
     log = log_in_a(logs, replace(SMALL, flush_messages=1))
     assert log.config.fsync_before_ack

@@ -131,7 +131,7 @@ def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_without_racks_replica_counts_differ_by_at_most_one_and_no_move_is_wasted(
+def test_balance_without_racks_leaves_replica_counts_within_one_and_makes_no_needless_move(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks = dict.fromkeys(cluster[0])

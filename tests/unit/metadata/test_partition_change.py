@@ -312,7 +312,7 @@ def test_a_reassignment_completes_when_all_remaining_replicas_are_in_sync(
     assert bool(after.adding_replicas or after.removing_replicas) != done
 
 
-def test_new_replicas_get_their_brokers_directory_and_others_keep_theirs() -> None:
+def test_added_replicas_get_a_directory_of_their_broker_and_existing_replicas_keep_their_directory() -> None:
     image = image_of(partition("12", directories=(DISK, OTHER_DISK)))
     brokers = dict(image.brokers)
     brokers[3] = replace(brokers[3], log_dirs=(DISK,))

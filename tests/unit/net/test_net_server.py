@@ -314,7 +314,7 @@ def test_connections_with_the_oldest_unread_answers_are_closed_first_when_the_me
     run_on(loop, scenario())
 
 
-def test_reading_pauses_when_enough_requests_wait_and_resumes(loop: str) -> None:
+def test_server_pauses_reading_while_many_requests_of_a_connection_wait_and_then_resumes(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked, Limits(pipelined_max_bytes=1000)) as harness:
@@ -601,7 +601,7 @@ def test_listeners_share_the_server_and_report_their_ports(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_a_port_in_use_is_an_error_and_leaves_nothing_open(loop: str) -> None:
+def test_starting_on_a_port_in_use_raises_an_error_and_leaves_no_socket_open(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             second = Server(echo)

@@ -131,12 +131,12 @@ def test_a_coordinator_record_survives_encoding_and_decoding() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"", None), (b"\x03\xe7", None), (b"\xff\xff", None)])
-def test_a_record_of_unknown_type_is_refused(key: bytes, value: bytes | None) -> None:
+def test_persisted_record_of_an_unknown_type_is_refused(key: bytes, value: bytes | None) -> None:
     with pytest.raises(DecodeError):
         framing.decode_record(index.group_record, key, value)
 
 
-def test_a_value_of_unknown_version_is_refused() -> None:
+def test_persisted_record_value_of_an_unknown_version_is_refused() -> None:
     key = framing.encode_key(OffsetCommitKey(group="g", topic="t", partition=0))
     with pytest.raises(DecodeError, match="no version 99"):
         framing.decode_record(index.group_record, key, b"\x00\x63")

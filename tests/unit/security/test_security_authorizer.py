@@ -111,7 +111,7 @@ def test_allows_any_is_true_if_some_allowed_pattern_is_not_completely_denied() -
     assert not any_write(acl("orders", WRITE, prefixed=True), acl("or", ALL, deny=True, prefixed=True))
 
 
-def test_authorized_operations_are_a_bit_field() -> None:
+def test_authorized_operations_are_returned_as_a_bit_field() -> None:
     bits = Authorizer([acl(operation=WRITE)]).operations("User:ann", HOST, TOPIC, "orders")
     assert bits == 1 << WRITE | 1 << DESCRIBE
 

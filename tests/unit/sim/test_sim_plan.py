@@ -49,7 +49,7 @@ def test_a_plan_can_be_reduced_to_the_named_faults_and_actors() -> None:
         (set(), {1, 2}, "penstock sim --seed 5 --profile power --seconds 30 --faults none --actors 1,2"),
     ],
 )
-def test_the_command_of_a_shrunk_run_names_its_faults_and_actors(
+def test_command_of_a_shrunk_run_lists_its_faults_and_actors(
     faults: set[int] | None, actors: set[int] | None, expected: str
 ) -> None:
     whole = draw_plan(5, "power", duration_s=30)

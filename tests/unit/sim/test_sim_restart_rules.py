@@ -31,7 +31,7 @@ def test_deleted_records_that_a_stale_leader_still_serves_may_be_gone_under_the_
     assert found(look(0, range(20)), look(11, range(11, 20)), 11) == []
 
 
-def test_the_log_start_may_move_to_an_earlier_deletion_of_another_replica() -> None:
+def test_log_start_may_move_in_a_restart_to_an_earlier_deletion_offset_of_another_replica() -> None:
     assert found(look(0, range(20)), look(8, range(8, 20)), 8, 11) == []
 
 

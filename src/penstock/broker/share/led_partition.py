@@ -223,17 +223,18 @@ class LedSharePartition:
         parts = portions(state.window, ranges)
         first, second = next(parts, []), next(parts, None)
         if second is None:
-            return self._acknowledge(member, first)
+            return self.apply(member, first)
         for part in portions(state.window, ranges):
             self._in_use().check(member, part)
             await turn()
         written = []
         for part in portions(state.window, ranges):
-            written += self._acknowledge(member, part)
+            written += self.apply(member, part)
             await turn()
         return written
 
-    def _acknowledge(self, member: str, ranges: Sequence[AcknowledgedRange]) -> list[asyncio.Future[None]]:
+    def apply(self, member: str, ranges: Sequence[AcknowledgedRange]) -> list[asyncio.Future[None]]:
+        """Applies one portion of a member's acknowledgements. Returns a future for each write that it needs."""
         transition = self._in_use().acknowledge(member, ranges, self.limits, self.now_ms)
         self._arm()
         return [] if transition is None else [self._submit(transition)]

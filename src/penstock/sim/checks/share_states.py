@@ -33,8 +33,8 @@ class ShareStates:
     def taps(self) -> list[Tap]:
         return [
             Tap(LedSharePartition, "acquire", self.acquired),
-            Tap(LedSharePartition, "acknowledge", self.asked, before=True),
-            Tap(LedSharePartition, "acknowledge", self.accepted),
+            Tap(LedSharePartition, "apply", self.asked, before=True),
+            Tap(LedSharePartition, "apply", self.accepted),
         ]
 
     def acquired(self, led: LedSharePartition, wish: Wish, *_: object) -> None:

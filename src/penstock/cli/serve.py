@@ -21,7 +21,7 @@ from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.disk.api import Disk
     from penstock.http.pipelines import Pipeline
@@ -62,11 +62,21 @@ def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Nod
     return make_node(settings, disk, on_fatal=_end_at_once, http_optional=http_optional, pipelines=_pipelines)
 
 
-def serve(node: Node, where: str, how: str, *, until_stdin_ends: bool = False) -> int:
-    """Starts the node, prints `ready`, and runs until a signal, or until stdin is closed."""
+def serve(
+    node: Node,
+    where: str,
+    how: str,
+    *,
+    until_stdin_ends: bool = False,
+    after_ready: Callable[[str], None] | None = None,
+) -> int:
+    """Starts the node, prints `ready`, and runs until a signal, or until stdin is closed.
+
+    `after_ready` gets the node's address.
+    """
     from penstock.net.loop import run
 
-    return run(_serve(node, where, how, until_stdin_ends))
+    return run(_serve(node, where, how, until_stdin_ends, after_ready))
 
 
 def _end_at_once(error: Exception) -> None:
@@ -85,7 +95,9 @@ def _pipelines() -> list[Pipeline]:
     return pipelines_here()
 
 
-async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> int:
+async def _serve(
+    node: Node, where: str, how: str, until_stdin_ends: bool, after_ready: Callable[[str], None] | None = None
+) -> int:
     reminding = asyncio.ensure_future(_report_long_start())
     try:
         with failures_in_one_line(node):
@@ -106,6 +118,8 @@ async def _serve(node: Node, where: str, how: str, until_stdin_ends: bool) -> in
     on_signals(on_signal)
     watching = asyncio.ensure_future(_stdin_ends(stopped)) if until_stdin_ends else None
     print(ready_line(node.bootstrap, where, os.getpid(), how, node.http.url), flush=True)
+    if after_ready is not None:
+        after_ready(node.bootstrap)
     if node.http.problem is not None:
         output.note(f"console and metrics are off: {node.http.problem}")
     await stopped.wait()

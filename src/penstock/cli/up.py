@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import finish, pairs, positive_int
 from penstock.cli.up_http import HTTP_LISTENER, HTTP_PORT, http_is_optional, http_listeners
+from penstock.cli.up_secure import security_of
 
 if TYPE_CHECKING:
     from penstock.disk.api import Disk
@@ -37,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"console and metrics; with --nodes from here up (default: {HTTP_PORT}, if it is free)",
     )
     console.add_argument("--no-http", action="store_true", help="no console and no metrics")
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="TLS, users and ACLs; makes certificates and passwords once, and prints what clients need",
+    )
     parser.add_argument("--override", action="append", default=[], metavar="NAME=VALUE", help="a server property")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more to stderr; twice for everything")
     parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)  # for `pipeline demo`
@@ -74,22 +80,26 @@ def run(args: argparse.Namespace) -> int:
 
         return run_nodes(args, os.path.abspath(os.path.expanduser(args.data or default_data())))
     raise_limit()
-    http = http_listeners(args)[0]
     where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
-    try:
-        settings = local_settings(
-            "/data" if args.ephemeral else where,
-            host=args.host,
-            port=args.port,
-            overrides={HTTP_LISTENER: http, **pairs(args.override, "--override")},
+    with security_of(args, f"{where}-security", where) as secured:
+        own = {HTTP_LISTENER: http_listeners(args)[0], **secured.properties, **pairs(args.override, "--override")}
+        try:
+            settings = local_settings(
+                "/data" if args.ephemeral else where,
+                host=args.host,
+                port=args.port,
+                overrides=own,
+                listener=secured.listener,
+            )
+            warn_without_effect(settings)
+            node = node_to_serve(settings, _disk(args.ephemeral), http_optional=http_is_optional(args))
+        except (ConfigError, ListenerError) as problem:
+            raise Failure(str(problem), Exit.USAGE) from problem
+        with failures_in_one_line(node):
+            format_if_new(node, secured.users, secured.acls)
+        return serve(
+            node, where, args.output, until_stdin_ends=args.until_stdin_ends, after_ready=secured.print_clients
         )
-        warn_without_effect(settings)
-        node = node_to_serve(settings, _disk(args.ephemeral), http_optional=http_is_optional(args))
-    except (ConfigError, ListenerError) as problem:
-        raise Failure(str(problem), Exit.USAGE) from problem
-    with failures_in_one_line(node):
-        format_if_new(node)
-    return serve(node, where, args.output, until_stdin_ends=args.until_stdin_ends)
 
 
 def _disk(ephemeral: bool) -> Disk:

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import pairs
 from penstock.cli.serve import STOP_SIGNALS, on_signals, ready_line
 from penstock.cli.up_http import http_is_optional, http_listeners
+from penstock.cli.up_secure import Secured, security_of
 
 if TYPE_CHECKING:
     from penstock.node.local_cluster import LocalNode
@@ -39,8 +40,10 @@ def run_nodes(args: argparse.Namespace, where: str) -> int:
     from penstock.net.loop import run
 
     with _directory(args, where) as directory:
-        nodes = prepare(args, directory)
-        return run(_Cluster(nodes, directory, args).run())
+        files, first_node = os.path.join(directory, "security"), os.path.join(directory, "1")
+        with security_of(args, files, first_node) as secured:
+            nodes = prepare(args, directory, secured)
+            return run(_Cluster(nodes, directory, args, secured.print_clients).run())
 
 
 @contextmanager
@@ -58,7 +61,7 @@ def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
 # --- preparing nodes ------------------------------------------------------------------------------------------------
 
 
-def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
+def prepare(args: argparse.Namespace, directory: str, secured: Secured) -> list[LocalNode]:
     """Returns the settings of all nodes.
 
     Writes their properties files, and formats their directories if they are new.
@@ -86,8 +89,9 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
         host=args.host,
         ports=ports,
         controller_ports=controllers,
-        overrides=pairs(args.override, "--override"),
+        overrides={**secured.properties, **pairs(args.override, "--override")},
         http=http_listeners(args),
+        listener=secured.listener,
     )
     try:
         for node in nodes:
@@ -103,6 +107,8 @@ def prepare(args: argparse.Namespace, directory: str) -> list[LocalNode]:
             host=args.host,
             random=random.SystemRandom(),
             now_ms=SystemClock().wall_ms(),
+            users=secured.users,
+            acls=secured.acls,
         )
     except ConfigError as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
@@ -194,10 +200,17 @@ class _Child:
 
 
 class _Cluster:
-    def __init__(self, nodes: Sequence[LocalNode], directory: str, args: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[LocalNode],
+        directory: str,
+        args: argparse.Namespace,
+        after_ready: Callable[[str], None] | None = None,
+    ) -> None:
         self._children = [_Child(node) for node in nodes]
         self._directory = directory
         self._args = args
+        self._after_ready = after_ready
         self._stopping = asyncio.Event()
         self._signals = 0
         self._code: int = Exit.OK
@@ -234,6 +247,8 @@ class _Cluster:
         bootstrap = ",".join(f"{host}:{child.node.port}" for child in self._children)
         console = ",".join(child.console for child in self._children if child.console) or None
         print(ready_line(bootstrap, self._directory, os.getpid(), self._args.output, console), flush=True)
+        if self._after_ready is not None:
+            self._after_ready(bootstrap)
 
     async def _keep(self, child: _Child) -> None:
         """Runs one node, and restarts it whenever it crashes, until the cluster stops."""

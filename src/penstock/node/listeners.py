@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.http.address import PROPERTY, HttpAddress, parse_address
+from penstock.net.limits import is_loopback
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
 
 PATTERN = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*):(?P<port>\d+)")
+ALLOW_PLAINTEXT = "penstock.allow.plaintext"
 SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -147,6 +149,19 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
     protocol = settings.str("security.inter.broker.protocol")
     names = [plan.name for plan in clients]
     return protocol if protocol in names or not names else names[0]
+
+
+def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list[str]:
+    """Returns a warning for each listener without TLS that other machines can reach; none if the owner allows them."""
+    if settings.bool(ALLOW_PLAINTEXT):
+        return []
+    return [
+        f"listener {plan.name} ({plan.security_protocol}) on {plan.host or 'all addresses'} is not encrypted, and "
+        f"other machines can reach it: use SASL_SSL (docs/security.md), listen on loopback, or set {ALLOW_PLAINTEXT}="
+        "true if the network is trusted."
+        for plan in plans
+        if not is_tls(plan.security_protocol) and not (plan.host == "localhost" or is_loopback(plan.host))
+    ]
 
 
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.disk.api import Disk
     from penstock.http.pipelines import Pipelines
+    from penstock.metadata.image import AclImage
     from penstock.net.network import Network
+    from penstock.security.scram_arguments import ScramUser
 
 ALONE = {
     "process.roles": "broker,controller",
@@ -41,11 +43,16 @@ ALONE = {
 
 
 def local_settings(
-    directory: str, *, host: str = "127.0.0.1", port: int = 9092, overrides: Mapping[str, str] | None = None
+    directory: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9092,
+    overrides: Mapping[str, str] | None = None,
+    listener: str = "PLAINTEXT",
 ) -> Settings:
     """Returns the settings of a local node. Raises ConfigError for an invalid override."""
     address = f"[{host}]" if ":" in host else host
-    own = {"listeners": f"PLAINTEXT://{address}:{port}", "log.dirs": directory}
+    own = {"listeners": f"{listener}://{address}:{port}", "log.dirs": directory}
     return Settings({**ALONE, **own, **(overrides or {})})
 
 
@@ -77,7 +84,7 @@ def make_node(
     )
 
 
-def format_if_new(node: Node) -> bool:
+def format_if_new(node: Node, users: tuple[ScramUser, ...] = (), acls: tuple[AclImage, ...] = ()) -> bool:
     """Formats the directories as a new cluster if all of them are empty. Returns True if it formatted them.
 
     Raises ConfigError if the properties name other controllers but don't say which controllers are voters.
@@ -93,6 +100,8 @@ def format_if_new(node: Node) -> bool:
         metadata_directory=settings.optional_str("metadata.log.dir"),
         static_voters=first is FirstVoters.STATIC,
         joins=first is FirstVoters.NONE,
+        users=users,
+        acls=acls,
     )
     format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
     return True

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from penstock.disk.api import Disk
+    from penstock.metadata.image import AclImage
+    from penstock.security.scram_arguments import ScramUser
 
 CONTROLLER = "CONTROLLER"
 FACTOR = 3
@@ -43,6 +45,7 @@ def local_nodes(
     controller_ports: Sequence[int],
     overrides: Mapping[str, str] | None = None,
     http: Sequence[str] | None = None,
+    listener: str = "PLAINTEXT",
 ) -> list[LocalNode]:
     """Returns the settings of nodes 1, 2, 3, …, one per directory. Every property can be overridden."""
     address = f"[{host}]" if ":" in host else host
@@ -52,7 +55,7 @@ def local_nodes(
     quorum = ",".join(f"{address}:{port}" for port in controller_ports)
     nodes = []
     for index, directory in enumerate(directories):
-        listeners = f"PLAINTEXT://{address}:{ports[index]},{CONTROLLER}://{address}:{controller_ports[index]}"
+        listeners = f"{listener}://{address}:{ports[index]},{CONTROLLER}://{address}:{controller_ports[index]}"
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(index + 1),
@@ -84,6 +87,8 @@ def format_new(
     host: str,
     random: Random,
     now_ms: int,
+    users: tuple[ScramUser, ...] = (),
+    acls: tuple[AclImage, ...] = (),
 ) -> bool:
     """Formats the unformatted directories as one cluster. Returns False if all are already formatted."""
     found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
@@ -105,6 +110,8 @@ def format_new(
             cluster_id=cluster_id,
             initial_controllers=voters,
             ignore_formatted=True,
+            users=users,
+            acls=acls,
         )
         format_storage(disk, plan, random=random, now_ms=now_ms)
     return True

@@ -41,6 +41,7 @@ from penstock.node.listener_security import securities
 from penstock.node.listeners import (
     SUPPORTED_PROTOCOLS,
     ListenerPlan,
+    exposed_listeners,
     inter_broker_listener,
     plan_listeners,
     protected_listeners,
@@ -166,6 +167,8 @@ class Node:
         settings = self.settings
         if self._audit_file is not None:
             self._audit_file.check()
+        for warning in exposed_listeners(settings, self._plans):
+            logger.warning("%s", warning)
         logs = self._open_logs_manager()
         cluster_id = self._cluster_id()
         check_formatted(self.disk, [directory.path for directory in logs.dirs.all])

@@ -28,6 +28,7 @@ from penstock.metadata.features import (
 )
 from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, RESERVED_DIRECTORIES, is_reserved
 from penstock.metadata.names import random_uuid
+from penstock.metadata.snapshot import acl_record
 from penstock.metadata.voters import Voter
 from penstock.protocol.uuid import uuid_from_str, uuid_to_str
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from penstock.disk.api import Disk
+    from penstock.metadata.image import AclImage
     from penstock.security.scram_arguments import ScramUser
 
 #: Kafka's first metadata.version with SCRAM credentials, 3.5-IV2.
@@ -84,6 +86,7 @@ class FormatPlan:
     joins: bool = False  # a node that joins an existing quorum records no voters
     ignore_formatted: bool = False
     users: tuple[ScramUser, ...] = ()  # SCRAM users that the new cluster has from its start
+    acls: tuple[AclImage, ...] = ()  # and its first ACLs
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
         records = [
             *bootstrap_records(features),
             *(credential_record(user.name, user.mechanism, user.credential) for user in plan.users),
+            *(acl_record(random_uuid(random), acl) for acl in plan.acls),
         ]
         bootstrap = b"".join(write_checkpoint(records, epoch=0, timestamp_ms=now_ms))
         disk.write_atomic(f"{path}/{BOOTSTRAP_FILE}", bootstrap)

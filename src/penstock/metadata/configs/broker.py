@@ -113,6 +113,8 @@ errors.deadletterqueue.auto.create.topics.enable BOOLEAN =false cluster-wide
     True creates the dead-letter topic of a share group when its first dead letter is written.
 errors.deadletterqueue.topic.name.prefix STRING =dlq. cluster-wide
     Prefix that the name of a dead-letter topic must have; empty allows all names.
+penstock.allow.plaintext BOOLEAN =false
+    True accepts listeners without TLS on addresses that other machines can reach; false warns about them at the start.
 penstock.audit.file STRING =
     File that gets one line for each denied or changing request; empty writes no such lines.
 penstock.coordinator.max.bytes LONG =1073741824 [0..]

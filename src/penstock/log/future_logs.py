@@ -199,6 +199,16 @@ class FutureLogs:
         await future.make_durable()
         if not await logs.save_checkpoints([logs.dirs.of(log)]):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The checkpoints of {log.log_dir} could not be written.")
+        await self.mark(future)
+        future.note_prepared(start)
+
+    async def mark(self, future: FutureLog) -> None:
+        """Writes the leaving mark of the current log and the moved mark of the copy. Raises KafkaError if that fails.
+
+        Called before the controller is told the new directory. From then on a start without the old directory makes
+        the copy the replica's log, and a later start with both directories has to know which log is the old one.
+        """
+        logs, log = self._logs, future.log
         try:
             older = await finished(logs.disk.run(self._mark_current, future.current, logs.dirs.of(log)))
         except OSError as error:
@@ -208,7 +218,6 @@ class FutureLogs:
             await logs.disk.run(moved_mark.write, logs.disk, log.path, sources)
         except OSError as error:
             raise log.health.failed(error) from error
-        future.note_prepared(start)
 
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
         """Writes the leaving mark of the current log. Returns the directories that may still hold older logs of the

@@ -256,6 +256,31 @@ def test_copy_without_a_current_log_is_kept_until_the_metadata_decides() -> None
     assert names(again, B) == []
 
 
+def test_an_adopted_copy_stays_the_log_when_the_directory_that_it_copied_comes_back() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.mark(future))
+    run(logs.close())
+    disk.rename(f"{A}/t-0", f"{A}/unreadable")
+    without = directories(disk)
+    adopted = without.adopt(without.futures.leftovers.orphans[0], log.config)
+    assert adopted is not None
+    produce(adopted, 2, epoch=6)
+    expected = read_all(adopted)
+    run(without.close())
+    disk.rename(f"{A}/unreadable", f"{A}/t-0")
+    again = directories(disk)
+    found = again.get("t", 0)
+    assert found is not None
+    assert (found.log_dir, read_all(found)) == (B, expected)
+    _settle(again)
+    assert (names(again, A), names(again, B)) == ([], ["t-0"])
+
+
 def test_old_log_of_a_move_is_removed_when_its_offline_directory_comes_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)

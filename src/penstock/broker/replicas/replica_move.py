@@ -205,6 +205,7 @@ class ReplicaMove:
         self._rate.add(size, asyncio.get_running_loop().time())
 
     async def _confirm(self) -> None:
+        await self._parts.logs.futures.mark(self._future)
         self._reported = True
         await self._parts.assign(self.partition, self.target.directory_id)
         self._confirmed = True

@@ -285,10 +285,18 @@ class Node:
         )
 
     def _cluster_id(self) -> str:
+        """Returns the cluster id that the first readable directory has. A directory that can't be read is offline."""
+        unreadable: OSError | None = None
         for path in self.settings.log_dirs:
-            properties = read_meta_properties(self.disk, path)
+            try:
+                properties = read_meta_properties(self.disk, path)
+            except OSError as error:
+                unreadable = error
+                continue
             if properties is not None:
                 return properties.cluster_id
+        if unreadable is not None:
+            raise unreadable
         own = [
             (host, plan.port) for plan in self._plans if plan.controller for host in (plan.host, plan.advertised_host)
         ]

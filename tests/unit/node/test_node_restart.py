@@ -367,6 +367,27 @@ def test_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_re
     run(scenario)
 
 
+def test_a_node_starts_without_its_first_directory_if_that_cannot_be_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        own = {"metadata.log.dir": f"{tmp_path}/meta"}
+        settings = local_settings(f"{tmp_path}/a,{tmp_path}/b", port=0, overrides=own)
+        node = make_node(settings, RealDisk())
+        assert format_if_new(node)
+        await node.start()
+        await node.stop()
+        (tmp_path / "a" / "meta.properties").unlink()
+        (tmp_path / "a" / "meta.properties").mkdir()  # reading it fails
+        again = make_node(settings, RealDisk())
+        await again.start()
+        assert [directory.offline for directory in again.broker.logs.dirs] == [True, False]
+        user = Fixture(again)
+        await user.create("t", 1)
+        assert await user.produce("t", 0, b"x") == (ErrorCode.NONE, 0)
+        await again.stop()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("release", ["3.3-IV3", "3.4", "3.5", "3.6", "3.7-IV0", "3.7-IV2", "3.9", "4.0", "4.2"])
 def test_a_node_runs_with_the_metadata_version_of_an_older_release(release: str) -> None:
     async def scenario() -> None:

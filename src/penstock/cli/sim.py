@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PROFILES = (
     *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile", "points"),
     *("compaction", "expiry", "recreation", "configs", "share", "moves", "unclean", "groups", "wrap", "reassign"),
+    "directories",
 )
 DEFAULT_SECONDS = 60.0
 #: Prefix of the counts of what no promise covers.

@@ -282,6 +282,22 @@ class Volume:
             directory.link((name, None), durable=self.durable_directories)
             self._forget_paths()
 
+    def detach(self, path: str) -> Directory:
+        """Syncs the directory and replaces it by an empty one, as unmounting its disk does. Returns it for `attach`."""
+        directory = self.directory(path)
+        for inner in _directories(directory):
+            inner.pending.clear()
+        for _, inode in _walk(path, directory):
+            inode.pending.clear()
+        self.attach(path, Directory(crashable=self.crashable))
+        return directory
+
+    def attach(self, path: str, directory: Directory) -> None:
+        """Puts a directory in the place of the one at `path`, as mounting a disk does."""
+        parent, name = self.split(path)
+        parent.link((name, directory), durable=True)
+        self._forget_paths()
+
     def _forget_paths(self) -> None:
         self._found = {"": self.root, "/": self.root}
 

@@ -51,6 +51,29 @@ class DiskConditions:
     read_error: float = 0.0
     broken: str = ""
     """A directory in which every call fails with EIO; empty: none."""
+    slow: str = ""
+    """A directory in which every write, fsync and cold read takes `slow_s` longer; empty: none."""
+    slow_s: float = 0.0
+    filling: str = ""
+    """The directory that the volume's free bytes are the limit of; empty: of all directories together."""
+
+    def is_broken(self, path: str) -> bool:
+        return bool(self.broken) and within(path, self.broken)
+
+    def delay(self, path: str) -> float:
+        """Returns the additional seconds that a call for `path` takes."""
+        return self.slow_s if self.slow and within(path, self.slow) else 0.0
+
+    def heal(self) -> None:
+        """Ends all faults, and keeps what is normal for this disk."""
+        self.sync_s = NORMAL_SYNC_S
+        self.stall_until = self.write_error = self.read_error = self.slow_s = 0.0
+        self.broken = self.slow = self.filling = ""
+
+
+def within(path: str, directory: str) -> bool:
+    """True if `path` is the directory or below it."""
+    return path == directory or path.startswith(f"{directory}/")
 
 
 class SimDisk:
@@ -88,29 +111,40 @@ class SimDisk:
         conditions = self.conditions
         if conditions.write_error and self.random.random() < conditions.write_error:
             raise DiskError(errno.EIO, "input/output error", path)
-        if conditions.broken and path.startswith(conditions.broken):
+        if conditions.is_broken(path):
             raise DiskError(errno.EIO, "input/output error", path)
 
     def grow(self, path: str, size: int) -> None:
-        free = self.volume.free_bytes
+        free = self._free(path)
         if free is not None and size > 0:
             if size > free:
                 raise DiskError(errno.ENOSPC, "no space left on device", path)
             self.volume.free_bytes = free - size
+
+    def _free(self, path: str) -> int | None:
+        filling = self.conditions.filling
+        return self.volume.free_bytes if not filling or within(path, filling) else None
 
     def reading(self, path: str) -> None:
         self._alive(path)
         conditions = self.conditions
         if conditions.read_error and self.random.random() < conditions.read_error:
             raise DiskError(errno.EIO, "input/output error", path)
-        if conditions.broken and path.startswith(conditions.broken):
+        if conditions.is_broken(path):
             raise DiskError(errno.EIO, "input/output error", path)
 
-    def sync_time(self) -> float:
-        return self.conditions.sync_s * self.random.uniform(0.5, 1.5) + self._stall()
+    def sync_time(self, path: str = "") -> float:
+        conditions = self.conditions
+        return conditions.sync_s * self.random.uniform(0.5, 1.5) + conditions.delay(path) + self._stall()
 
-    def read_time(self) -> float:
-        return self.conditions.read_s * self.random.uniform(0.5, 1.5) + self._stall()
+    def read_time(self, path: str) -> float:
+        conditions = self.conditions
+        return conditions.read_s * self.random.uniform(0.5, 1.5) + conditions.delay(path) + self._stall()
+
+    def block(self, seconds: float) -> None:
+        """Blocks the process for a call that it makes on its event loop, not in a thread."""
+        if seconds and self.loop.timeline.running is self.loop:
+            self.loop.block(seconds)
 
     def _stall(self) -> float:
         return max(0.0, self.conditions.stall_until - self.loop.time())
@@ -177,7 +211,7 @@ class SimDisk:
     def sync_dir(self, path: str) -> None:
         self.change("sync_dir", path)
         self.volume.directory(path).pending.clear()
-        self.loop.block(self.sync_time() if self.loop.timeline.running is self.loop else 0)
+        self.block(self.sync_time(path) if self.loop.timeline.running is self.loop else 0)
 
     def sync_file(self, path: str) -> None:
         self.sync_inode(self.volume.inode(path), path)
@@ -235,7 +269,7 @@ class SimDisk:
         return f"boot {self.volume.boots}"
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        free = self.volume.free_bytes
+        free = self._free(path)
         return TOTAL_BYTES, TOTAL_BYTES if free is None else free
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -285,13 +319,15 @@ class SimFile:
 
     def append(self, *buffers: AnyBuffer) -> None:
         self._write(b"".join(buffers), None)
+        self._disk.block(self._disk.conditions.delay(self.path))
 
     async def append_later(self, *buffers: AnyBuffer) -> None:
-        await asyncio.sleep(self._disk.read_time())
-        self.append(*buffers)
+        await asyncio.sleep(self._disk.read_time(self.path))
+        self._write(b"".join(buffers), None)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         self._write(bytes(data), offset)
+        self._disk.block(self._disk.conditions.delay(self.path))
 
     def _write(self, data: bytes, offset: int | None) -> None:
         disk = self._disk
@@ -326,20 +362,20 @@ class SimFile:
         return self.pread(size, offset)
 
     async def read(self, size: int, offset: int) -> bytes:
-        await asyncio.sleep(self._disk.read_time())
+        await asyncio.sleep(self._disk.read_time(self.path))
         return self.pread(size, offset)
 
     def sync_now(self) -> None:
         disk = self._disk
         disk.sync_inode(self._found(), self.path)
         if disk.loop.timeline.running is disk.loop:
-            disk.loop.block(disk.sync_time())
+            disk.loop.block(disk.sync_time(self.path))
 
     async def sync(self) -> None:
         """Syncs everything written before the call; later writes are not covered."""
         inode = self._found()
         sequence = inode.sequence
-        await asyncio.sleep(self._disk.sync_time())
+        await asyncio.sleep(self._disk.sync_time(self.path))
         self._disk.sync_inode(inode, self.path, sequence)
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
-from penstock.disk.volume import Severity, Volume
+from penstock.disk.volume import Directory, Severity, Volume
+from penstock.log.free_space import MIN_FREE_BYTES
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage
 from penstock.node.local import ALONE, format_if_new
@@ -23,7 +24,7 @@ from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.engine.clock import SimClock
 from penstock.sim.engine.cluster_layout import ClusterLayout
-from penstock.sim.engine.disk import NORMAL_SYNC_S, DiskConditions, SimDisk
+from penstock.sim.engine.disk import DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
 from penstock.sim.engine.network import Fabric, SimNetwork
 from penstock.sim.engine.trace import Trace
@@ -71,6 +72,8 @@ class Machine:
         self.volume = Volume(clock.wall_ms)
         self.conditions = DiskConditions()
         self.turn_cost_s = 0.0
+        #: Log directories whose disks are not mounted, by path.
+        self.unmounted: dict[str, Directory] = {}
         #: Number of disk faults under way: a start that fails meanwhile is no violation.
         self.disk_faults = 0
         self.state = State.DOWN
@@ -133,7 +136,7 @@ class Machine:
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
             "log.dirs": DATA,
             "penstock.events.topic.enable": "false",
-            "penstock.log.dirs.min.free.bytes": "0",  # disks fill up: a full disk is one of the faults
+            MIN_FREE_BYTES: "0",  # disks fill up: a full disk is one of the faults
         }
         if not self.layout.single_node:
             own |= {"metadata.log.dir": META, **self.layout.node_settings(self.node_id, self.name, PORT)}
@@ -144,6 +147,16 @@ class Machine:
         """Returns the log directories for partitions."""
         return self.settings().log_dirs
 
+    @property
+    def metadata_directory(self) -> str:
+        """The directory of the metadata log; on a single machine it is one of the data directories."""
+        return self.data_directories[0] if self.layout.single_node else META
+
+    @property
+    def min_free_bytes(self) -> int:
+        """The free space that the node keeps in each log directory by refusing records of clients; 0: none."""
+        return self.settings().int(MIN_FREE_BYTES)
+
     # Starting and stopping.
 
     async def start(self) -> bool:
@@ -152,7 +165,7 @@ class Machine:
         if self.state is State.OFF:
             self.fabric.power_back(self.name)
         self.incarnation += 1
-        excused = self.disk_faults > 0
+        excused = self._start_may_fail
         loop = self.loop = self.fabric.timeline.process(f"{self.name}.{self.incarnation}")
         loop.turn_cost_s = self.turn_cost_s
         self.disk = SimDisk(self.volume, loop, self.random, self.trace, self.conditions)
@@ -165,7 +178,7 @@ class Machine:
         except Exception as error:
             if self.loop is loop:
                 self._leave(f"could not start: {type(error).__name__}: {error}")
-                if not excused and not self.disk_faults:
+                if not excused and not self._start_may_fail:
                     self.on_failure(self, error)
             return False
         if self.loop is not loop:
@@ -173,6 +186,11 @@ class Machine:
         self._enter(State.SERVING, "serves")
         self.on_serving(self)
         return True
+
+    @property
+    def _start_may_fail(self) -> bool:
+        """True if a disk fault is under way that a node can't start with: any but the failure of one log directory."""
+        return self.disk_faults > bool(self.conditions.broken)
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
         node = self.node = Node(
@@ -196,7 +214,9 @@ class Machine:
             self.on_node_event(self, event)
 
     def _format(self, node: Node) -> None:
-        """Formats new directories, as an operator does with each new disk."""
+        """Formats new directories, as an operator does with each new disk; never the mount point of a missing disk."""
+        if self.unmounted or self.conditions.broken:
+            return
         paths = (META, *node.settings.log_dirs)
         if any(read_meta_properties(node.disk, path) is None for path in paths):
             plan = FormatPlan(
@@ -301,11 +321,10 @@ class Machine:
 
     def heal(self) -> None:
         """Ends all faults of the machine; damaged files stay damaged."""
-        self.conditions.sync_s = NORMAL_SYNC_S
-        self.conditions.stall_until = 0.0
-        self.conditions.write_error = self.conditions.read_error = 0.0
-        self.conditions.broken = ""
+        self.conditions.heal()
         self.volume.free_bytes = None
+        for path in list(self.unmounted):
+            self.mount(path)
         self.disk_faults = 0
         if self.disk is not None:
             self.disk.on_change = None
@@ -319,6 +338,7 @@ class Machine:
 
     def wipe(self, *, votes_too: bool = False) -> None:
         """Replaces the disk by an empty disk. A voter's votes are on a separate disk, replaced only if `votes_too`."""
+        self.unmounted.clear()
         if votes_too:
             self.joins = True
         if self.votes and not self.layout.single_node and not votes_too:
@@ -329,6 +349,26 @@ class Machine:
         else:
             self.volume = Volume(self.clock.wall_ms)
         self._notify("has a new, empty disk")
+
+    def replace_directory(self, path: str) -> None:
+        """Replaces the disk of one log directory by an empty disk; the machine has to be down."""
+        self.unmounted.pop(path, None)
+        if self.volume.find(path) is not None:
+            self.volume.remove_tree(path)
+        self.volume.sync_all()
+        self._notify(f"has a new, empty disk for {path}")
+
+    def unmount(self, path: str) -> None:
+        """Unmounts the disk of one log directory, of which an empty mount point stays; the machine has to be down."""
+        if path not in self.unmounted and self.volume.find(path) is not None:
+            self.unmounted[path] = self.volume.detach(path)
+            self._notify(f"has no disk at {path}")
+
+    def mount(self, path: str) -> None:
+        """Mounts the disk of a log directory again; what was written to the mount point is hidden."""
+        if (directory := self.unmounted.pop(path, None)) is not None:
+            self.volume.attach(path, directory)
+            self._notify(f"has its disk at {path} again")
 
     def _enter(self, state: State, what: str) -> None:
         self.state = state

@@ -13,7 +13,8 @@ from penstock.sim.engine.machine import Machine
 from penstock.sim.faults.aimed_faults import AimedFaults
 from penstock.sim.faults.clock_faults import ClockFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
-from penstock.sim.faults.lost_machines import DISK, POWER
+from penstock.sim.faults.directory_faults import DirectoryFaults
+from penstock.sim.faults.lost_machines import POWER
 from penstock.sim.faults.replica_faults import ReplicaFaults
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.faults.voter_replacement import VoterReplacement
@@ -47,7 +48,7 @@ class Nemesis:
             "clock jump": self._clock_jump,
         }
         self._by_kind |= ClusterFaults(target).by_kind | AimedFaults(target).by_kind
-        self._by_kind |= ClockFaults(target).by_kind | ReplicaFaults(target).by_kind
+        self._by_kind |= ClockFaults(target).by_kind | ReplicaFaults(target).by_kind | DirectoryFaults(target).by_kind
         self._by_kind["lose a voter"] = VoterReplacement(target).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:
@@ -187,21 +188,9 @@ class Nemesis:
         await asyncio.sleep(fault.lasts)
         machine.conditions.sync_s = NORMAL_SYNC_S
 
-    def _may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
-        """Counts a disk fault as lost data of its machine. Returns False, and counts nothing, if acknowledged records
-        would not survive the fault."""
-        target = self._target
-        if not target.plan.losses_covered:
-            return True
-        if not target.losses.covered(machine, DISK):
-            self._target.note(fault, f"spares the disk of {machine.name}: too many have not recovered yet")
-            return False
-        target.losses.note(machine, DISK)
-        return True
-
     async def _full(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        if not self._may_fail(fault, machine):
+        if not self._target.may_fail(fault, machine):
             return
         incarnation = machine.incarnation
         machine.disk_faults += 1
@@ -214,7 +203,7 @@ class Nemesis:
 
     async def _errors(self, fault: FaultPlan, random: Random) -> None:
         machine = self._machine(random)
-        if not self._may_fail(fault, machine):
+        if not self._target.may_fail(fault, machine):
             return
         incarnation = machine.incarnation
         machine.disk_faults += 1

@@ -29,6 +29,7 @@ from penstock.log.snapshot_files import SnapshotFiles
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
+from penstock.sim.faults.planted_directories import DIRECTORY_BUGS
 from penstock.sim.faults.planted_moves import MOVE_BUGS, MOVE_BUGS_FOUND_BY
 from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_FOUND_BY, POINT_BUGS_SECONDS
 from penstock.sim.faults.planted_share import SHARE_BUGS, SHARE_SECONDS
@@ -92,6 +93,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
     **MOVE_BUGS_FOUND_BY,
+    **{name: found_by for name, (_, _, _, found_by) in DIRECTORY_BUGS.items()},
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -378,6 +380,10 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, profile, replacements, seconds=40.0, nodes=nodes)
     for name, (about, profile, replacements, nodes) in MOVE_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(about, "directories", replacements, seconds=40.0, nodes=nodes)
+    for name, (about, replacements, nodes, _) in DIRECTORY_BUGS.items()
 }
 PLANTS |= {
     name: Plant(bug.about, bug.profile, bug.replacements, seconds=40.0, nodes=bug.nodes, rule=bug.rule)

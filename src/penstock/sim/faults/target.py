@@ -17,7 +17,7 @@ from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import Timeline
 from penstock.sim.engine.machine import Machine, State
 from penstock.sim.engine.network import Fabric
-from penstock.sim.faults.lost_machines import POWER, LostMachines
+from penstock.sim.faults.lost_machines import DISK, POWER, LostMachines
 from penstock.sim.faults.supervisor import Supervisor
 from penstock.sim.plan.plan import FaultPlan, Plan
 
@@ -91,6 +91,16 @@ class FaultTarget:
         self.losses.note(machine, POWER)
         machine.lose_power(severity)
         self.restart(machine, off_s)
+
+    def may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
+        """Counts a disk fault as a loss of its machine. Returns False if acknowledged records would not survive it."""
+        if not self.plan.losses_covered:
+            return True
+        if not self.losses.covered(machine, DISK):
+            self.note(fault, f"spares the disk of {machine.name}: too many have not recovered yet")
+            return False
+        self.losses.note(machine, DISK)
+        return True
 
     def repaired(self, machine: Machine, incarnation: int) -> None:
         """Restarts a node that has taken its disk offline; called when the disk works again."""

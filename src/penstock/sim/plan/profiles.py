@@ -35,6 +35,14 @@ LATE = ("late isr change", "isr change of the dead", "late marker")
 ALONE = ("elected alone",)
 VOTERS = ("lose a voter",)
 FORGETTING = ("majority forgets",)
+#: Faults of one of several log directories.
+DIRECTORIES = (
+    "break a directory",
+    "break a directory at restart",
+    "unmount a directory",
+    "slow directory",
+    "directory nearly full",
+)
 
 PROFILES: dict[str, Profile] = {
     "calm": Profile("no faults at all"),
@@ -133,6 +141,12 @@ PROFILES: dict[str, Profile] = {
         ("kill", "kill in write", "restart", "power", "power in write", "client kill", "slow sync"),
         4.0,
         ("kill a leader", "isolate a leader"),
+    ),
+    "directories": Profile(
+        "one of a machine's log directories breaks, fills up, becomes slow or is not mounted at a restart",
+        (*DIRECTORIES, "kill", "restart"),
+        3.0,
+        ("break a leader's directory", "replace a directory", "kill a leader", "isolate a leader"),
     ),
     "points": Profile(
         "faults at chosen messages and steps on disks, with few other faults",

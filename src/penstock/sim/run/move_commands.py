@@ -103,8 +103,7 @@ class MoveCommands:
         """Replaces the disk of one directory by an empty one, on a machine that is down."""
         machine = self._environment.machine(on)
         machine.conditions.broken = ""
-        machine.volume.remove_tree(path)
-        machine.volume.sync_all()
+        machine.replace_directory(path)
         return ""
 
     async def die_at(self, kind: str, path: str, what: str = "kill", on: str = "n1") -> str:

@@ -24,6 +24,7 @@ from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
+from penstock.sim.checks.directory_rules import DirectoryRules
 from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History, UncleanElection
 from penstock.sim.checks.history_rules import judge
@@ -148,6 +149,9 @@ class Simulation:
             self.losses,
             self.supervisor,
         )
+        self.directories = DirectoryRules(
+            self.machines, self.environment.fabric, lambda: self.target.controller, self.story.violated
+        )
         self.points = PointCounter(self.target, self.loop, record=record_points)
         self.counts_points = record_points or bool(plan.points)
         for machine in self.machines:
@@ -157,8 +161,12 @@ class Simulation:
         machine.on_event = self._machine_event
         machine.on_failure = self._start_failed
         machine.on_node_event = lambda which, event: self.watcher.node_event(which.name, event)
+        machine.on_serving = self._serves
+
+    def _serves(self, machine: Machine) -> None:
+        self.directories.serves(machine)
         if not self.plan.layout.single_node:
-            machine.on_serving = self.watcher.serves
+            self.watcher.serves(machine)
 
     def _machine_event(self, machine: Machine, what: str, state: State | None) -> None:
         self.story.add_state(machine.name, what, state)
@@ -201,7 +209,8 @@ class Simulation:
         return self._verdict()
 
     def _taps(self) -> list[Tap]:
-        return [*self.contents.taps(), *self.ownership.taps(), *self.rebuilt.taps(), *self.share_states.taps()]
+        checks = (self.contents, self.ownership, self.rebuilt, self.share_states, self.directories)
+        return [tap for check in checks for tap in check.taps()]
 
     def _end(self) -> None:
         # A task whose exception was never retrieved reports it when it is collected, but not once its process is dead.
@@ -247,6 +256,7 @@ class Simulation:
             self.watcher.look(excuses)
             self.quorum_logs.look()
             self.ownership.look()
+            self.directories.look()
             await asyncio.sleep(WATCH_S)
 
     def _excuses(self) -> Excuses:
@@ -278,9 +288,10 @@ class Simulation:
         self.story.add("world", "heals everything")
         self.environment.fabric.mend_all()
         for machine in self.machines:
+            starts_with_fault = machine.state is State.STARTING and machine.disk_faults > 0
             machine.heal()
-            if machine.state is State.SERVING and machine.offline:
-                machine.kill()
+            if starts_with_fault or (machine.state is State.SERVING and machine.offline):
+                machine.kill()  # a directory stays offline until the next start
             self.supervisor.restart_now(machine)
 
     async def _finish(self, acting: list[asyncio.Task[None]]) -> None:

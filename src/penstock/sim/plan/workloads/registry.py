@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.compaction import compaction
 from penstock.sim.plan.workloads.configs import configs
+from penstock.sim.plan.workloads.directories import directories
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.groups import groups
 from penstock.sim.plan.workloads.moves import moves
@@ -19,6 +20,7 @@ from penstock.sim.plan.workloads.wrap import wrap
 WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "compaction": compaction,
     "configs": configs,
+    "directories": directories,
     "expiry": expiry,
     "groups": groups,
     "moves": moves,

@@ -1,5 +1,6 @@
 // Counts the records of each key, exactly once: every input makes one output, `KEY COUNT`, until its input ends.
-// Run as `java -cp 'libs/*' StreamsCount.java BOOTSTRAP SOURCE SINK APPLICATION STATE_DIRECTORY`.
+// The records pass through a repartition topic, and the counts are kept in a store with a changelog topic.
+// Run as `java -cp 'libs/*' StreamsCount.java BOOTSTRAP SOURCE SINK APPLICATION STATE_DIRECTORY classic|streams`.
 
 import java.util.Properties;
 import org.apache.kafka.common.serialization.Serdes;
@@ -20,13 +21,17 @@ public class StreamsCount {
         settings.put("default.key.serde", Serdes.StringSerde.class);
         settings.put("default.value.serde", Serdes.StringSerde.class);
         settings.put("main.consumer.auto.offset.reset", "earliest");
-        settings.put("main.consumer.session.timeout.ms", 6000);
-        settings.put("main.consumer.heartbeat.interval.ms", 300);
+        settings.put("group.protocol", args[5]);
+        if (args[5].equals("classic")) {  // in a streams group, the broker decides about both
+            settings.put("main.consumer.session.timeout.ms", 6000);
+            settings.put("main.consumer.heartbeat.interval.ms", 300);
+        }
         settings.put("main.consumer.max.poll.records", 20);
         settings.put("producer.transaction.timeout.ms", 5000);
 
         StreamsBuilder builder = new StreamsBuilder();
         builder.<String, String>stream(args[1])
+            .selectKey((key, value) -> key)
             .groupByKey()
             .count(Materialized.with(Serdes.String(), Serdes.Long()))
             .toStream()

@@ -18,6 +18,14 @@ from tools.java_tests import require_jars
 
 PARTITIONS, KEYS, RECORDS = 4, 17, 3000
 LIMIT_S = 120.0
+#: Streams groups that notice a killed member, and their new internal topics, within seconds.
+QUICK = {
+    "group.streams.min.heartbeat.interval.ms": "300",
+    "group.streams.heartbeat.interval.ms": "300",
+    "group.streams.min.session.timeout.ms": "3000",
+    "group.streams.session.timeout.ms": "3000",
+    "group.streams.initial.rebalance.delay.ms": "500",
+}
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +34,8 @@ def streams_jars() -> None:
 
 
 @contextmanager
-def application(bootstrap: str, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    told = (bootstrap, "source", "sink", "counter", str(home / "state"))
+def application(bootstrap: str, home: Path, protocol: str) -> Iterator[subprocess.Popen[bytes]]:
+    told = (bootstrap, "source", "sink", "counter", str(home / "state"), protocol)
     command = kafka.streams_command(str(Path(__file__).parent / "StreamsCount.java"), *told)
     with (home / "streams.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -66,19 +74,22 @@ class Output:
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(240)
-def test_streams_application_counts_every_record_once_although_it_is_killed(tmp_path: Path, streams_jars: None) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_streams_application_counts_every_record_once_although_it_is_killed(
+    tmp_path: Path, streams_jars: None, protocol: str
+) -> None:
     topics = {"source": PARTITIONS, "sink": PARTITIONS}
-    with Broker(data=tmp_path / "data", topics=topics) as broker:
+    with Broker(data=tmp_path / "data", topics=topics, config=QUICK) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 5})
         for number in range(RECORDS):
             producer.produce("source", key=f"k{number % KEYS}", value=str(number))
         assert producer.flush(LIMIT_S) == 0
         output, log = Output(broker.bootstrap), tmp_path / "streams.log"
         try:
-            with application(broker.bootstrap, tmp_path) as first:
+            with application(broker.bootstrap, tmp_path, protocol) as first:
                 output.read_until(RECORDS // 10, first, log)
             assert len(output.values) < RECORDS, "it was done before it was killed"
-            with application(broker.bootstrap, tmp_path) as second:
+            with application(broker.bootstrap, tmp_path, protocol) as second:
                 output.read_until(RECORDS, second, log)
                 output.read_for(1.0)  # a duplicate would arrive now
         finally:

@@ -10,7 +10,6 @@ from oracle_peer import Peer
 from oracle_transcript import render
 from oracle_wire import Closed
 
-from penstock.metadata.features import UNSERVED_FEATURES
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -56,9 +55,6 @@ def test_every_version_of_api_versions_lists_the_features_and_versions_of_kafka(
     )
     answer = peer.quietly(ApiVersionsRequest(**software), version)
     answer.api_keys = [key for key in answer.api_keys if key.api_key in (0, 1, 3, 18, 19)]
-    if peer.name == "kafka":  # Penstock announces only the features it supports
-        answer.supported_features = [one for one in answer.supported_features if one.name not in UNSERVED_FEATURES]
-        answer.finalized_features = [one for one in answer.finalized_features if one.name not in UNSERVED_FEATURES]
     peer.note(f"{len(answer.supported_features)} {answer.finalized_features_epoch >= 0}")
     answer.supported_features.sort(key=lambda feature: feature.name)
     answer.finalized_features.sort(key=lambda feature: feature.name)

@@ -78,7 +78,7 @@ def empty_share_group(shard: GroupShard, group_id: str) -> ShareGroup:
     return group
 
 
-def describe_share_group(shard: GroupShard, group_id: str) -> DescribedGroup:
+def describe_share_group(shard: GroupShard, turn: Turn, group_id: str) -> DescribedGroup:
     try:
         group = share_group(shard, group_id)
     except KafkaError as error:

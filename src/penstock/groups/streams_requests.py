@@ -86,7 +86,7 @@ def _leave(shard: GroupShard, turn: Turn, request: StreamsGroupHeartbeatRequest)
 # --- describe
 
 
-def describe_streams_group(shard: GroupShard, group_id: str) -> DescribedGroup:
+def describe_streams_group(shard: GroupShard, turn: Turn, group_id: str) -> DescribedGroup:
     try:
         group = streams_group(shard, group_id)
     except KafkaError as error:

@@ -21,11 +21,6 @@ SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {
     "streams.version": (0, 1),
 }
 
-# Features that Penstock does not support yet. The node registers them, so that it can open a directory in which Kafka
-# finalized them; it neither announces them to clients nor enables them.
-UNSERVED_FEATURES = frozenset({"streams.version"})
-SERVED_FEATURES = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name not in UNSERVED_FEATURES}
-
 # Level of each metadata.version name, oldest first.
 METADATA_VERSIONS: Mapping[str, int] = {
     "3.3-IV3": 7,
@@ -95,8 +90,6 @@ def default_features(metadata_version: int) -> dict[str, int]:
     """Returns the features of a cluster formatted for this metadata.version; features at level 0 are left out."""
     features = {METADATA_VERSION: metadata_version}
     for name, steps in _DEFAULTS.items():
-        if name in UNSERVED_FEATURES:
-            continue
         levels = [step.level for step in steps if metadata_version >= step.metadata_version]
         if levels:
             features[name] = max(levels)

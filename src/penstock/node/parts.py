@@ -206,6 +206,7 @@ def make_broker(
         random=world.random,
         partitions=partitions,
         metadata=metadata,
+        topics=topic_creator,
         allowance=allowance,
         persister=persister,
     )

@@ -19,9 +19,7 @@ from penstock.metadata.controller.scram import credential_record
 from penstock.metadata.features import (
     DEPENDENCIES,
     MAX_METADATA_VERSION,
-    SERVED_FEATURES,
     SUPPORTED_FEATURES,
-    UNSERVED_FEATURES,
     default_features,
     metadata_version_level,
     metadata_version_name,
@@ -151,10 +149,8 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
     features = default_features(level)
     for name, wanted in plan.features.items():
         if name not in SUPPORTED_FEATURES or name == METADATA_VERSION:
-            others = ", ".join(sorted(SERVED_FEATURES.keys() - {METADATA_VERSION}))
+            others = ", ".join(sorted(SUPPORTED_FEATURES.keys() - {METADATA_VERSION}))
             raise StorageError(f"There is no feature {name}: use {others}.")
-        if name in UNSERVED_FEATURES and wanted > 0:
-            raise StorageError(f"Penstock does not serve {name} yet: leave it out, or give level 0.")
         low, high = SUPPORTED_FEATURES[name]
         if not low <= wanted <= high:
             raise StorageError(f"{name} has no level {wanted}: give one from {low} to {high}.")

@@ -17,6 +17,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_65_describe_transactions as transactions
 from penstock.protocol.messages import api_69_consumer_group_describe as consumer
 from penstock.protocol.messages import api_77_share_group_describe as share
+from penstock.protocol.messages import api_89_streams_group_describe as streams
 from penstock.protocol.messages import api_90_describe_share_group_offsets as share_offsets
 from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
 
@@ -59,6 +60,31 @@ def test_members_of_a_share_group_are_hidden_if_one_of_its_topics_is_invisible_t
     response = share.ShareGroupDescribeResponse(groups=[share.DescribedGroup(group_id="g", members=[member])])
     filters.described_members(ann(77), share.ShareGroupDescribeRequest(group_ids=["g"]), response)
     assert (response.groups[0].error_code, response.groups[0].members) == (DENIED, [])
+
+
+@pytest.mark.parametrize("where", ["source", "sink", "repartition", "changelog"])
+def test_topology_and_members_of_a_streams_group_are_hidden_if_one_of_its_topics_is_invisible(where: str) -> None:
+    def described(topic: str) -> Any:
+        names = dict.fromkeys(("source", "sink", "repartition", "changelog"), "open") | {where: topic}
+        subtopology = streams.Subtopology(
+            subtopology_id="0",
+            source_topics=[names["source"]],
+            repartition_sink_topics=[names["sink"]],
+            repartition_source_topics=[streams.TopicInfo(name=names["repartition"])],
+            state_changelog_topics=[streams.TopicInfo(name=names["changelog"])],
+        )
+        group = streams.DescribedGroup(
+            group_id="g",
+            topology=streams.Topology(subtopologies=[subtopology]),
+            members=[streams.Member(member_id="m")],
+        )
+        response = streams.StreamsGroupDescribeResponse(groups=[group])
+        filters.described_topologies(ann(89), streams.StreamsGroupDescribeRequest(group_ids=["g"]), response)
+        return group
+
+    assert (described("open").error_code, len(described("open").members)) == (0, 1)
+    hidden = described("secret")
+    assert (hidden.error_code, hidden.members, hidden.topology) == (DENIED, [], None)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -214,6 +214,11 @@ ROWS = [
     cluster(81, ALTER, voter_id=77),
     broker_api(82, voter_id=77),
     *(broker_api(key, **STATE) for key in (83, 84, 85, 86, 87)),
+    Row(88, {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1000, "active_tasks": [],
+             "standby_tasks": [], "warmup_tasks": [],
+             "topology": {"subtopologies": [{"subtopology_id": "0", "source_topics": ["open"]}]}},
+        ((READ, GROUP), (DESCRIBE, TOPIC))),
+    Row(89, {"group_ids": ["g"]}, ((DESCRIBE, GROUP),)),
     Row(90, {"groups": [{"group_id": "g", "topics": [{"topic_name": "open", "partitions": [0]}]}]},
         ((DESCRIBE, GROUP), (DESCRIBE, TOPIC)), before=(COORDINATOR, SHARE_MEMBER)),
     Row(91, {"group_id": "g", "topics": [{"topic_name": "open", "partitions": PARTITIONS}]},
@@ -231,6 +236,8 @@ def made(kind: type[Struct], fields: Fields, ids: dict[object, bytes]) -> Struct
         value = fields[field.name]
         if isinstance(value, list) and isinstance(field.item, type):
             value = [made(field.item, item, ids) for item in value]
+        if isinstance(value, dict) and isinstance(field.item, type):
+            value = made(field.item, value, ids)
         known[field.name] = ids[value] if value is OPEN_ID else value
     assert known.keys() == fields.keys(), f"{kind.__name__} has no field {fields.keys() - known.keys()}"
     return kind(**known)

@@ -123,12 +123,13 @@ def test_new_metadata_log_starts_with_the_features_of_its_format() -> None:
             "eligible.leader.replicas.version": 1,
             "group.version": 1,
             "share.version": 1,
+            "streams.version": 1,
             "transaction.version": 2,
         }
         assert metadata.image.config(ResourceType.BROKER, "") == {"min.insync.replicas": "1"}
         view = metadata.quorum()
         assert (view.leader_id, view.leader_epoch) == (1, 1)
-        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 11
+        assert view.high_watermark == view.log_end_offset == metadata.image.offset + 1 == 12
         assert view.voters[0].endpoints == ENDPOINTS
 
     run(scenario())

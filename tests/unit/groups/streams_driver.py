@@ -119,7 +119,7 @@ class StreamsDriver(ConsumerDriver):
                 self.stay(member)
 
     def streams_description(self, group: str = "g") -> DescribedGroup:
-        return streams_requests.describe_streams_group(self.shard, group)
+        return self.run(lambda turn: streams_requests.describe_streams_group(self.shard, turn, group))
 
 
 def listed(tasks: list[TaskIds] | None) -> Listed | None:

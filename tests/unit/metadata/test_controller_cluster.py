@@ -18,7 +18,6 @@ from penstock.metadata.controller.feature_updates import update_features
 from penstock.metadata.controller.reassignments import alter_reassignments, list_reassignments
 from penstock.metadata.features import (
     SUPPORTED_FEATURES,
-    UNSERVED_FEATURES,
     default_features,
     metadata_version_level,
     metadata_version_name,
@@ -218,7 +217,6 @@ def test_a_validate_only_request_changes_no_features() -> None:
         (("group.version", 1, 0), "0 is not an upgrade type"),
         (("group.version", 1, 9), "9 is not an upgrade type"),
         (("kraft.version", 0, SAFE), "can't be lowered: keep the level."),
-        (("streams.version", 1, UP), "Penstock does not support this feature yet: leave it at 0."),
     ],
 )
 def test_one_invalid_feature_update_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
@@ -229,14 +227,12 @@ def test_one_invalid_feature_update_refuses_all_of_them(change: tuple[str, int, 
     assert message in decision.reply.error_message
 
 
-def test_features_that_penstock_does_not_support_can_be_loaded_and_disabled() -> None:
-    image = image_of(features={**default_features(30), "share.version": 1, "streams.version": 1})
-    registered = register_broker(image, Registration(9, bytes(16), ENDPOINTS, [ID]))
-    assert registered.records
+def test_share_and_streams_groups_are_enabled_by_default_and_can_be_disabled() -> None:
+    image = image_of(features=default_features(30))
+    assert (image.features["share.version"], image.features["streams.version"]) == (1, 1)
     decision = update(image, ("share.version", 0, SAFE), ("streams.version", 0, SAFE))
     assert decision.reply.error_code == ErrorCode.NONE
-    assert not apply(image, decision.records).features.keys() & UNSERVED_FEATURES
-    assert not default_features(30).keys() & UNSERVED_FEATURES
+    assert not apply(image, decision.records).features.keys() & {"share.version", "streams.version"}
 
 
 def test_metadata_version_can_be_lowered_past_levels_that_changed_no_record() -> None:

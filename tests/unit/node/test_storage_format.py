@@ -38,6 +38,7 @@ def test_every_formatted_directory_has_its_own_id_and_the_first_contains_the_vot
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),
         ("share.version", 1),
+        ("streams.version", 1),
         ("transaction.version", 2),
     ]
 
@@ -150,7 +151,7 @@ def test_formatting_is_refused_if_a_voter_has_a_reserved_directory_id() -> None:
     assert not disk.exists("/a")
 
 
-def test_an_unsupported_feature_is_not_enabled() -> None:
-    with pytest.raises(StorageError, match=r"does not serve streams\.version yet"):
-        formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 1}))
+def test_a_feature_level_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(StorageError, match=r"streams\.version has no level 2: give one from 0 to 1"):
+        formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 2}))
     formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 0}))

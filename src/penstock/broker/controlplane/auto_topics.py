@@ -107,9 +107,10 @@ class TopicCreator:
 
         It is not an error if another request creates a topic first.
         """
-        return await self._create([topic_to_create(self._settings, name) for name in dict.fromkeys(names)])
+        return await self.create([topic_to_create(self._settings, name) for name in dict.fromkeys(names)])
 
-    async def _create(self, topics: list[CreatableTopic]) -> dict[str, KafkaError]:
+    async def create(self, topics: list[CreatableTopic]) -> dict[str, KafkaError]:
+        """Creates the topics as they are described, and returns the errors by topic name, as `create_missing` does."""
         if not topics:
             return {}
         reply = await self._channel.ask(CreateTopicsRequest(topics=topics))
@@ -128,7 +129,7 @@ class TopicCreator:
         found = self._metadata.image.topics.get(name)
         if found is None:
             new = topic_to_create(self._settings, name) if configs is None else _topic(name, -1, -1, configs)
-            refused = await self._create([new])
+            refused = await self.create([new])
             if name in refused:
                 raise refused[name]
             found = self._metadata.image.topics.get(name)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.allowance import Allowance
+from penstock.broker.coordinators.internal_topics import InternalTopics
 from penstock.broker.coordinators.partition_coordinators import Coordinators
 from penstock.broker.coordinators.runtime import Coordinator, Phase
 from penstock.broker.tasks import Tasks
@@ -29,6 +30,7 @@ from penstock.share.state_journal import ShareKey
 if TYPE_CHECKING:
     from random import Random
 
+    from penstock.broker.controlplane.auto_topics import TopicCreator
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.coordinators.share_persister import SharePersister
     from penstock.broker.replicas.partitions import Partitions
@@ -55,6 +57,7 @@ class Groups:
         random: Random,
         partitions: Partitions,
         metadata: MetadataLog,
+        topics: TopicCreator,
         allowance: Allowance | None = None,
         persister: SharePersister | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class Groups:
         )
         self._persister = persister
         self._tasks = Tasks()
+        self.internal_topics = InternalTopics(topics, self._tasks)
 
     def _make_shard(self) -> GroupShard:
         shard = GroupShard(self._config, self._random, self._allowance)

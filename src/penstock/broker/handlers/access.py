@@ -139,6 +139,8 @@ ACCESS: dict[int, Access] = {
     85: _BROKERS,
     86: _BROKERS,
     87: _BROKERS,
+    88: Access((_GROUP_READ, rules.topology_topics)),  # the handler asks for CREATE of internal topics
+    89: Access((rules.each(_DESCRIBE, GROUP, "group_ids"),), filters.described_topologies),
     90: Access((rules.described_groups,), filters.visible_share_offsets),
     91: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
     92: Access((rules.named(_DELETE, GROUP, "group_id"), rules.each(_READ, TOPIC, "topics"))),

@@ -12,6 +12,7 @@ from penstock.broker.handlers.access_rules import (
     TOPIC,
     TRANSACTIONAL_ID,
     Asker,
+    named_topics,
 )
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.vocabulary import NO_LEADER_EPOCH, NO_OFFSET
@@ -53,9 +54,22 @@ def described_members(asker: Asker, request: Any, response: Any) -> None:
     group_operations(asker, request, response)
     for group in response.groups:
         if not all(asker.sees(TOPIC, name) for name in _assigned_topics(group)):
-            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            group.error_message = "The group uses topics that the client is not authorized to describe."
-            group.members = []
+            _hide_topics(group)
+
+
+def described_topologies(asker: Asker, request: Any, response: Any) -> None:
+    """StreamsGroupDescribe: hides the members and the topology if the client may not describe one of its topics."""
+    group_operations(asker, request, response)
+    for group in response.groups:
+        if not all(asker.sees(TOPIC, name) for name in named_topics(group.topology)):
+            _hide_topics(group)
+            group.topology = None
+
+
+def _hide_topics(group: Any) -> None:
+    group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    group.error_message = "The group uses topics that the client is not authorized to describe."
+    group.members = []
 
 
 def _assigned_topics(group: Any) -> set[str]:

@@ -265,3 +265,18 @@ def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
     """
     names = request.subscribed_topic_names or ()
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]
+
+
+def topology_topics(asker: Asker, request: Any) -> ErrorCode | None:
+    """StreamsGroupHeartbeat: every topic of the member's topology must be visible."""
+    names = named_topics(request.topology)
+    return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in sorted(names)) else DENIALS[TOPIC]
+
+
+def named_topics(topology: Any) -> set[str]:
+    """Returns all topics that a topology of a heartbeat or of a description names."""
+    names: set[str] = set()
+    for each in (topology.subtopologies or ()) if topology is not None else ():
+        names.update(each.source_topics, each.repartition_sink_topics)
+        names.update(topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
+    return names

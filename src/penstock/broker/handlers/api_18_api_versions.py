@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.registry import HANDLERS, TELEMETRY, UNSTABLE, Role, served_versions, serves_unstable
-from penstock.metadata.features import SERVED_FEATURES
+from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.protocol.apis import API_VERSIONS, PRODUCE
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_18_api_versions import (
@@ -49,7 +49,7 @@ def handle(broker: Broker, ctx: RequestContext, request: ApiVersionsRequest) -> 
         ),
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in sorted(SERVED_FEATURES.items())
+            for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
             if low > 0 or zero_ok
         ],
         finalized_features_epoch=image.offset,

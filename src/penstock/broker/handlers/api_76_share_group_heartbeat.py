@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.handlers.group_calls import caller, finish, unchanged
-from penstock.broker.handlers.share_offsets import check_enabled
+from penstock.broker.handlers.group_calls import caller, check_feature, finish, unchanged
 from penstock.groups.share_requests import share_heartbeat
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 def handle(
     broker: Broker, ctx: RequestContext, request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse | Later[ShareGroupHeartbeatResponse]:
-    check_enabled(broker)
+    check_feature(broker, "share.version", "Share groups")
     coordinator = broker.groups.coordinator(request.group_id)
     who = caller(ctx)
     return finish(coordinator.run(lambda shard, turn: share_heartbeat(shard, turn, request, who)), unchanged)

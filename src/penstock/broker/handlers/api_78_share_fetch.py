@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.handlers.group_calls import check_feature
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of, watch_connection
-from penstock.broker.handlers.share_offsets import check_enabled
 from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.broker.share.share_fetch import Delivery, ShareFetching, ShareWish
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -49,7 +49,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: ShareFetchRequest
 
 
 async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
-    check_enabled(broker)
+    check_feature(broker, "share.version", "Share groups")
     group, member = member_of(request)
     _check(request)
     if sum(len(topic.partitions) for topic in request.topics) > MAX_SESSION_PARTITIONS:

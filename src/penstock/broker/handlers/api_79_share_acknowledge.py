@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers import share_operator
+from penstock.broker.handlers.group_calls import check_feature
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of
-from penstock.broker.handlers.share_offsets import check_enabled
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_79_share_acknowledge import (
     LeaderIdAndEpoch,
@@ -37,7 +37,7 @@ async def handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeR
 
 
 async def _handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
-    check_enabled(broker)
+    check_feature(broker, "share.version", "Share groups")
     group, member = member_of(request)
     if share_operator.is_operator(request):
         return await share_operator.serve(broker, ctx, request)

@@ -95,6 +95,8 @@ HANDLERS: dict[int, str] = {
     85: "api_85_write_share_group_state",
     86: "api_86_delete_share_group_state",
     87: "api_87_read_share_group_state_summary",
+    88: "api_88_streams_group_heartbeat",
+    89: "api_89_streams_group_describe",
     90: "api_90_describe_share_group_offsets",
     91: "api_91_alter_share_group_offsets",
     92: "api_92_delete_share_group_offsets",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.coordinators.runtime import committed
 from penstock.groups import share_requests
 from penstock.groups.share.group import ShareGroup
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -21,18 +21,7 @@ from penstock.share.state_journal import ShareKey
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-SHARE_VERSION = "share.version"
 LANE = "share offsets"
-
-
-def check_enabled(broker: Broker) -> None:
-    """Raises UNSUPPORTED_VERSION unless share groups are enabled in the cluster."""
-    if broker.metadata.image.features.get(SHARE_VERSION, 0) < 1:
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "Share groups are disabled in this cluster: enable them with kafka-features upgrade --feature "
-            "share.version=1.",
-        )
 
 
 async def end_offset(broker: Broker, topic: str, index: int) -> int:

@@ -54,8 +54,7 @@ class Inheritance:
 
 
 def _int(name: str, default: int, low: int, doc: str) -> ConfigKey:
-    supported = not name.startswith("streams.")  # streams groups are not served yet
-    return ConfigKey(name, ConfigType.INT, str(default), doc, Range(low), supported=supported)
+    return ConfigKey(name, ConfigType.INT, str(default), doc, Range(low))
 
 
 GROUP_CONFIGS: dict[str, ConfigKey] = table(

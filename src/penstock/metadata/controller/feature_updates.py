@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from penstock.metadata.decision import Decision
-from penstock.metadata.features import DEPENDENCIES, METADATA_CHANGED_AT, SUPPORTED_FEATURES, UNSERVED_FEATURES
+from penstock.metadata.features import DEPENDENCIES, METADATA_CHANGED_AT, SUPPORTED_FEATURES
 from penstock.metadata.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_57_update_features import (
@@ -60,8 +60,6 @@ def _check(image: MetadataImage, levels: dict[str, int], update: FeatureUpdateKe
     wanted, name = update.max_version_level, update.feature
     if wanted < 0:
         raise _refuse(update, "The level is negative: give 0 or more.")
-    if name in UNSERVED_FEATURES and wanted > 0:
-        raise _refuse(update, "Penstock does not support this feature yet: leave it at 0.")
     _check_supported(update, SUPPORTED_FEATURES.get(name), f"Controller {controller_id}")
     for broker in image.brokers.values():
         _check_supported(update, broker.features.get(name), f"Broker {broker.broker_id}")

@@ -92,31 +92,31 @@ group.share.record.lock.duration.ms INT =30000 [1000..3600000]
     How long a record stays locked for the member of a share group that fetched it.
 group.share.session.timeout.ms INT =45000 [1..]
     Time without a heartbeat after which a member is removed from a share group.
-group.streams.assignment.interval.ms INT =1000 [0..] cluster-wide unsupported
+group.streams.assignment.interval.ms INT =1000 [0..] cluster-wide
     Shortest time between two assignments of one streams group.
-group.streams.heartbeat.interval.ms INT =5000 [1..] unsupported
+group.streams.heartbeat.interval.ms INT =5000 [1..]
     Interval at which members of streams groups send heartbeats.
-group.streams.initial.rebalance.delay.ms INT =3000 [0..] unsupported
+group.streams.initial.rebalance.delay.ms INT =3000 [0..]
     How long the first assignment of a streams group waits for more members.
-group.streams.max.assignment.interval.ms INT =15000 [0..] unsupported
+group.streams.max.assignment.interval.ms INT =15000 [0..]
     Upper limit of streams.assignment.interval.ms of a group.
-group.streams.max.heartbeat.interval.ms INT =15000 [1..] unsupported
+group.streams.max.heartbeat.interval.ms INT =15000 [1..]
     Upper limit of streams.heartbeat.interval.ms of a group.
-group.streams.max.session.timeout.ms INT =60000 [1..] unsupported
+group.streams.max.session.timeout.ms INT =60000 [1..]
     Upper limit of streams.session.timeout.ms of a group.
-group.streams.max.size INT =2147483647 [1..] unsupported
+group.streams.max.size INT =2147483647 [1..]
     Members that one streams group may have.
-group.streams.max.standby.replicas INT =2 [0..] unsupported
+group.streams.max.standby.replicas INT =2 [0..]
     Upper limit of streams.num.standby.replicas of a group.
-group.streams.min.assignment.interval.ms INT =0 [0..] unsupported
+group.streams.min.assignment.interval.ms INT =0 [0..]
     Lower limit of streams.assignment.interval.ms of a group.
-group.streams.min.heartbeat.interval.ms INT =5000 [1..] unsupported
+group.streams.min.heartbeat.interval.ms INT =5000 [1..]
     Lower limit of streams.heartbeat.interval.ms of a group.
-group.streams.min.session.timeout.ms INT =45000 [1..] unsupported
+group.streams.min.session.timeout.ms INT =45000 [1..]
     Lower limit of streams.session.timeout.ms of a group.
-group.streams.num.standby.replicas INT =0 [0..] unsupported
+group.streams.num.standby.replicas INT =0 [0..]
     Standby copies of each task of a streams group.
-group.streams.session.timeout.ms INT =45000 [1..] unsupported
+group.streams.session.timeout.ms INT =45000 [1..]
     Time without a heartbeat after which a member is removed from a streams group.
 offset.metadata.max.bytes INT =4096 high
     Bytes of metadata that a consumer may commit with an offset.

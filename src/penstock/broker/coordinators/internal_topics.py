@@ -1,0 +1,81 @@
+"""Creates the internal topics of streams groups: repartition topics and changelogs.
+
+A heartbeat asks for the topics that its group misses and does not wait for them; a later heartbeat finds them in the
+metadata image. A topic that the controller refused is asked for again after a pause, and until then heartbeats show the
+controller's reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.protocol.errors import KafkaError
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic, CreatableTopicConfig
+
+if TYPE_CHECKING:
+    from penstock.broker.controlplane.auto_topics import TopicCreator
+    from penstock.broker.tasks import Tasks
+    from penstock.groups.streams.topics import InternalTopic
+
+logger = logging.getLogger(__name__)
+
+#: Topics whose refusals are remembered at once; the oldest is forgotten first.
+MAX_REFUSALS = 1000
+DEFAULT_REPLICATION = -1
+
+
+class _Refusal(NamedTuple):
+    reason: str
+    until_s: float  # on the event loop's clock
+
+
+class InternalTopics:
+    def __init__(self, creator: TopicCreator, tasks: Tasks) -> None:
+        self._creator = creator
+        self._tasks = tasks
+        self._asked: set[str] = set()
+        self._refused: dict[str, _Refusal] = {}
+
+    def create(self, topics: Mapping[str, InternalTopic], pause_s: float) -> dict[str, str]:
+        """Begins to create the topics that nobody has asked for yet. Returns the reasons of those refused within the
+        last `pause_s` seconds."""
+        now_s = asyncio.get_running_loop().time()
+        refused = {
+            name: self._refused[name].reason
+            for name in topics
+            if name in self._refused and now_s < self._refused[name].until_s
+        }
+        wanted = [topic for name, topic in topics.items() if name not in refused and name not in self._asked]
+        if wanted:
+            self._asked.update(topic.name for topic in wanted)
+            self._tasks.start(self._create(wanted, pause_s))
+        return refused
+
+    async def _create(self, topics: list[InternalTopic], pause_s: float) -> None:
+        names = [topic.name for topic in topics]
+        try:
+            errors = await self._creator.create([_creatable(topic) for topic in topics])
+        except KafkaError as error:
+            errors = dict.fromkeys(names, error)
+        finally:
+            self._asked.difference_update(names)
+        until_s = asyncio.get_running_loop().time() + pause_s
+        for name in names:
+            self._refused.pop(name, None)
+            if name in errors:
+                logger.warning("internal topic %s can't be created: %s", name, errors[name])
+                self._refused[name] = _Refusal(str(errors[name].message or errors[name].code.name), until_s)
+        while len(self._refused) > MAX_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+
+
+def _creatable(topic: InternalTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor or DEFAULT_REPLICATION,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )

@@ -85,11 +85,12 @@ def test_every_version_of_api_versions_lists_the_features_and_versions_of_kafka(
               finalized_features: name=kraft.version max_version_level=1 min_version_level=1
               finalized_features: name=metadata.version max_version_level=30 min_version_level=30
               finalized_features: name=share.version max_version_level=1 min_version_level=1
+              finalized_features: name=streams.version max_version_level=1 min_version_level=1
               finalized_features: name=transaction.version max_version_level=2 min_version_level=2
         """)
     elif version == 4:
         peer.said("""
-            6 True
+            7 True
             ApiVersions v4
               api_keys: max_version=13
               api_keys: api_key=1 min_version=4 max_version=18
@@ -101,12 +102,14 @@ def test_every_version_of_api_versions_lists_the_features_and_versions_of_kafka(
               supported_features: name=kraft.version max_version=1
               supported_features: name=metadata.version min_version=7 max_version=30
               supported_features: name=share.version max_version=1
+              supported_features: name=streams.version max_version=1
               supported_features: name=transaction.version max_version=2
               finalized_features: name=eligible.leader.replicas.version max_version_level=1 min_version_level=1
               finalized_features: name=group.version max_version_level=1 min_version_level=1
               finalized_features: name=kraft.version max_version_level=1 min_version_level=1
               finalized_features: name=metadata.version max_version_level=30 min_version_level=30
               finalized_features: name=share.version max_version_level=1 min_version_level=1
+              finalized_features: name=streams.version max_version_level=1 min_version_level=1
               finalized_features: name=transaction.version max_version_level=2 min_version_level=2
         """)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
 from penstock.sim.engine.links import Conditions, Link
-from penstock.sim.engine.machine import Machine
+from penstock.sim.engine.loop import ProcessDied, run_in
+from penstock.sim.engine.machine import Machine, State
 from penstock.sim.faults.lost_machines import WIPE
 from penstock.sim.faults.target import FaultTarget
 from penstock.sim.plan.plan import FaultPlan
@@ -54,6 +56,14 @@ def _both_ways(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for one, other in pairs for pair in ((one, other), (other, one))]
 
 
+async def _move_led_replicas(machine: Machine, random: Random) -> None:
+    broker = machine.broker
+    assert broker is not None
+    for partition in [each for each in broker.partitions if each.is_leader]:
+        target = random.choice([each for each in broker.logs.dirs if each.path != partition.log.log_dir])
+        broker.moves.request(partition.topic, partition.index, target, partition)
+
+
 class ClusterFaults:
     """Carries out the faults that need several machines; each kind of fault is one method."""
 
@@ -63,6 +73,7 @@ class ClusterFaults:
             "isolate": self._isolate,
             "isolate one way": self._isolate,
             "isolate a leader": self._isolate_leader,
+            "isolate a moving leader": self._isolate_moving_leader,
             "split": self._split,
             "ring": self._ring,
             "cut two": self._cut_two,
@@ -121,6 +132,17 @@ class ClusterFaults:
     async def _isolate_leader(self, fault: FaultPlan, random: Random) -> None:
         machine = self._controller() if random.random() < 0.4 else self._leader(random)
         await self._cut_off(fault, machine, random.choice(("both", "both", "out", "in")))
+
+    async def _isolate_moving_leader(self, fault: FaultPlan, random: Random) -> None:
+        """Moves the replicas that a machine leads to other directories, and cuts the machine off from the others.
+
+        The copies wait for the controller, and get records that the machine truncates when it follows the next leader.
+        """
+        machine = self._leader(random)
+        if machine.loop is not None and machine.state is State.SERVING:
+            with suppress(ProcessDied):
+                await run_in(machine.loop, _move_led_replicas(machine, random))
+        await self._cut_off(fault, machine, "both")
 
     async def _cut_off(self, fault: FaultPlan, machine: Machine, direction: str) -> None:
         pairs = isolated(machine.name, self._names + self._clients(fault), direction)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.broker.replicas import replica_move
 from penstock.log import appending
 from penstock.log.future_log import FutureLog
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
+from penstock.replication.directory_move import Bounds, Step, StepKind
 
 
 def _swapped_early(old: Any) -> Any:
@@ -64,6 +66,21 @@ def _copy_not_synced(old: Any) -> Any:
     return make_durable
 
 
+def _not_truncated(old: Any) -> Any:
+    def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Step:
+        step: Step = old(current, future, None)  # the truncation is forgotten if the log has grown again
+        return Step(StepKind.NOTHING, current.end) if step.kind is StepKind.TRUNCATE else step
+
+    return next_step
+
+
+def _never_cut(old: Any) -> Any:
+    def note_truncation(self: FutureLog, offset: int) -> None:
+        """Leaves the records in the copy that the current log is about to lose."""
+
+    return note_truncation
+
+
 #: name → (about, profile, replacements, number of machines)
 MOVE_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "swap-before-caught-up": (
@@ -96,6 +113,12 @@ MOVE_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
         ((FutureLog, "make_durable", _copy_not_synced),),
         1,
     ),
+    "copy-not-truncated": (
+        "a copy keeps records that were truncated from the log that it copies",
+        "moves",
+        ((replica_move, "next_step", _not_truncated), (FutureLog, "note_truncation", _never_cut)),
+        3,
+    ),
 }
 
 #: Bug → a seed that finds it, and the length of that run in seconds.
@@ -105,4 +128,5 @@ MOVE_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "producers-not-moved": (2, 25),
     "aborted-not-moved": (1, 25),
     "old-log-removed-before-sync": (2, 25),
+    "copy-not-truncated": (10, 25),
 }

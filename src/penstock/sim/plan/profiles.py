@@ -140,7 +140,7 @@ PROFILES: dict[str, Profile] = {
         "replicas moved between log directories while they are used, and machines that die meanwhile",
         ("kill", "kill in write", "restart", "power", "power in write", "client kill", "slow sync"),
         4.0,
-        ("kill a leader", "isolate a leader"),
+        ("kill a leader", "isolate a leader", "isolate a moving leader", "isolate a moving leader"),
     ),
     "directories": Profile(
         "one of a machine's log directories breaks, fills up, becomes slow or is not mounted at a restart",

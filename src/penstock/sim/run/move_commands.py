@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
 
+from penstock.disk.api import DiskError
 from penstock.disk.volume import Severity
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.replication.directory_move import MoveFigures
@@ -16,7 +18,8 @@ Place = Callable[[str], TopicPartition]
 
 
 class MoveCommands:
-    """Runs the commands `move`, `moves`, `where`, `directories`, `break-directory`, `replace-directory`, `die-at`."""
+    """Runs the commands `move`, `moves`, `where`, `directories`, `break-directory`, `replace-directory`, `die-at`,
+    `fail-at`."""
 
     def __init__(self, environment: Environment, place: Place) -> None:
         self._environment = environment
@@ -31,6 +34,7 @@ class MoveCommands:
             "break-directory": self.break_directory,
             "replace-directory": self.replace_directory,
             "die-at": self.die_at,
+            "fail-at": self.fail_at,
         }
 
     async def directories(self, paths: str) -> str:
@@ -122,6 +126,19 @@ class MoveCommands:
                 timeline = machine.fabric.timeline
                 timeline.at(timeline.now, how)
                 raise ProcessKilled
+
+        disk.on_change = on_change
+        return ""
+
+    async def fail_at(self, kind: str, path: str, on: str = "n1") -> str:
+        """Makes the next change of this kind to a path that the pattern `path` matches fail with EIO."""
+        disk = self._environment.machine(on).disk
+        assert disk is not None
+
+        def on_change(found: str, where: str) -> None:
+            if found == kind and fnmatchcase(where, path):
+                disk.on_change = None
+                raise DiskError(errno.EIO, "input/output error", where)
 
         disk.on_change = on_change
         return ""

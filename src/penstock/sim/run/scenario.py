@@ -54,6 +54,7 @@ from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
 from penstock.sim.run.move_commands import MoveCommands
+from penstock.sim.run.record_commands import RecordCommands, shown
 from penstock.sim.run.scenario_text import Line, answered, parse
 from penstock.sim.run.share_commands import ShareCommands
 
@@ -126,7 +127,7 @@ class ScenarioRunner:
             if name.startswith("do_")
         }
         self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
-        self._commands |= ShareCommands(self._as).commands
+        self._commands |= ShareCommands(self._as).commands | RecordCommands(self._as, _partition).commands
 
     async def perform(self, lines: Sequence[Line]) -> str:
         logger = logging.getLogger("penstock")
@@ -252,7 +253,7 @@ class ScenarioRunner:
                 await consumer.assign({partition: start})
                 while consumer.position(partition) < stop:
                     for part in await consumer.poll(1.0):
-                        found += [f"{(each.value or b'').decode()}@{each.offset}" for each in part.records()]
+                        found += [shown(each.value, each.offset) for each in part.records()]
             return " ".join(found) or "(nothing)"
 
         return await self._as(by, work)
@@ -416,7 +417,7 @@ class ScenarioRunner:
         except KafkaError as error:
             return f"error {error.code.name}"
         found = [
-            f"{(record.value or b'').decode()}@{record.offset}" if not header.is_control else f"marker@{record.offset}"
+            shown(record.value, record.offset) if not header.is_control else f"marker@{record.offset}"
             for header, view in (pair for batch in batches for pair in split_batches(batch))
             for record in read_records(view)
         ]

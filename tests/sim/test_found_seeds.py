@@ -3,11 +3,12 @@
 The same runs from a shell: `penstock sim --seed … --profile … --seconds … --faults … --actors …`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from penstock.sim.plan.draw import FIRST_AIMED, FIRST_LATER_ACTOR, draw_plan
+from penstock.sim.plan.points import parse_point_fault
 from penstock.sim.run.simulation import run_plan
 
 
@@ -24,6 +25,8 @@ class Found:
     """True if the run has aimed faults. Older runs were recorded without them."""
     later_actors: bool = False
     """True if the run has actors of later kinds. Older runs were recorded without them."""
+    at: tuple[str, ...] = ()
+    """Faults at points."""
 
 
 FOUND = [
@@ -107,6 +110,16 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a log and its adopted copy kept a node from starting",
+        *(23, "moves", 11.3, (1,), (302, 304), 3),
+        at=("rename transaction index tmp#1:error",),
+    ),
+    Found(
+        "a machine whose disk failed during its start was not restarted",
+        *(29, "moves", 12, (1, 2, 3), (301, 302, 304), 3),
+        at=("remove segment deleted#3:error", "remove producer snapshot#7:pause"),
+    ),
 ]
 
 
@@ -117,5 +130,6 @@ def test_a_run_that_once_failed_breaks_no_rule(found: Found) -> None:
     faults = drawn if found.faults is None else frozenset(found.faults)
     present = frozenset(actor.index for actor in whole.actors if found.later_actors or actor.index < FIRST_LATER_ACTOR)
     actors = present if found.actors is None else frozenset(found.actors)
-    verdict = run_plan(whole.only(faults, actors))
+    plan = replace(whole.only(faults, actors), points=tuple(map(parse_point_fault, found.at)))
+    verdict = run_plan(plan)
     assert [str(violation) for violation in verdict.violations] == []

@@ -290,7 +290,8 @@ class Simulation:
         for machine in self.machines:
             starts_with_fault = machine.state is State.STARTING and machine.disk_faults > 0
             machine.heal()
-            if starts_with_fault or (machine.state is State.SERVING and machine.offline):
+            running = machine.state in (State.STARTING, State.SERVING)
+            if starts_with_fault or (running and machine.offline):
                 machine.kill()  # a directory stays offline until the next start
             self.supervisor.restart_now(machine)
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.log import synced_mark
+from penstock.log import moved_mark, synced_mark
 from penstock.log.directory import FUTURE_SUFFIX, LOG_START_FILE, RECOVERY_POINT_FILE, LogDir
 from penstock.log.epochs import common_end
 from penstock.log.loading import LogPlace, open_log
@@ -174,6 +174,7 @@ class LeftoverCopies:
         )
         disk = self._logs.disk
         synced_mark.remove_file(disk, leftover.path)
+        moved_mark.mark_adopted(disk, leftover.path)
         disk.rename(leftover.path, leftover.directory.file(name))
         disk.sync_dir(leftover.directory.path)
         return name

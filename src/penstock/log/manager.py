@@ -173,6 +173,9 @@ class LogManager:
                     self._failed_at_start(directory, error)
         try:
             moved_mark.finish_moves(self.disk, places, lambda owner, name: self.aside(owner, name, DELETE_SUFFIX))
+            moved_mark.put_replaced_logs_aside(
+                self.disk, places, self.read_topic_id, lambda owner, name: self.aside(owner, name, STRAY_SUFFIX)
+            )
         except OSError as error:
             raise DirectoryError(
                 f"A move between log directories could not be finished ({error}): repair the disk of one of them, or "

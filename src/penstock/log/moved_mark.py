@@ -1,4 +1,4 @@
-"""The marks of a move: small files in the two logs of a move that tell which log is the old one.
+"""The marks of a move: small files in the logs of a move that tell which log is the old one.
 
 A move ends with two renames in two directories, and a crash may come between them:
 
@@ -10,7 +10,12 @@ mark* in B's log names A: if a start finds the partition in both directories, th
 finishes the move. The moved mark is removed after the
 second rename is on disk. The *leaving mark* in A's log names B: if a start can't read B, the log in A may be the old
 one and is not served. The leaving mark is removed if the move ends without a swap, and when a start serves the log in
-A. So a log without a leaving mark never counts as an old log. Kafka ignores both files.
+A. So a log without a leaving mark never counts as an old log.
+
+If A can't be read and the controller has already assigned the replica to B, the future log in B is adopted: it becomes
+the current log, whether the log in A has a leaving mark or not, and gets the *adopted mark*. If a later start finds the
+log in A again, it sets that log aside as a stray. The first start that can read all directories removes the adopted
+mark. Kafka ignores all three files.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 MOVED_MARK_FILE = "penstock.moved"
 LEAVING_MARK_FILE = "penstock.leaving"
+ADOPTED_MARK_FILE = "penstock.adopted"
 MAX_BYTES = 1 << 16
 
 
@@ -101,12 +107,43 @@ def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
     targets = read_leaving(disk, path)
     known = list(directories)
     readable = {each.directory_id for each in known if not each.offline}
-    if not targets <= readable and any(each.offline for each in known):
+    some_offline = any(each.offline for each in known)
+    if not targets <= readable and some_offline:
         return False
     if targets:
         remove_leaving(disk, path)
         disk.sync_dir(path)
+    if not some_offline and disk.exists(f"{path}/{ADOPTED_MARK_FILE}"):
+        disk.remove(f"{path}/{ADOPTED_MARK_FILE}")
     return True
+
+
+def mark_adopted(disk: Disk, path: str) -> None:
+    """Writes the adopted mark of the future log in `path`, and syncs it."""
+    disk.write_atomic(f"{path}/{ADOPTED_MARK_FILE}", b"")
+
+
+def put_replaced_logs_aside(
+    disk: Disk,
+    places: Mapping[str, list[LogDir]],
+    topic_id: Callable[[str], bytes],
+    name_for_stray: Callable[[LogDir, str], str],
+) -> None:
+    """Renames logs whose adopted copies have replaced them while their directories were offline.
+
+    `places` has the directories of each log; the key is the log's name. Called after `finish_moves`, which may have
+    renamed some of these logs. A log of another topic with the same name is left as it is.
+    """
+    for name, owners in places.items():
+        left = [each for each in owners if disk.exists(each.file(name))] if len(owners) > 1 else []
+        adopted = [each for each in left if disk.exists(f"{each.file(name)}/{ADOPTED_MARK_FILE}")]
+        if len(adopted) != 1:
+            continue
+        for other in [each for each in left if each is not adopted[0]]:
+            if topic_id(other.file(name)) == topic_id(adopted[0].file(name)):
+                logger.warning("%s is set aside: its copy in %s has replaced it", other.file(name), adopted[0].path)
+                disk.rename(other.file(name), name_for_stray(other, name))
+                disk.sync_dir(other.path)
 
 
 def finish_moves(

@@ -176,6 +176,54 @@ def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source(code: int
     assert [each.offline for each in logs.dirs] == [offline, False]
 
 
+# The source is missing, and the copy is adopted.
+
+
+def adopted(disk: MemoryDisk) -> list[int]:
+    """Adopts the copy in B while A, which has the log, is offline. Returns the offsets in B, where records were added
+    since."""
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    run(copied(logs.futures.create(log, logs.dirs[1])))
+    logs.abandon()
+    again = without(disk, A)
+    [orphan] = again.futures.leftovers.of("t", 0)
+    copy = again.adopt(orphan, SMALL)
+    assert copy is not None
+    produce(copy, 5, epoch=4)
+    found = offsets(copy)
+    again.abandon()
+    return found
+
+
+@pytest.mark.parametrize("starts", [0, 2])
+def test_old_log_is_set_aside_when_its_disk_comes_back_after_its_copy_was_adopted(starts: int) -> None:
+    disk = MemoryDisk()
+    expected = adopted(disk)
+    for _ in range(starts):
+        without(disk, A).abandon()
+    logs = directories(disk)
+    found = logs.get("t", 0)
+    assert found is not None
+    assert (found.log_dir, offsets(found)) == (B, expected)
+    [old] = names(logs, A)
+    assert old.endswith("-stray")
+    assert not disk.exists(f"{found.path}/{moved_mark.ADOPTED_MARK_FILE}")
+
+
+def test_a_log_of_another_topic_is_not_set_aside_for_an_adopted_copy() -> None:
+    disk = MemoryDisk()
+    adopted(disk)
+    disk.remove_tree(f"{A}/t-0")
+    other = directories(disk, count=1)
+    other.create("t", OTHER_ID, 0, SMALL)
+    run(other.close())
+    logs = directories(disk)
+    assert "t-0" in names(logs, A)
+    assert logs.claim("t", 0, TOPIC_ID) is not None
+
+
 # A log of a deleted topic with the same name is found first.
 
 

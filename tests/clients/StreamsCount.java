@@ -17,7 +17,7 @@ public class StreamsCount {
         settings.put("commit.interval.ms", 100);
         settings.put("statestore.cache.max.bytes", 0);  // one output for every input
         settings.put("num.stream.threads", 2);
-        settings.put("replication.factor", 1);
+        settings.put("replication.factor", -1);
         settings.put("default.key.serde", Serdes.StringSerde.class);
         settings.put("default.value.serde", Serdes.StringSerde.class);
         settings.put("main.consumer.auto.offset.reset", "earliest");

@@ -134,6 +134,7 @@ class Machine:
         own = {
             "node.id": str(self.node_id),
             "listeners": f"PLAINTEXT://{self.name}:{PORT}",
+            "penstock.allow.plaintext": "true",
             "log.dirs": DATA,
             "penstock.events.topic.enable": "false",
             MIN_FREE_BYTES: "0",  # disks fill up: a full disk is one of the faults

@@ -251,6 +251,7 @@ MODEL = "output of tests/models/test_partition_model.py"
 POINTS = "takes minutes: tests/unit/sim/test_sim_points.py does the same in small"
 BRIDGE = "takes half a minute: tests/clients/test_simulated_cluster.py does the same"
 SECURED = "needs certificates: tests/clients/test_secured_listeners.py makes them and does the same"
+ROLLING = "needs three machines: tests/unit/node/test_rolling_security.py does the same on one"
 NOT_RUN = {
     "security.md: listeners=SASL_SSL://10.0.0.1:9092,CONTROLLER://10.0.0.1:9093": SECURED,
     "security.md: security.protocol=SASL_SSL": SECURED,
@@ -262,6 +263,7 @@ NOT_RUN = {
     "share-groups.md: available ──fetch──► acquired ──accept──► acknowledged": "a picture",
     "simulation.md: BROKEN after 12 steps: replica 3 may be elected and lacks committed reco": MODEL,
     "operations.md: node.id=1": THREE_MACHINES,
+    "operations.md: listeners=PLAINTEXT://10.0.0.1:9092,CONTROLLER://10.0.0.1:9093,SASL_SSL:": ROLLING,
     "operations.md: penstock storage random-uuid": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial": THREE_MACHINES,
     "operations.md: penstock storage format -c server.properties -t $CLUSTER_ID --no-initial (2)": THREE_MACHINES,

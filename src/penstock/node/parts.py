@@ -114,6 +114,7 @@ def make_metadata(
         bootstrap=plan.bootstrap,
         observer=world.observer,
         credentials=world.to_controllers,
+        listener=next((name.upper() for name in settings.list("controller.listener.names")), None),
     )
     return MetadataLog(
         log,

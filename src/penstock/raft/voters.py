@@ -30,6 +30,12 @@ class Voter:
     def key(self) -> ReplicaKey:
         return ReplicaKey(self.node_id, self.directory_id)
 
+    def preferring(self, listener: str | None) -> Voter:
+        """Returns the voter with the endpoint of this listener first. Peers on other listeners can't use the others."""
+        if not self.endpoints or self.endpoints[0][0] == listener:
+            return self
+        return replace(self, endpoints=tuple(sorted(self.endpoints, key=lambda endpoint: endpoint[0] != listener)))
+
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:

@@ -168,11 +168,15 @@ def _code(value: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def endpoints_in(message: Any) -> dict[int, tuple[str, int]]:
-    """Returns the endpoints of nodes that the message, a request or an answer, contains."""
+def endpoints_in(message: Any, listener: str | None = None) -> dict[int, tuple[str, int]]:
+    """Returns the endpoints of nodes that the message, a request or an answer, contains.
+
+    Of a leader with several endpoints, returns that of the listener; the first if it has no such listener.
+    """
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])
     if listeners and message.topics and message.topics[0].partitions:
         leader_id = message.topics[0].partitions[0].leader_id
-        found[leader_id] = (listeners[0].host, listeners[0].port)
+        chosen = next((one for one in listeners if one.name == listener), listeners[0])
+        found[leader_id] = (chosen.host, chosen.port)
     return found

@@ -258,9 +258,9 @@ class MetadataLog:
         """Returns True if a peer refused this node's cluster id and no peer has accepted it since."""
         return bool(self._quorum.other_cluster_peers)
 
-    async def answer_peer(self, request: Any) -> Any:
+    async def answer_peer(self, request: Any, listener: str | None = None) -> Any:
         """Answers a request of another replica of the quorum, or a client's request about the voters."""
-        return await self._quorum.answer(request)
+        return await self._quorum.answer(request, listener)
 
     def _notify_leadership(self) -> None:
         for listener in self._leadership:

@@ -108,8 +108,9 @@ class Quorum:
         bootstrap: Mapping[int, tuple[str, int]] | None = None,
         observer: Observer = log_event,
         credentials: Credentials = NO_CREDENTIALS,
+        listener: str | None = None,
     ) -> None:
-        """Authenticates with `credentials` at the listeners of the other controllers."""
+        """Authenticates with `credentials` at the other controllers\' listener with the name `listener`."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -119,7 +120,8 @@ class Quorum:
         self._changes = QuorumChanges(me.node_id, observer, self._now_ms)
         self._listener: QuorumListener
         self._bootstrap = dict(bootstrap or {})
-        self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap, credentials)
+        self._peers = QuorumPeers(network, me, cluster_id, config, self._bootstrap, credentials, listener)
+        self._listener_name = listener
         self._raft: Raft
         self._inbox: deque[Event] = deque()
         #: Calls of the listener that wait for the end of the current step.
@@ -128,7 +130,7 @@ class Quorum:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
         self._flushing = False
-        self._waiting: dict[int, tuple[Request, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, tuple[Request, asyncio.Future[Any], str | None]] = {}
         self._next_ticket = 0
         self._next_proposal = 0
         self._refusals: dict[int, Refuse] = {}
@@ -213,8 +215,11 @@ class Quorum:
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start_offset: int) -> None:
         self.step(SnapshotTaken(snapshot, start_offset))
 
-    async def answer(self, message: Any) -> Any:
-        """Answers a peer's or a client's request. Raises KafkaError for a request of another cluster."""
+    async def answer(self, message: Any, listener: str | None = None) -> Any:
+        """Answers a peer's or a client's request, which came over a listener with this name.
+
+        Raises KafkaError for a request of another cluster.
+        """
         self._check_cluster(message)
         if self._closed or self._failure is not None:
             raise KafkaError(
@@ -223,9 +228,9 @@ class Quorum:
         request = request_from_wire(message, self.me.key)
         self._next_ticket += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[self._next_ticket] = (request, future)
+        self._waiting[self._next_ticket] = (request, future, listener)
         self.step(Received(self._next_ticket, request))
-        endpoints = endpoints_in(message)
+        endpoints = endpoints_in(message, self._listener_name)
         if self.leader_id in endpoints:  # `raft` has accepted the request's leader
             self._peers.learn({self.leader_id: endpoints[self.leader_id]})
         return await future
@@ -389,13 +394,14 @@ class Quorum:
             self.step(Answered(effect.send_id, answer, from_known))
 
     def _reply(self, ticket: int, answer: Answer) -> None:
-        request, future = self._waiting.pop(ticket)
+        request, future, listener = self._waiting.pop(ticket)
         answer, records = self._files.fill(answer, lambda: self._notifications.append(self._listener.snapshot_damaged))
         leader = self._raft.core.voters.latest.find(answer.leader_id)
         if answer.leader_id == self.me.node_id:
             leader = self.me
         if not future.done():
-            future.set_result(answer_to_wire(request, answer, records, leader))
+            named = None if leader is None else leader.preferring(listener)
+            future.set_result(answer_to_wire(request, answer, records, named))
 
     def step_down(self) -> None:
         """Resigns if this node leads. Another voter, or this node later, is elected."""
@@ -434,7 +440,7 @@ class Quorum:
             self._timer.cancel()
         self._peers.close()
         self._tasks.cancel()
-        for _, future in self._waiting.values():
+        for _, future, _ in self._waiting.values():
             if not future.done():
                 future.set_exception(
                     KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "This node is stopping: try another node.")

@@ -36,7 +36,10 @@ class QuorumPeers:
         config: RaftConfig,
         bootstrap: Mapping[int, Address],
         credentials: Credentials = NO_CREDENTIALS,
+        listener: str | None = None,
     ) -> None:
+        """`listener` names the listener of the other controllers to which this node connects; None is their first."""
+        self._listener = listener
         self._me = me
         self._cluster_id = cluster_id
         timeout_s = config.request_timeout_ms / 1000
@@ -70,7 +73,7 @@ class QuorumPeers:
             self._learned.pop(node_id, None)  # the peer may have moved: the log or another peer may know where
             raise
         message = await connection.request(request_to_wire(request, self._cluster_id, self._me))
-        self.learn(endpoints_in(message))
+        self.learn(endpoints_in(message, self._listener))
         return answer_from_wire(message), connection.address in self._known_addresses(voters)
 
     def _known_addresses(self, voters: VoterSet) -> set[str]:
@@ -92,7 +95,7 @@ class QuorumPeers:
             return self._learned[node_id]
         voter = voters.find(node_id)
         if voter is not None and voter.endpoints:
-            _, host, port = voter.endpoints[0]
+            _, host, port = voter.preferring(self._listener).endpoints[0]
             return host, port
         return self._bootstrap.get(node_id)
 

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: FetchRequest) -> FetchResponse:
-    return await answered(broker, request, FetchResponse)
+    return await answered(broker, ctx, request, FetchResponse)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: VoteRequest) -> VoteResponse:
-    return await answered(broker, request, VoteResponse)
+    return await answered(broker, ctx, request, VoteResponse)

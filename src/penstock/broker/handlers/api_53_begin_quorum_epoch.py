@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
-    return await answered(broker, request, BeginQuorumEpochResponse)
+    return await answered(broker, ctx, request, BeginQuorumEpochResponse)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-    return await answered(broker, request, EndQuorumEpochResponse)
+    return await answered(broker, ctx, request, EndQuorumEpochResponse)

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, ctx: RequestContext, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
-    return await answered(broker, request, FetchSnapshotResponse)
+    return await answered(broker, ctx, request, FetchSnapshotResponse)

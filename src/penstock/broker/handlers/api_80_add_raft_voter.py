@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: ControllerParts, ctx: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
-    return await answered(broker, request, AddRaftVoterResponse)
+    return await answered(broker, ctx, request, AddRaftVoterResponse)

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 async def handle(
     broker: ControllerParts, ctx: RequestContext, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
-    return await answered(broker, request, RemoveRaftVoterResponse)
+    return await answered(broker, ctx, request, RemoveRaftVoterResponse)

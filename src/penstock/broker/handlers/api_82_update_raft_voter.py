@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 async def handle(
     broker: ControllerParts, ctx: RequestContext, request: UpdateRaftVoterRequest
 ) -> UpdateRaftVoterResponse:
-    return await answered(broker, request, UpdateRaftVoterResponse)
+    return await answered(broker, ctx, request, UpdateRaftVoterResponse)

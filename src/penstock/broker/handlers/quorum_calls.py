@@ -8,17 +8,18 @@ from penstock.protocol.errors import KafkaError, without_frames
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_parts import ControllerParts
+    from penstock.broker.requests.context import RequestContext
 
 R = TypeVar("R")
 
 
-async def answered(broker: ControllerParts, request: Any, response: type[R]) -> R:
+async def answered(broker: ControllerParts, ctx: RequestContext, request: Any, response: type[R]) -> R:
     """Returns the quorum's response to the request.
 
     If the quorum raises KafkaError, sets the error code at the top level of the response.
     """
     try:
-        answer: R = await broker.metadata.answer_peer(request)
+        answer: R = await broker.metadata.answer_peer(request, ctx.listener_name)
         return answer
     except KafkaError as error:
         without_frames(error)  # the quorum's future keeps it

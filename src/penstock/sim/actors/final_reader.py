@@ -17,9 +17,10 @@ from penstock.sim.actors.final_transactions import (
     unended_transactions,
 )
 from penstock.sim.actors.session import Session
-from penstock.sim.actors.share_members import drain_shares
+from penstock.sim.actors.share_members import drain_shares, read_dead_letters
 from penstock.sim.checks.history import FinalView, History, StoredRecord, value_of
 from penstock.sim.plan.plan import Plan
+from penstock.sim.plan.workloads.share import DEAD_LETTERS
 
 SPOT_CHECKS = 6
 #: Readings of a partition that is shortened meanwhile.
@@ -33,7 +34,10 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
     forgotten = bool(history.power_losses) and not plan.fsync_everywhere
     async with session.client() as client:
         await restart_patient_producers(session, client, plan)
-        for topic in await Admin(client).list_topics():
+        listed = await Admin(client).list_topics()
+        for topic in listed:
+            if topic.name.startswith(DEAD_LETTERS):
+                continue  # no client has written these records
             view.topics[topic.name] = len(topic.partitions)
             for index, part in topic.partitions.items():
                 view.replicas[topic.name, index] = tuple(part.replicas)
@@ -60,6 +64,9 @@ async def read_everything(session: Session, plan: Plan, history: History) -> Fin
             for left in await unended_transactions(session, client, deadline):
                 view.problems.append(f"transaction {left} after {STABLE_BOUND_S:.0f} s")
         await drain_shares(session, client, history)
+        for topic in listed:
+            if topic.name.startswith(DEAD_LETTERS):
+                view.dead_letters += await read_dead_letters(session, client, topic.name, len(topic.partitions))
     view.ended = session.now
     return view
 

@@ -5,10 +5,13 @@ Each step is added to the history.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from penstock.client.client import AsyncClient
+from penstock.client.consumer import Consumer, ConsumerSettings
+from penstock.client.offsets import list_offsets
 from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_44_incremental_alter_configs import (
@@ -16,12 +19,15 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from penstock.protocol.vocabulary import Acknowledge, ResourceType, TopicPartition
+from penstock.protocol.vocabulary import LATEST, Acknowledge, ResourceType, TopicPartition
+from penstock.records.record import Record
 from penstock.sim.actors.session import Session
-from penstock.sim.checks.history import History, Outcome, ShareAnswer, ShareDelivery, value_of
+from penstock.sim.checks.history import DeadLetterSeen, History, Outcome, ShareAnswer, ShareDelivery, value_of
 
 #: The final member has got everything if it gets nothing for this long: longer than a lock and a session last.
 QUIET_S = 15.0
+#: Longer than the longest pause after a failed write of dead letters.
+DEAD_LETTERS_S = 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class ShareMemberOptions:
     """Share of records that the member never acknowledges."""
     releases: float = 0.1
     rejects: float = 0.0
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Group configs, which all members of the group set."""
 
 
 class ShareMember:
@@ -50,7 +58,7 @@ class ShareMember:
         while not session.done:
             try:
                 async with session.client() as client:
-                    await start_at_earliest(client, self.options.group)
+                    await start_at_earliest(client, self.options.group, self.options.configs)
                     await self._consume(client)
             except KafkaError as error:
                 session.note(f"starts again: {error.code.name}")
@@ -131,9 +139,10 @@ def record_delivery(session: Session, consumer: ShareConsumer, delivered: Delive
     )
 
 
-async def start_at_earliest(client: AsyncClient, group: str) -> None:
-    config = AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
-    resource = AlterConfigsResource(resource_type=ResourceType.GROUP, resource_name=group, configs=[config])
+async def start_at_earliest(client: AsyncClient, group: str, more: Mapping[str, str] | None = None) -> None:
+    wanted = {"share.auto.offset.reset": "earliest", **(more or {})}
+    configs = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in wanted.items()]
+    resource = AlterConfigsResource(resource_type=ResourceType.GROUP, resource_name=group, configs=configs)
     await client.retrying(lambda: client.request(IncrementalAlterConfigsRequest(resources=[resource])))
 
 
@@ -157,3 +166,28 @@ async def drain_shares(session: Session, client: AsyncClient, history: History) 
             if delivered:
                 quiet_since = session.now
         await consumer.close()
+
+
+async def read_dead_letters(session: Session, client: AsyncClient, topic: str, partitions: int) -> list[DeadLetterSeen]:
+    """Reads the dead letters of a group, after its leaders had time to write those that they could not write before."""
+    await asyncio.sleep(DEAD_LETTERS_S)
+    found = []
+    ends = await list_offsets(client, {(topic, index): LATEST for index in range(partitions)})
+    for partition, end in ends.items():
+        async with Consumer(client, ConsumerSettings(max_wait_ms=100)) as consumer:
+            await consumer.assign({partition: 0})
+            while consumer.position(partition) < end.offset:
+                for part in await consumer.poll(5.0):
+                    found += [_dead_letter(record) for record in part.records()]
+    return found
+
+
+def _dead_letter(record: Record) -> DeadLetterSeen:
+    told = {name.removeprefix("__dlq.errors."): (text or b"").decode() for name, text in record.headers}
+    return DeadLetterSeen(
+        told["group"],
+        (told["topic"], int(told["partition"])),
+        int(told["offset"]),
+        int(told["delivery.count"]),
+        told["message"],
+    )

@@ -168,6 +168,17 @@ class ShareAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterSeen:
+    """A dead letter of a share group: the record that it stands for, how often it was delivered, and the reason."""
+
+    group: str
+    partition: TopicPartition
+    offset: int
+    deliveries: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Deletion:
     """A request to delete the records before `offset`."""
 
@@ -344,4 +355,5 @@ class FinalView:
     read_at: dict[TopicPartition, float] = field(default_factory=dict)
     """Partition → the time at which the start of its log was read."""
     replicas: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    dead_letters: list[DeadLetterSeen] = field(default_factory=list)
     ended: float = float("inf")

@@ -11,9 +11,10 @@ acknowledgements from any member, also from one whose lock has expired. Kafka's 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from penstock.protocol.vocabulary import Acknowledge, TopicPartition
+from penstock.share.states import ShareLimits
 from penstock.sim.checks.history import FinalView, History, Outcome, ShareAnswer, ShareDelivery
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.workloads.share import LOCK_MS, MAX_DELIVERIES
@@ -23,6 +24,8 @@ Place = tuple[str, TopicPartition, int]
 #: A record is held too long if at least so many later records were delivered, over at least this time.
 HELD_WHILE = 4
 HELD_FOR_S = 10.0
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+RETRY, MAX_RETRY = "penstock.share.retry.backoff.ms", "penstock.share.retry.backoff.max.ms"
 
 
 def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
@@ -99,6 +102,94 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
             yield f"{_name(held)} was held from {held.ended:.3f} on, while {len(later)} later records were delivered"
 
 
+def records_given_up_have_dead_letters(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that a group with a dead-letter topic gave up without a dead letter.
+
+    A record is given up if a member was told that it is rejected, or if it was delivered, is not accepted, and does not
+    come back.
+    """
+    groups = {group for group, configs in _configs(plan).items() if configs.get(DEAD_LETTER_TOPIC)}
+    if not groups or (history.power_losses and not plan.fsync_everywhere):
+        return
+    dead = {(each.group, each.partition, each.offset) for each in view.dead_letters}
+    rejected = {
+        (each.group, each.partition, each.offset)
+        for each in history.share_answers
+        if each.kind == Acknowledge.REJECT and each.outcome is Outcome.DONE
+    }
+    accepted = {
+        (each.group, each.partition, each.offset)
+        for each in history.share_answers
+        if each.kind == Acknowledge.ACCEPT  # also if its outcome is unknown
+    }
+    delivered = {_place(each) for each in history.share_deliveries}
+    final = {_place(each) for each in history.share_deliveries if _is_final(each)}
+    for place in sorted((rejected | (delivered - final)) - accepted - dead):
+        group, partition, offset = place
+        if group in groups and offset >= view.log_start.get(partition, 0) and partition not in history.damaged:
+            yield f"{group} {partition[0]}-{partition[1]} offset {offset} was given up and has no dead letter"
+
+
+def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields dead letters with a wrong number of deliveries, and those of records that a member has accepted.
+
+    Only a member whose lock had not expired can accept a record; others may be told so for a record that is done.
+    """
+    answers = _answers(history)
+    deliveries: dict[Place, list[ShareDelivery]] = defaultdict(list)
+    for delivery in history.share_deliveries:
+        deliveries[_place(delivery)].append(delivery)
+    rejections: dict[Place, set[int]] = defaultdict(set)
+    for answer in history.share_answers:
+        if answer.kind == Acknowledge.REJECT:
+            rejections[answer.group, answer.partition, answer.offset].add(answer.deliveries)
+    forgotten = bool(history.power_losses) and not plan.fsync_everywhere
+    for letter in view.dead_letters:
+        place = (letter.group, letter.partition, letter.offset)
+        name = f"{letter.group} {letter.partition[0]}-{letter.partition[1]} offset {letter.offset}"
+        told = {MAX_DELIVERIES} if "exceeded" in letter.message else rejections[place]
+        if letter.deliveries not in told:
+            yield f"the dead letter of {name} tells {letter.deliveries} deliveries instead of {sorted(told)}"
+        for answer in answers.get(place, ()):
+            if answer.kind == Acknowledge.ACCEPT and _is_certain(answer, deliveries[place]) and not forgotten:
+                yield f"{name} was accepted by {answer.member} at {answer.ended:.3f} and has a dead letter"
+
+
+def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
+    """True if the member's lock can't have expired when it was told that the record is done, and nobody else got it."""
+    own = [each for each in deliveries if each.member == answer.member and each.ended <= answer.began]
+    if not own:
+        return False
+    last = own[-1]
+    others = any(each is not last and each.ended >= last.began for each in deliveries)
+    return not others and answer.ended < last.began + LOCK_MS / 1000
+
+
+def back_offs_are_kept(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
+    """Yields each record that was delivered again earlier than its group's back-off after a release allows."""
+    limits = {
+        group: ShareLimits(retry_ms=int(configs[RETRY]), max_retry_ms=int(configs[MAX_RETRY]))
+        for group, configs in _configs(plan).items()
+        if RETRY in configs
+    }
+    answers = _answers(history)
+    for delivery in history.share_deliveries:
+        if delivery.group not in limits:
+            continue
+        for answer in answers.get(_place(delivery), ()):
+            backoff_s = limits[delivery.group].backoff_ms(answer.deliveries) / 1000
+            later = answer.ended < delivery.began and not _excused(plan, history, answer, delivery)
+            if answer.kind == Acknowledge.RELEASE and later and delivery.ended < answer.began + backoff_s:
+                yield f"{_name(delivery)} was released at {answer.ended:.3f} and came at {delivery.ended:.3f}"
+                break
+
+
+def _configs(plan: Plan) -> dict[str, Mapping[str, str]]:
+    """Returns the configs of the share groups."""
+    members = [actor.params for actor in plan.actors if actor.kind == "share member"]
+    return {params["group"]: params["configs"] for params in members}
+
+
 def _is_final(delivery: ShareDelivery) -> bool:
     return delivery.member.startswith("final-")
 
@@ -130,4 +221,7 @@ SHARE_RULES = (
     ("share deliveries are counted", deliveries_are_limited_and_counted),
     ("shared records are delivered", every_record_is_delivered),
     ("share locks run out", locks_run_out),
+    ("records given up have dead letters", records_given_up_have_dead_letters),
+    ("dead letters are right", dead_letters_are_right),
+    ("share back-offs are kept", back_offs_are_kept),
 )

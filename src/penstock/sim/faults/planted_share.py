@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from penstock.broker.share.burial import Burial
 from penstock.broker.share.led_partition import LedSharePartition
 from penstock.share.partition import SharePartition
 from penstock.share.states import RecordState
 from penstock.share.transitions import Transition
+from penstock.share.window import NOBODY
 
 
 def _batches_forgotten(old: Any) -> Any:
@@ -69,6 +71,32 @@ def _any_holder(old: Any) -> Any:
     return acknowledge
 
 
+def _counts_forgotten(old: Any) -> Any:
+    def load(self: SharePartition, start_offset: int, batches: Any = ()) -> None:
+        old(self, start_offset, [batch._replace(deliveries=0) for batch in batches])
+
+    return load
+
+
+def _archived_first(old: Any) -> Any:
+    async def write(self: Burial, runs: Any) -> bool:
+        async def later() -> None:
+            await asyncio.sleep(1.0)
+            await old(self, runs)
+
+        self._spawn(later())
+        return True
+
+    return write
+
+
+def _available_at_once(old: Any) -> Any:
+    def retried(self: SharePartition, first: int, stop: int, count: int, *_: Any) -> tuple[int, int, int]:
+        return RecordState.AVAILABLE, count, NOBODY
+
+    return retried
+
+
 #: Length of a run that looks for one of these bugs.
 SHARE_SECONDS = 30.0
 #: name → (about, replacements, number of machines, a seed that finds it)
@@ -101,6 +129,24 @@ SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = 
         "the start offset moves past records that are not done",
         ((SharePartition, "after", _start_at_the_end),),
         3,
+        1,
+    ),
+    "share-count-reset-by-a-new-leader": (
+        "a new leader of a share partition forgets the number of deliveries",
+        ((SharePartition, "__init__", _counts_forgotten),),
+        3,
+        1,
+    ),
+    "share-archived-before-its-dead-letter": (
+        "a record is archived a second before its dead letter is written",
+        ((Burial, "_write", _archived_first),),
+        3,
+        17,
+    ),
+    "share-back-off-ignored": (
+        "a released record is delivered again without a back-off",
+        ((SharePartition, "_retried", _available_at_once),),
+        1,
         1,
     ),
     "share-any-member-acknowledges": (

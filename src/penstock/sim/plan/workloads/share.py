@@ -1,4 +1,7 @@
-"""Workload `share`: share consumers accept, release and reject records, and some die before they acknowledge."""
+"""Workload `share`: share consumers accept, release and reject records; some die before they acknowledge.
+
+In some seeds a group has a dead-letter topic or a back-off.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from penstock.sim.plan.workloads.cast import Cast
 
 LOCK_MS = 2_000
 MAX_DELIVERIES = 6
+#: Prefix of dead-letter topics: the group's name follows.
+DEAD_LETTERS = "dlq."
+RETRY_MS, MAX_RETRY_MS = 800, 2_000
 
 
 def share(plan: Plan) -> Plan:
@@ -33,14 +39,27 @@ def share(plan: Plan) -> Plan:
         "group.share.heartbeat.interval.ms": "1500",
         "group.share.assignment.interval.ms": "0",
         "group.share.initialize.retry.interval.ms": "3000",
+        "errors.deadletterqueue.auto.create.topics.enable": "true",
     }
+    # One group writes dead letters and one waits before it delivers a record again, in half of the seeds each.
+    extras = cast.stream("extras")
+    configs: dict[str, dict[str, str]] = {"s1": {}, "s2": {}}
+    if extras.random() < 0.5:
+        configs["s1"]["errors.deadletterqueue.topic.name"] = f"{DEAD_LETTERS}s1"
+    if extras.random() < 0.5:
+        configs[extras.choice(("s1", "s2"))] |= {
+            "penstock.share.retry.backoff.ms": str(RETRY_MS),
+            "penstock.share.retry.backoff.max.ms": str(MAX_RETRY_MS),
+        }
 
     def writer(random: Random, index: int) -> dict[str, Any]:
         return writing(random, partitions, pause_s=random.choice((0.2, 0.6)))
 
     def member(random: Random, index: int) -> dict[str, Any]:
+        group = random.choice(("s1", "s1", "s2"))
         return {
-            "group": random.choice(("s1", "s1", "s2")),
+            "group": group,
+            "configs": configs[group],
             "topics": ("t0",),
             "pause_s": random.choice((0.05, 0.3, 1.5)),
             "max_records": random.choice((1, 5, 500)),

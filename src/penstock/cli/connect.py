@@ -20,6 +20,7 @@ from penstock.cli.parser import near
 from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
+from penstock.client.group_admin import GroupAdmin
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataResponseTopic
@@ -46,6 +47,7 @@ class Broker:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.cluster = ClusterAdmin(client.asynchronous)
+        self.groups = GroupAdmin(client.asynchronous)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         with refusals():

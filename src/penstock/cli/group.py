@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit
-from penstock.cli.group_description import Described, describe, partitions_of, why
+from penstock.cli.group_description import describe, partitions_of, why
 from penstock.cli.options import connection, duration, verb
 from penstock.protocol.vocabulary import LATEST
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
+    from penstock.client.group_admin import Described
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,26 +94,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def list_groups(broker: Broker, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
-    from penstock.cli.connect import failure
-    from penstock.protocol.messages import api_16_list_groups as api
-
-    request = api.ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-    found = []
-    for node in nodes(broker):
-        answer: api.ListGroupsResponse = broker.ask(request, node=node)
-        if answer.error_code:
-            raise failure(f"node {node}", answer.error_code, None)
-        found += [
-            {
-                "group": each.group_id,
-                "type": each.group_type,
-                "protocol": each.protocol_type,
-                "state": each.group_state,
-                "coordinator": node,
-            }
-            for each in answer.groups
-        ]
-    return sorted(found, key=lambda row: str(row["group"]))
+    return broker.run(broker.groups.list(states, types))
 
 
 def run_delete(args: argparse.Namespace) -> int:
@@ -179,6 +161,7 @@ def _delete_offsets(
 def run_describe(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
     from penstock.cli.group_offsets import committed, ends
+    from penstock.client.group_admin import lag_rows
 
     rows: list[dict[str, Any]] = []
     with connect(args) as broker:
@@ -191,40 +174,14 @@ def run_describe(args: argparse.Namespace) -> int:
                 continue
             offsets = committed(broker, group)
             last = ends(broker, offsets.keys() | described.owners.keys(), LATEST)
-            rows += _offset_rows(group, described, offsets, last)
+            found = lag_rows(described, offsets, last) or [{}]
+            rows += [{"group": group, "state": described.state, **row} for row in found]
     if args.members:
         columns = ["group", "member", "instance", "client", "host", "partitions"]
     else:
         columns = ["group", "state", "topic", "partition", "committed", "end", "lag", "member", "client", "host"]
     output.rows(args.output, columns, rows, empty="nothing to show")
     return Exit.OK
-
-
-def _offset_rows(
-    group: str,
-    described: Described,
-    offsets: dict[tuple[str, int], int],
-    last: dict[tuple[str, int], int],
-) -> list[dict[str, Any]]:
-    rows = []
-    for partition in sorted(offsets.keys() | described.owners.keys()):
-        owner = described.owners.get(partition)
-        offset, end = offsets.get(partition), last.get(partition)
-        rows.append(
-            {
-                "group": group,
-                "state": described.state,
-                "topic": partition[0],
-                "partition": partition[1],
-                "committed": offset,
-                "end": end,
-                "lag": max(end - offset, 0) if offset is not None and end is not None else None,
-                "member": owner.member if owner else None,
-                "client": owner.client if owner else None,
-                "host": owner.host if owner else None,
-            }
-        )
-    return rows or [{"group": group, "state": described.state}]
 
 
 def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
@@ -239,9 +196,3 @@ def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
         }
         for member, partitions in described.members.items()
     ]
-
-
-def nodes(broker: Broker) -> list[int]:
-    from penstock.protocol.messages import api_60_describe_cluster as api
-
-    return sorted(each.broker_id for each in broker.ask(api.DescribeClusterRequest()).brokers)

@@ -7,7 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
@@ -24,35 +24,12 @@ Offsets = dict[Partition, int]
 
 
 def committed(broker: Broker, group: str) -> Offsets:
-    from penstock.cli.connect import failure
-    from penstock.protocol.messages import api_09_offset_fetch as api
-
-    request = api.OffsetFetchRequest(groups=[api.OffsetFetchRequestGroup(group_id=group, topics=None)])
-    [found] = broker.ask_coordinator(group, request).groups
-    if found.error_code:
-        raise failure(group, found.error_code, None)
-    names = _names(broker) if any(not topic.name for topic in found.topics) else {}
-    return {
-        (topic.name or names.get(topic.topic_id, "?"), partition.partition_index): partition.committed_offset
-        for topic in found.topics
-        for partition in topic.partitions
-        if partition.committed_offset >= 0 and not partition.error_code
-    }
-
-
-def _names(broker: Broker) -> dict[bytes, str]:
-    return {topic.topic_id: topic.name or "" for topic in broker.topics()}
+    return broker.run(broker.groups.committed(group))
 
 
 def ends(broker: Broker, partitions: Iterable[Partition], when: int) -> Offsets:
     """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
-    known = {
-        (topic.name or "", partition.partition_index) for topic in broker.topics() for partition in topic.partitions
-    }
-    wanted = [partition for partition in partitions if partition in known]
-    if not wanted:
-        return {}
-    return broker.offsets(wanted, when)
+    return broker.run(broker.groups.offsets_at(partitions, when))
 
 
 # --- export -------------------------------------------------------------------------------------------------------
@@ -192,30 +169,5 @@ def _now_ms() -> int:
 
 
 def _commit(broker: Broker, group: str, target: Offsets) -> list[tuple[str, int, str | None]]:
-    from penstock.protocol.messages import api_08_offset_commit as api
-
-    topics: dict[str, list[Any]] = {}
-    for (topic, index), offset in target.items():
-        topics.setdefault(topic, []).append(
-            api.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        )
-    ids = {topic.name: topic.topic_id for topic in broker.topics(list(topics))}
-    request = api.OffsetCommitRequest(
-        group_id=group,
-        topics=[
-            api.OffsetCommitRequestTopic(name=name, topic_id=ids.get(name, bytes(16)), partitions=partitions)
-            for name, partitions in topics.items()
-        ],
-    )
-    answer: api.OffsetCommitResponse = broker.ask_coordinator(group, request)
-    names = {identity: name for name, identity in ids.items()}
-    return [
-        (
-            f"{topic.name or names.get(topic.topic_id)}-{partition.partition_index}",
-            partition.error_code,
-            why(partition.error_code),
-        )
-        for topic in answer.topics
-        for partition in topic.partitions
-        if partition.error_code
-    ]
+    refused = broker.run(broker.groups.commit(group, target))
+    return [(f"{topic}-{index}", code, why(code)) for (topic, index), code in refused.items()]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from openapi_spec_validator import validate
 
+from penstock.client.group_admin import GroupAdmin
 from penstock.http import view
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.fields import Field
@@ -24,7 +25,7 @@ from penstock.testing import Broker, Cluster
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
 LIMIT_S = 60.0
 #: Input with which each route succeeds on the cluster of this module.
-PATHS = {"topic": "orders", "node": "1", "resource": "topics", "name": "orders"}
+PATHS = {"topic": "orders", "node": "1", "resource": "topics", "name": "orders", "group": "readers"}
 BODIES: dict[str, Any] = {
     "force_election": {"partitions": [{"topic": "orders", "partition": 0}]},
     "create_topic": {"name": "made", "partitions": 2, "configs": {"retention.ms": "60000"}, "validate_only": True},
@@ -32,6 +33,7 @@ BODIES: dict[str, Any] = {
     "trim_topic": {"partitions": [{"partition": 0, "before": 0}]},
     "change_configs": {"set": {"retention.ms": "70000"}, "validate_only": True},
     "move_replicas": {"replicas": []},
+    "reset_offsets": {"earliest": True, "dry_run": True},
     "reassign": {"partitions": [{"topic": "orders", "partition": 0}]},
 }
 
@@ -51,7 +53,13 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(nodes=2, topics={"orders": 2}, config=HTTP) as running:
+        commit(running, "readers", {("orders", 0): 0})
         yield running
+
+
+def commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    with cluster.client() as client:
+        assert client.run(GroupAdmin(client.asynchronous).commit(group, offsets)) == {}
 
 
 def ask(
@@ -85,7 +93,9 @@ def test_the_served_document_is_valid_openapi_and_names_every_route(cluster: Clu
     assert len(operations) == len(set(operations)) == len(ROUTES)
 
 
-@pytest.mark.parametrize("route", [each for each in ROUTES if each.name != "delete_topic"], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "route", [each for each in ROUTES if each.name not in ("delete_topic", "delete_group")], ids=lambda each: each.name
+)
 def test_every_route_answers_as_the_document_says(cluster: Cluster, route: Route) -> None:
     answer = ask(cluster, route.method, filled(route), BODIES.get(route.name, {} if route.body is not None else None))
     assert (answer.status, answer.kind) == (route.status, BODY_TYPE)
@@ -160,10 +170,42 @@ def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Clu
 
 
 def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
+    rows = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1000").value["partitions"]
     page = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1&start=1").value
-    assert [(each["topic"], each["partition"]) for each in page["partitions"]] == [("orders", 1)]
+    assert (page["total"], page["start"]) == (len(rows), 1)
+    assert [each["partition"] for each in page["partitions"]] == [rows[1]["partition"]]
     assert ask(cluster, "GET", "/v1/topics?search=rder&internal=false").value["total"] == 1
     assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
+
+
+def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
+    with cluster.client() as client, client.producer() as producer:
+        producer.send_many("orders", [(None, b"x", (), None)] * 5, partition=1)
+    commit(cluster, "billing", {("orders", 1): 2})
+    assert "billing" in [row["group"] for row in ask(cluster, "GET", "/v1/groups?search=bill").value["groups"]]
+    (row,) = ask(cluster, "GET", "/v1/groups/billing").value["partitions"]
+    assert (row["committed"], row["end"], row["lag"]) == (2, 5, 3)
+    targets: list[tuple[dict[str, Any], int]] = [
+        ({"earliest": True}, 0),
+        ({"latest": True}, 5),
+        ({"offset": 99}, 5),
+        ({"shift": -1}, 1),
+        ({"timestamp_ms": 0}, 0),
+    ]
+    for target, after in targets:
+        (row,) = ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {**target, "dry_run": True}).value[
+            "partitions"
+        ]
+        assert (row["before"], row["after"]) == (2, after)
+    assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {"shift": 1}).status == 200
+    assert ask(cluster, "GET", "/v1/groups/billing").value["partitions"][0]["committed"] == 3
+    for wrong in ({}, {"earliest": True, "latest": True}, {"offset": -1}):
+        assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", wrong).status == 400
+    assert ask(cluster, "POST", "/v1/groups/none/reset-offsets", {"earliest": True}).status == 404
+    assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {"earliest": True, "topics": ["no"]}).status == 404
+    assert ask(cluster, "DELETE", "/v1/groups/billing").status == 200
+    assert ask(cluster, "GET", "/v1/groups/billing").status == 404
+    assert ask(cluster, "DELETE", "/v1/groups/billing").status == 404
 
 
 def test_an_operator_can_make_the_quorums_leader_resign() -> None:
@@ -185,17 +227,17 @@ def test_a_snapshot_is_written_on_request(cluster: Cluster) -> None:
 
 
 def test_health_and_readiness_tell_that_the_quorum_has_no_leader() -> None:
-    with Cluster(nodes=2, topics={"t": 1}, config=HTTP) as cluster:
+    with Cluster(nodes=2, topics={"t": 1}, config={**HTTP, "controller.quorum.fetch.timeout.ms": 500}) as cluster:
         assert ask(cluster, "GET", "/livez").value == {"status": "alive"}
         assert ask(cluster, "GET", "/readyz").value == {"status": "ready"}
         assert ask(cluster, "GET", "/v1/cluster/health").value["status"] == "healthy"
         assert ask(cluster, "GET", "/v1/cluster/health-check").status == 200
         cluster.kill(2)
         deadline = time.monotonic() + LIMIT_S
-        while ask(cluster, "GET", "/v1/cluster/health").value["controller"] is not None:
+        while ask(cluster, "GET", "/readyz").status == 200:
             assert time.monotonic() < deadline, "one of two voters can't lead"
         assert ask(cluster, "GET", "/v1/cluster/health-check?degraded=true").status == 503
-        assert ask(cluster, "GET", "/readyz").value["reasons"] == ["the quorum has no leader"]
+        assert ask(cluster, "GET", "/readyz").value["reasons"] == ["this node hears from no leader of the quorum"]
         assert ask(cluster, "GET", "/livez").status == 200
 
 

@@ -239,6 +239,11 @@ class MetadataLog:
         """Returns True while this node is the active controller."""
         return self._leading
 
+    @property
+    def in_contact(self) -> bool:
+        """Returns True while this node leads the quorum or follows a leader that it hears from."""
+        return self._quorum.in_contact
+
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:
         """Calls the listener with True once this node leads and can decide, and with False when its leadership ends."""
         self._leadership.append(listener)

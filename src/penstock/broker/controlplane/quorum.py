@@ -58,7 +58,7 @@ from penstock.raft.events import (
     WriteSnapshot,
 )
 from penstock.raft.machine import NEVER, Raft
-from penstock.raft.states import Leader
+from penstock.raft.states import Follower, Leader
 from penstock.raft.wire_answers import answer_to_wire, endpoints_in
 from penstock.raft.wire_requests import request_from_wire
 
@@ -402,6 +402,12 @@ class Quorum:
         if not future.done():
             named = None if leader is None else leader.preferring(listener)
             future.set_result(answer_to_wire(request, answer, records, named))
+
+    @property
+    def in_contact(self) -> bool:
+        """Returns True while this node leads, or follows a leader that has answered a fetch in this epoch."""
+        state = self._raft.core.state
+        return isinstance(state, Leader) or (isinstance(state, Follower) and state.has_fetched)
 
     def step_down(self) -> None:
         """Resigns if this node leads. Another voter, or this node later, is elected."""

@@ -27,8 +27,8 @@ def reasons_not_alive(broker: Broker) -> list[str]:
 def reasons_not_ready(broker: Broker) -> list[str]:
     """Returns why clients should use other nodes now; empty if the node is ready."""
     reasons = reasons_not_alive(broker)
-    if broker.metadata.quorum().leader_id == NO_NODE:
-        reasons.append("the quorum has no leader")
+    if not broker.metadata.in_contact:
+        reasons.append("this node hears from no leader of the quorum")
     known = broker.metadata.image.brokers.get(broker.node_id)
     if known is not None and known.fenced:
         reasons.append("the controller has fenced this node")
@@ -54,7 +54,8 @@ def _told(word: str, reasons: list[str]) -> dict[str, Any]:
 async def cluster_health(service: Service, call: Call) -> Any:
     """Answers with one word for the whole cluster, the counts behind it, and the active controller."""
     _, overview = await service.state()
-    leader = service.broker.metadata.quorum().leader_id
+    metadata = service.broker.metadata
+    leader = metadata.quorum().leader_id if metadata.in_contact else NO_NODE
     counts = {name: overview.summary[name] for name in ("offline", "under_min_isr", "under_replicated", "fenced")}
     bad = leader == NO_NODE or counts["offline"] or counts["under_min_isr"]
     status = "unhealthy" if bad else "degraded" if any(counts.values()) else "healthy"

@@ -1,0 +1,219 @@
+"""Lists and describes groups, reads and moves their committed offsets, and deletes groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.client.client import AsyncClient
+from penstock.client.errors import code_of
+from penstock.client.offsets import list_offsets
+from penstock.protocol.codec import DecodeError, decode_prefix
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_08_offset_commit as committing
+from penstock.protocol.messages import api_09_offset_fetch as fetching
+from penstock.protocol.messages import api_15_describe_groups as classic
+from penstock.protocol.messages import api_16_list_groups as listing
+from penstock.protocol.messages import api_42_delete_groups as deleting
+from penstock.protocol.messages import api_69_consumer_group_describe as consumer
+from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
+from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
+from penstock.protocol.vocabulary import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+NOT_FOUND_STATES = ("Dead", "")
+
+
+class Owner(NamedTuple):
+    member: str
+    client: str
+    host: str
+    instance: str | None
+
+
+class Described(NamedTuple):
+    state: str
+    owners: dict[TopicPartition, Owner]
+    members: dict[Owner, list[str]]
+    """Each member with the names of its partitions."""
+
+
+class GroupAdmin:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Returns a row for each group, in the order of their names. Empty filters match every group."""
+        request = listing.ListGroupsRequest(states_filter=[*states], types_filter=[*types])
+        brokers = (await self._client.request(DescribeClusterRequest())).brokers
+        found = []
+        for node in sorted(each.broker_id for each in brokers):
+            answer: listing.ListGroupsResponse = await self._client.request(request, node=node)
+            _raise_for(f"node {node}", answer.error_code)
+            found += [
+                {
+                    "group": each.group_id,
+                    "type": each.group_type,
+                    "protocol": each.protocol_type,
+                    "state": each.group_state,
+                    "coordinator": node,
+                }
+                for each in answer.groups
+            ]
+        return sorted(found, key=lambda row: str(row["group"]))
+
+    async def describe(self, group: str) -> Described:
+        """Describes a group of the classic or the consumer protocol.
+
+        Raises KafkaError(GROUP_ID_NOT_FOUND) if there is no such group.
+        """
+        found = await self._describe_consumer(group) or await self._describe_classic(group)
+        if found.state in NOT_FOUND_STATES:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
+        return found
+
+    async def _describe_consumer(self, group: str) -> Described | None:
+        """Returns None if the group, or the broker, supports only the classic protocol."""
+        request = consumer.ConsumerGroupDescribeRequest(group_ids=[group])
+        try:
+            answer: consumer.ConsumerGroupDescribeResponse = await self._client.ask_coordinator(group, request)
+        except KafkaError:
+            return None
+        [described] = answer.groups
+        if described.error_code:
+            return None
+        members: dict[Owner, list[TopicPartition]] = {}
+        for each in described.members:
+            owner = Owner(each.member_id, each.client_id, each.client_host, each.instance_id)
+            members[owner] = [
+                (topic.topic_name, index) for topic in each.assignment.topic_partitions for index in topic.partitions
+            ]
+        return _described(described.group_state, members)
+
+    async def _describe_classic(self, group: str) -> Described:
+        request = classic.DescribeGroupsRequest(groups=[group])
+        answer: classic.DescribeGroupsResponse = await self._client.ask_coordinator(group, request)
+        [described] = answer.groups
+        if described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _raise_for(group, described.error_code, described.error_message)
+        members = {
+            Owner(each.member_id, each.client_id, each.client_host, each.group_instance_id): _assigned(
+                described.protocol_type, each.member_assignment
+            )
+            for each in described.members
+        }
+        return _described(described.group_state, members)
+
+    # Offsets.
+
+    async def committed(self, group: str) -> Offsets:
+        """Returns the committed offsets of a group; empty if it has none."""
+        request = fetching.OffsetFetchRequest(groups=[fetching.OffsetFetchRequestGroup(group_id=group, topics=None)])
+        [found] = (await self._client.ask_coordinator(group, request)).groups
+        _raise_for(group, found.error_code)
+        names: dict[bytes, str] = {}
+        if any(not topic.name for topic in found.topics):
+            names = {topic.topic_id: topic.name or "" for topic in (await self._client.metadata(None)).topics}
+        return {
+            (topic.name or names.get(topic.topic_id, "?"), partition.partition_index): partition.committed_offset
+            for topic in found.topics
+            for partition in topic.partitions
+            if partition.committed_offset >= 0 and not partition.error_code
+        }
+
+    async def offsets_at(self, partitions: Iterable[TopicPartition], when: int) -> Offsets:
+        """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
+        topics = (await self._client.metadata(None)).topics
+        known = {(topic.name or "", each.partition_index) for topic in topics for each in topic.partitions}
+        wanted = {partition: when for partition in partitions if partition in known}
+        if not wanted:
+            return {}
+        return {key: each.offset for key, each in (await list_offsets(self._client, wanted)).items()}
+
+    async def commit(self, group: str, target: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
+        """Sets committed offsets of a group without members. Returns the partitions that were refused."""
+        topics: dict[str, list[committing.OffsetCommitRequestPartition]] = {}
+        for (topic, index), offset in target.items():
+            topics.setdefault(topic, []).append(
+                committing.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=offset, committed_metadata=""
+                )
+            )
+        found = (await self._client.metadata([*topics])).topics
+        ids = {topic.name: topic.topic_id for topic in found}
+        request = committing.OffsetCommitRequest(
+            group_id=group,
+            topics=[
+                committing.OffsetCommitRequestTopic(name=name, topic_id=ids.get(name, bytes(16)), partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+        answer: committing.OffsetCommitResponse = await self._client.ask_coordinator(group, request)
+        names = {identity: name for name, identity in ids.items()}
+        return {
+            (topic.name or names.get(topic.topic_id) or "?", partition.partition_index): code_of(partition.error_code)
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.error_code
+        }
+
+    async def delete(self, group: str) -> None:
+        """Deletes a group without members, with its offsets. Raises KafkaError."""
+        request = deleting.DeleteGroupsRequest(groups_names=[group])
+        answer: deleting.DeleteGroupsResponse = await self._client.ask_coordinator(group, request)
+        for result in answer.results:
+            _raise_for(group, result.error_code)
+
+
+def _raise_for(what: str, code: int, message: str | None = None) -> None:
+    if code:
+        raise KafkaError(code_of(code), f"{what}: {message or code_of(code).name}")
+
+
+def _described(state: str, members: Mapping[Owner, list[TopicPartition]]) -> Described:
+    return Described(
+        state,
+        {partition: owner for owner, partitions in members.items() for partition in partitions},
+        {
+            owner: [f"{topic}-{index}" for topic, index in sorted(partitions)]
+            for owner, partitions in sorted(members.items(), key=lambda item: item[0].member)
+        },
+    )
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> list[TopicPartition]:
+    """Returns a member's partitions from the assignment that the leader of its classic group wrote.
+
+    Returns an empty list if the group's protocol type is not "consumer", because the format is unknown then.
+    """
+    if protocol_type != "consumer" or len(assignment) < 2:
+        return []
+    try:
+        version = min(int.from_bytes(assignment[:2], "big"), ConsumerProtocolAssignment.MAX_VERSION)
+        decoded, _ = decode_prefix(ConsumerProtocolAssignment, version, assignment, 2)
+    except DecodeError:
+        return []
+    return [(each.topic, index) for each in decoded.assigned_partitions for index in each.partitions]
+
+
+def lag_rows(
+    described: Described, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[dict[str, Any]]:
+    """Returns a row for each partition that the group has committed or owns, with its lag."""
+    rows = []
+    for partition in sorted(offsets.keys() | described.owners.keys()):
+        owner = described.owners.get(partition)
+        offset, end = offsets.get(partition), ends.get(partition)
+        rows.append(
+            {
+                "topic": partition[0],
+                "partition": partition[1],
+                "committed": offset,
+                "end": end,
+                "lag": max(end - offset, 0) if offset is not None and end is not None else None,
+                "member": owner.member if owner else None,
+                "client": owner.client if owner else None,
+                "host": owner.host if owner else None,
+            }
+        )
+    return rows

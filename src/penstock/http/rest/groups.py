@@ -1,0 +1,136 @@
+"""Operations on groups: list, describe with members and lag, reset offsets with a dry run, and delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.group_admin import GroupAdmin, Offsets, lag_rows
+from penstock.http.rest.cluster import PAGE, paged
+from penstock.http.rest.fields import Field, list_of
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.routes import Call, Route
+from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.http.rest.service import Service
+
+TARGETS = ("earliest", "latest", "timestamp_ms", "offset", "shift")
+
+
+async def list_groups(service: Service, call: Call) -> Any:
+    admin = GroupAdmin(await service.client())
+    types = [call.query["type"]] if "type" in call.query else []
+    text = call.query.get("search", "")
+    return paged([row for row in await admin.list(types=types) if text in row["group"]], call, "groups")
+
+
+async def describe_group(service: Service, call: Call) -> Any:
+    admin, group = GroupAdmin(await service.client()), call.path["group"]
+    described = await admin.describe(group)
+    offsets = await admin.committed(group)
+    ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
+    members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
+    return {
+        "group": group,
+        "state": described.state,
+        "members": members,
+        "partitions": lag_rows(described, offsets, ends),
+    }
+
+
+async def delete_group(service: Service, call: Call) -> Any:
+    await GroupAdmin(await service.client()).delete(call.path["group"])
+    return {"deleted": call.path["group"]}
+
+
+async def reset_offsets(service: Service, call: Call) -> Any:
+    """Moves a group's committed offsets to one of TARGETS. A dry run only answers with the offsets."""
+    given = [name for name in TARGETS if call.body.get(name, False) is not False]
+    if len(given) != 1:
+        raise Problem(400, f"Give exactly one of {', '.join(TARGETS)}.")
+    admin, group = GroupAdmin(await service.client()), call.path["group"]
+    before = await admin.committed(group)
+    wanted = await _partitions(service, call, before)
+    target = await _targets(admin, given[0], call.body[given[0]], wanted, before)
+    dry = call.body.get("dry_run", False)
+    refused = {} if dry else await admin.commit(group, target)
+    return {
+        "dry_run": dry,
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": index,
+                "before": before.get((topic, index)),
+                "after": offset,
+                "kafka_error": refused[topic, index].name if (topic, index) in refused else None,
+            }
+            for (topic, index), offset in sorted(target.items())
+        ],
+    }
+
+
+async def _partitions(service: Service, call: Call, before: Offsets) -> list[TopicPartition]:
+    topics = call.body.get("topics")
+    if topics is None:
+        if not before:
+            raise Problem(404, f"Group {call.path['group']!r} has no committed offsets: give topics.")
+        return sorted(before)
+    image = service.broker.metadata.image
+    for name in topics:
+        if name not in image.topics:
+            raise Problem(404, f"There is no topic {name!r}.")
+    return sorted((name, index) for name in topics for index in image.topics[name].partitions)
+
+
+async def _targets(
+    admin: GroupAdmin, target: str, value: int, wanted: list[TopicPartition], before: Offsets
+) -> Offsets:
+    """Returns the new offsets, each within its partition's log. Leaves out partitions of deleted topics."""
+    first, last = await admin.offsets_at(wanted, EARLIEST), await admin.offsets_at(wanted, LATEST)
+    match target:
+        case "earliest":
+            chosen = first
+        case "latest":
+            chosen = last
+        case "offset":
+            chosen = dict.fromkeys(last, value)
+        case "shift":
+            chosen = {each: before.get(each, last[each]) + value for each in last}
+        case _:
+            found = await admin.offsets_at(wanted, value)
+            chosen = {each: found[each] if found.get(each, -1) >= 0 else last[each] for each in last}
+    return {each: min(max(chosen[each], first[each]), last[each]) for each in last if each in first}
+
+
+GROUP = {"group": Field("string", "id of the group")}
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/groups",
+        "Lists groups of every type",
+        list_groups,
+        query={
+            **PAGE,
+            "type": Field("string", "only groups of this type: classic, consumer, share or streams"),
+            "search": Field("string", "only groups with this text in their id"),
+        },
+    ),
+    Route("GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP),
+    Route("DELETE", "/v1/groups/{group}", "Deletes a group without members", delete_group, path=GROUP),
+    Route(
+        "POST",
+        "/v1/groups/{group}/reset-offsets",
+        "Moves the committed offsets of a group without members",
+        reset_offsets,
+        path=GROUP,
+        body={
+            "topics": list_of(Field("string"), "default: all topics with committed offsets"),
+            "earliest": Field("boolean", "true: to the first record"),
+            "latest": Field("boolean", "true: to the end"),
+            "timestamp_ms": Field("integer", "to the first record at or after this time", low=0),
+            "offset": Field("integer", "to this offset", low=0),
+            "shift": Field("integer", "by this number of records, negative for back"),
+            "dry_run": Field("boolean", "true answers with the new offsets and commits nothing"),
+        },
+    ),
+)

@@ -77,6 +77,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="with --seed: serve real clients on 127.0.0.1, from this port on (0: free ports), until Ctrl-C",
     )
+    parser.add_argument(
+        "--other-version",
+        default="",
+        metavar="DIR",
+        help="start all machines with the code in this directory, and upgrade them to this version one by one",
+    )
     parser.add_argument("--no-shrink", action="store_true", help="don't search for a smaller run with the same failure")
     parser.add_argument("--plant", metavar="BUG", help="run with this planted bug; 'list' names all")
     parser.add_argument("--report", metavar="FILE", help="write the run as an HTML page (with --seed)")
@@ -183,12 +189,18 @@ def plan_for(args: argparse.Namespace, seed: int) -> Plan:
     seconds = args.hours * 3600 if args.hours else args.seconds or DEFAULT_SECONDS
     whole = draw_plan(seed, args.profile, nodes=args.nodes, duration_s=seconds)
     points = tuple(each for each in args.at or () if each is not None)
-    return replace(whole.only(args.faults, args.actors), points=points)
+    return replace(whole.only(args.faults, args.actors), points=points, other_version=args.other_version)
 
 
 def execute(plan: Plan, plant: str | None, *, trace: bool = False, record_points: bool = False) -> Verdict:
+    from penstock.sim.engine.node_code import VersionError, other_version
     from penstock.sim.run.simulation import run_plan
 
+    try:
+        if plan.other_version:
+            other_version(plan.other_version)
+    except VersionError as error:
+        raise Failure(str(error), Exit.USAGE) from None
     if plant is None:
         return run_plan(plan, keep_trace=trace, record_points=record_points)
     from penstock.sim.faults.planted import PLANTS

@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING
 
 from penstock.disk.volume import Directory, Severity, Volume
 from penstock.log.free_space import MIN_FREE_BYTES
-from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage
-from penstock.node.local import ALONE, format_if_new
-from penstock.node.node import Node
-from penstock.node.storage import FormatPlan, format_storage, read_meta_properties
 from penstock.sim.engine.clock import SimClock
 from penstock.sim.engine.cluster_layout import ClusterLayout
 from penstock.sim.engine.disk import DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessDied, ProcessKilled, ProcessLoop, run_in
 from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.node_code import this_version
 from penstock.sim.engine.trace import Trace
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.events import NodeEvent
+    from penstock.metadata.configs.settings import Settings
+    from penstock.node.node import Node
 
 DATA = "/data"
 META = "/meta"
@@ -72,6 +71,8 @@ class Machine:
         self.volume = Volume(clock.wall_ms)
         self.conditions = DiskConditions()
         self.turn_cost_s = 0.0
+        #: The version of the code that the next process runs.
+        self.code = this_version()
         #: Log directories whose disks are not mounted, by path.
         self.unmounted: dict[str, Directory] = {}
         #: Number of disk faults under way: a start that fails meanwhile is no violation.
@@ -141,7 +142,8 @@ class Machine:
         }
         if not self.layout.single_node:
             own |= {"metadata.log.dir": META, **self.layout.node_settings(self.node_id, self.name, PORT)}
-        return Settings({**ALONE, **own, **self.overrides})
+        settings: Settings = self.code.settings({**self.code.alone, **own, **self.overrides})
+        return settings
 
     @property
     def data_directories(self) -> tuple[str, ...]:
@@ -194,7 +196,8 @@ class Machine:
         return self.disk_faults > bool(self.conditions.broken)
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
-        node = self.node = Node(
+        node: Node
+        node = self.node = self.code.node(
             self.settings(),
             disk=disk,
             network=SimNetwork(self.fabric, self.name, loop),
@@ -204,7 +207,7 @@ class Machine:
             observers=(lambda event: self._observe(loop, event),),
         )
         if self.layout.single_node:
-            format_if_new(node)
+            self.code.format_if_new(node)
         else:
             self._format(node)
         await node.start()
@@ -218,9 +221,9 @@ class Machine:
         """Formats new directories, as an operator does with each new disk; never the mount point of a missing disk."""
         if self.unmounted or self.conditions.broken:
             return
-        paths = (META, *node.settings.log_dirs)
-        if any(read_meta_properties(node.disk, path) is None for path in paths):
-            plan = FormatPlan(
+        paths, code = (META, *node.settings.log_dirs), self.code
+        if any(code.read_meta_properties(node.disk, path) is None for path in paths):
+            plan = code.format_plan(
                 paths,
                 self.node_id,
                 cluster_id=CLUSTER_ID,
@@ -230,7 +233,7 @@ class Machine:
                 joins=self.joins,
                 ignore_formatted=True,
             )
-            format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
+            code.format_storage(node.disk, plan, random=node.random, now_ms=node.clock.wall_ms())
 
     def _fatal(self, loop: ProcessLoop, error: Exception) -> None:
         """Ends the process of a node that reported a fatal error."""

@@ -23,6 +23,7 @@ from penstock.sim.plan.plan import FaultPlan, Plan
 
 if TYPE_CHECKING:
     from penstock.disk.volume import Severity
+    from penstock.sim.engine.node_code import NodeCode
 
 #: A node whose disk works again is restarted after this time.
 RESTART_S = 1.0
@@ -91,6 +92,13 @@ class FaultTarget:
         self.losses.note(machine, POWER)
         machine.lose_power(severity)
         self.restart(machine, off_s)
+
+    def finish_upgrade(self, code: NodeCode) -> None:
+        """Upgrades the machines that a rolling upgrade has not reached, because a fault or its end came first."""
+        for machine in self.machines:
+            if machine.code.version != code.version:
+                machine.kill()
+                machine.code = code
 
     def may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
         """Counts a disk fault as a loss of its machine. Returns False if acknowledged records would not survive it."""

@@ -91,6 +91,9 @@ class Plan:
     points: tuple[PointFault, ...] = ()
     """Faults to inject at chosen points (messages or steps on a disk) of the run."""
 
+    other_version: str = ""
+    """Directory of the code that all machines run at first, until they are upgraded; empty: this version."""
+
     def clock(self, node_id: int) -> tuple[int, float]:
         return (self.skew_ms, self.drift) if node_id == 1 else self.clocks[node_id - 2]
 

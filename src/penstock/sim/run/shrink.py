@@ -138,6 +138,8 @@ def command(plan: Plan) -> str:
     if plan.actors != original.actors:
         words.append(f"--actors {_list([actor.index for actor in plan.actors])}")
     words += [f"--at {shlex.quote(str(each))}" for each in plan.points]
+    if plan.other_version:
+        words.append(f"--other-version {shlex.quote(plan.other_version)}")
     if plan.profile == POINTS and not plan.points:
         words.append("--at none")
     return " ".join(words)

@@ -49,12 +49,14 @@ from penstock.sim.checks.watcher import Excuses, Watcher
 from penstock.sim.engine.environment import Environment
 from penstock.sim.engine.loop import SimulationError, run_in
 from penstock.sim.engine.machine import Machine, State
+from penstock.sim.engine.node_code import other_version, this_version
 from penstock.sim.engine.watchdog import EndlessTurnError, watched
 from penstock.sim.faults.lost_machines import LostMachines
 from penstock.sim.faults.nemesis import Nemesis
 from penstock.sim.faults.point_counter import PointCounter
 from penstock.sim.faults.supervisor import Supervisor
 from penstock.sim.faults.target import FaultTarget
+from penstock.sim.faults.upgrades import RollingUpgrade
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.points import PointLog
 from penstock.sim.run.first_epochs import first_epoch
@@ -152,6 +154,11 @@ class Simulation:
         self.directories = DirectoryRules(
             self.machines, self.environment.fabric, lambda: self.target.controller, self.story.violated
         )
+        #: The version that the machines run at first; None: this version.
+        self._other = other_version(plan.other_version) if plan.other_version else None
+        if self._other is not None:
+            for machine in self.machines:
+                machine.code = self._other
         self.points = PointCounter(self.target, self.loop, record=record_points)
         self.counts_points = record_points or bool(plan.points)
         for machine in self.machines:
@@ -210,7 +217,11 @@ class Simulation:
 
     def _taps(self) -> list[Tap]:
         checks = (self.contents, self.ownership, self.rebuilt, self.share_states, self.directories)
-        return [tap for check in checks for tap in check.taps()]
+        taps = [tap for check in checks for tap in check.taps()]
+        if self._other is not None:
+            twins = [(tap, self._other.twin(tap.owner)) for tap in self.contents.taps()]
+            taps += [tap._replace(owner=twin) for tap, twin in twins if twin is not None]
+        return taps
 
     def _end(self) -> None:
         # A task whose exception was never retrieved reports it when it is collected, but not once its process is dead.
@@ -247,7 +258,10 @@ class Simulation:
         if self.counts_points:
             self.points.begin()
         nemesis = Nemesis(self.target)
-        return [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
+        faults = [asyncio.ensure_future(nemesis.run(fault)) for fault in self.plan.faults]
+        if self._other is not None:
+            faults.append(asyncio.ensure_future(RollingUpgrade(self.target, this_version()).run()))
+        return faults
 
     async def _watch(self) -> None:
         while True:
@@ -287,6 +301,7 @@ class Simulation:
             self.points.end()
         self.story.add("world", "heals everything")
         self.environment.fabric.mend_all()
+        self.target.finish_upgrade(this_version())
         for machine in self.machines:
             starts_with_fault = machine.state is State.STARTING and machine.disk_faults > 0
             machine.heal()

@@ -57,6 +57,7 @@ def test_an_evacuation_is_finished_after_kills_of_the_node_and_of_the_command(tm
             while not moves_begun(client) and command.poll() is None:
                 pass  # each look is a request
             write(client, 3)
+            assert command.poll() in (None, Exit.OK)
             command.kill()
             command.communicate()
             # the node is killed, too, while the moves go on

@@ -7,6 +7,7 @@ interruption, therefore waits for the moves under way and plans only the remaini
 from __future__ import annotations
 
 import argparse
+import posixpath
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,7 +181,7 @@ def run_evacuate(args: argparse.Namespace) -> int:
 
 
 def _find_directory(held: Held, path: str) -> tuple[int, str]:
-    wanted = path.rstrip("/") or "/"
+    wanted = posixpath.normpath(path)
     having = [node for node, holdings in held.items() if any(each.path == wanted for each in holdings.directories)]
     if not having:
         raise Failure(f"no node has a log directory {path}: `penstock logdir list` shows them", Exit.NOT_FOUND)

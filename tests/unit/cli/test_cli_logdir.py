@@ -174,7 +174,7 @@ def test_evacuation_empties_and_cordons_a_directory(node: Broker, capsys: pytest
     filled(node, partitions=3)
     where = ("-b", node.bootstrap)
     assert "no node has" in said(capsys, "logdir", "evacuate", "/data/x", "--yes", *where, code=Exit.NOT_FOUND)
-    said(capsys, "logdir", "evacuate", f"{C}/", "--yes", *where)
+    said(capsys, "logdir", "evacuate", f"{C}/../c//", "--yes", *where)
     rows = {row["directory"]: row for row in asked(capsys, node, "list")}
     assert (rows[C]["replicas"], rows[C]["state"]) == (0, "cordoned")
     later = filled(node, partitions=2)

@@ -3,13 +3,17 @@ not."""
 
 from __future__ import annotations
 
+import subprocess
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.testing import SimBridge
-from tools.acknowledged_load import QUIET, WRITERS, Book, Load, forget_leftovers, judge
+from tools import kafka
+from tools.acknowledged_load import QUIET, WRITERS, Book, Load, Writing, forget_leftovers, judge
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -41,11 +45,16 @@ def leftovers() -> Iterator[None]:
 def test_stock_client_loses_no_record_that_a_simulated_cluster_acknowledged(
     client: str, seed: int, profile: str
 ) -> None:
+    write_through_faults(WRITERS[client], seed, profile)
+
+
+def write_through_faults(writing: Writing, seed: int, profile: str) -> Book:
+    """Writes while the faults of the seed go on and for a while after them, and judges what the topic has."""
     with SimBridge(seed, profile, nodes=3, seconds=FAULTS_S) as cluster:
         book = Book("simulated", PARTITIONS)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
         admin.create_topics([NewTopic(book.topic, PARTITIONS)], request_timeout=LIMIT_S)[book.topic].result(LIMIT_S)
-        load = Load(cluster.bootstrap_servers, book, WRITERS[client])
+        load = Load(cluster.bootstrap_servers, book, writing)
         try:
             assert cluster.wait_until_healed(LIMIT_S)
             book.wait_for(100)
@@ -54,3 +63,47 @@ def test_stock_client_loses_no_record_that_a_simulated_cluster_acknowledged(
         judge(cluster.bootstrap_servers, book)
         assert cluster.violations == []
         assert any(each in line for line in cluster.story for each in ("fault", "is killed", "is paused"))
+        return book
+
+
+class JavaClient:
+    """Runs SimulatedClusterClient.java, and notes what its producer was told and what its consumer has read."""
+
+    def __init__(self) -> None:
+        #: (partition, offset) → numbers of the records that the consumer got there.
+        self.read: dict[tuple[int, int], set[int]] = {}
+
+    def write(self, bootstrap: str, book: Book, enough: threading.Event) -> None:
+        source = Path(__file__).parent / "SimulatedClusterClient.java"
+        command = kafka.tool_command(str(source), bootstrap, book.topic, str(book.partitions))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            stdin = process.stdin
+            stopper = threading.Thread(target=lambda: (enough.wait(), stdin.close()), daemon=True)
+            stopper.start()
+            for line in process.stdout:
+                self._note(book, *line.split(maxsplit=2))
+
+    def _note(self, book: Book, kind: str, first: str, rest: str) -> None:
+        if kind == "read":
+            offset, number = map(int, rest.split())
+            self.read.setdefault((int(first), offset), set()).add(number)
+        elif kind == "acknowledged":
+            book.sent = max(book.sent, int(first) + 1)
+            book.told(int(first), int(rest), None)
+        else:
+            book.told(int(first), None, rest)
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("seed", "profile"), [(3, "crash"), (6, "network")])
+def test_java_client_reads_every_record_that_a_simulated_cluster_acknowledged(
+    seed: int, profile: str, kafka_jars: None
+) -> None:
+    client = JavaClient()
+    book = write_through_faults(client.write, seed, profile)
+    expected = {(number % PARTITIONS, offset): {number} for number, offset in book.acknowledged.items()}
+    assert {place: client.read.get(place) for place in expected} == expected

@@ -207,13 +207,16 @@ def _moves(broker: Broker) -> Iterator[Family]:
     left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories still has to copy.")
     records = gauge("penstock_log_move_records_left", "Offsets that a move still has to copy.")
     rate = gauge("penstock_log_move_bytes_per_second", "Bytes per second that a move copies.")
+    time = gauge("penstock_log_move_seconds_left", "Estimated seconds until a move has caught up, once it copies.")
     for each in figures[:MOVES_MAX]:
         labels = {"topic": each.topic, "partition": each.partition, "directory": each.target}
         left.add(each.bytes_left, **labels)
         records.add(each.records_left, **labels)
         rate.add(each.bytes_per_second, **labels)
+        if each.seconds_left is not None:
+            time.add(each.seconds_left, **labels)
     yield gauge("penstock_log_moves", "Moves between log directories that have not ended.", len(figures))
-    yield from (left, records, rate)
+    yield from (left, records, rate, time)
     ended = counter("penstock_log_moves_ended_total", "Moves between log directories that have ended.")
     for state, count in moves.counts.items():
         ended.add(count, outcome=state.value)

@@ -228,6 +228,33 @@ def test_moves_between_log_directories_are_counted(tmp_path: Path) -> None:
     assert found["penstock_log_move_copied_bytes_total"][of()] == 0, "the log was empty"
 
 
+def test_progress_of_a_move_between_log_directories_is_measured(tmp_path: Path) -> None:
+    config = {"penstock.http.listener": "127.0.0.1:0", "log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
+    with Broker(data=tmp_path / "a", topics={"orders": 1}, config=config) as broker:
+        node = broker.node
+        partition = node.broker.partitions.get("orders", 0)
+        target = next(each for each in node.broker.logs.dirs if each.path != partition.log.log_dir)
+        with broker.client() as client:
+            rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+            client.alter_configs(ResourceType.BROKER, "", [(rate, 0, "100")])
+            with client.producer() as producer:
+                for _ in range(10):
+                    producer.send("orders", bytes(1000)).result()
+
+        async def begin() -> None:
+            assert not node.broker.moves.request("orders", 0, target, partition)
+
+        broker.run(begin())
+        labels = of(topic="orders", partition="0", directory=target.path)
+        found = series(broker)
+        while not found["penstock_log_move_bytes_per_second"][labels]:
+            found = series(broker)
+    assert found["penstock_log_moves"][of()] == 1
+    assert 0 < found["penstock_log_move_bytes_left"][labels] < 11_000
+    assert 0 < found["penstock_log_move_records_left"][labels] < 10
+    assert found["penstock_log_move_seconds_left"][labels] > 0
+
+
 def test_records_of_share_groups_are_counted(broker: Broker) -> None:
     with broker.client() as client:
         client.create_topic("jobs", 1)

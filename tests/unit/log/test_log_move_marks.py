@@ -116,7 +116,16 @@ def test_log_without_its_newest_records_is_not_served_after_a_crash_at_any_disk_
     assert served, "a log whose copy is not complete is served"
 
 
-# The move ends without a swap.
+# The move ends.
+
+
+def test_a_finished_move_leaves_no_marks() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    move(logs, log)
+    assert not [name for name in disk.listdir(log.path) if name.startswith("penstock.")]
 
 
 def test_a_cancelled_move_leaves_no_leaving_mark() -> None:

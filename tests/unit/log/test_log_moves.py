@@ -19,6 +19,7 @@ from penstock.log.cleaner import Cleaner
 from penstock.log.leftover_copies import parse_future_name
 from penstock.log.log import Log
 from penstock.log.manager import LogManager
+from penstock.log.segment import Segment
 from penstock.log.synced_mark import Mark
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -184,6 +185,19 @@ def test_a_log_that_is_moved_is_not_compacted() -> None:
     assert len(offsets(log)) == 90
     [due] = cleaner.due()
     assert run(cleaner.clean(due)) is not None
+
+
+def test_a_move_removes_compacted_segments_that_are_not_in_use_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    removed: list[Segment] = []
+    waiting = log.segments[0]
+    monkeypatch.setattr(Segment, "remove_files", lambda self: removed.append(self))
+    log.pending_swaps.append(waiting)
+    logs.futures.create(log, logs.dirs[1])
+    assert removed == [waiting]
+    assert not log.pending_swaps
 
 
 def test_a_copy_that_is_flushed_often_keeps_one_producer_snapshot_per_segment() -> None:

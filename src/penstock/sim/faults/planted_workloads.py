@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.broker.coordinators.marker_sender import MarkerSender
@@ -11,6 +12,7 @@ from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
 from penstock.log.producers import ProducerStateManager
 from penstock.log.segment import Segment
+from penstock.metadata.configs.topic import LogConfig
 from penstock.metadata.controller import partition_change
 from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
 from penstock.records.compact import Compactor, OffsetMap, TransactionScan
@@ -100,6 +102,15 @@ def _ends_early(old: Any) -> Any:
     return complete_reassignment
 
 
+def _promise_not_followed(old: Any) -> Any:
+    def update_config(self: Log, config: LogConfig) -> None:
+        before = getattr(self, "config", config)
+        kept = replace(config, flush_messages=before.flush_messages, penstock_acks_fsync=before.penstock_acks_fsync)
+        old(self, kept)
+
+    return update_config
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -150,6 +161,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((ending, "epoch_after", _last_epoch_again),),
         1,
     ),
+    "fsync-switched-on-in-vain": (
+        "a log follows a change of fsync acknowledgements only after a restart",
+        "configs",
+        ((Log, "update_config", _promise_not_followed),),
+        1,
+    ),
     "reassignment-ends-early": (
         "a reassignment ends as soon as one new replica is in sync, and counts all new ones as in sync",
         "reassign",
@@ -175,5 +192,6 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "unknown-epoch-taken-for-known": (11, 30),
     "any-generation-commits": (7, 25),
     "epochs-never-used-up": (1, 20),
+    "fsync-switched-on-in-vain": (13, 25),
     "reassignment-ends-early": (3, 20),
 }

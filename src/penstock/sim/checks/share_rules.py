@@ -88,8 +88,10 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
     for delivery in history.share_deliveries:
         by_partition[delivery.group, delivery.partition].append(delivery)
         times[_place(delivery)].append(delivery)
+    # With a back-off, later records come first, and each new leader begins the back-off anew.
+    backing_off = {group for group, configs in _configs(plan).items() if RETRY in configs}
     for place, deliveries in times.items():
-        if len(deliveries) < 2 or not _is_final(deliveries[-1]):
+        if len(deliveries) < 2 or not _is_final(deliveries[-1]) or place[0] in backing_off:
             continue
         held = deliveries[-2]
         free = held.ended + LOCK_MS / 1000

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.client_security import credentials_of
+from penstock.client.login import Login
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 Begin = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any], dict[str, Any]]]
@@ -89,7 +90,7 @@ def test_printed_settings_work_with_confluent_kafka_and_the_command_line(
     spark = {name.removeprefix("kafka."): value for name, value in told["spark"].items()}
     del spark["bootstrap.servers"]
     login = credentials_of(spark).login
-    assert login is not None
+    assert isinstance(login, Login)
     assert login.username == "app"
     assert end(process) == Exit.OK
     assert main(["up", "--data", data, "--port", "0", "--no-http"]) == Exit.USAGE

@@ -4,6 +4,7 @@
     sasl.mechanism=SCRAM-SHA-512
     sasl.jaas.config=… required username="ann" password="…";      (Java)
     sasl.username=ann, sasl.password=…                            (librdkafka)
+    sasl.oauthbearer.token.endpoint.url=…                         (access tokens, with OAUTHBEARER)
     ssl.truststore.location, ssl.ca.location, …
 
 An unknown property, or two properties that contradict each other, are refused. A client that ignored them would be less
@@ -15,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
-from penstock.client.login import Login
+from penstock.client.login import LOGIN_MECHANISMS, AnyLogin, Login
+from penstock.client.token_sources import TOKEN_PROPERTIES, token_login
 from penstock.net.tls import TlsError, client_context, read_file, read_material
 from penstock.security.jaas import parse_jaas
+from penstock.security.oauthbearer import OAUTHBEARER
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: librdkafka's names, and the property of Kafka that means the same.
@@ -57,7 +60,7 @@ _HARMLESS = frozenset(
         "ssl.secure.random.implementation",
     }
 )
-SECURITY_PROPERTIES = frozenset({"security.protocol"}) | _TLS | _SASL
+SECURITY_PROPERTIES = frozenset({"security.protocol"}) | _TLS | _SASL | TOKEN_PROPERTIES
 
 
 class ClientSecurityError(ValueError):
@@ -73,7 +76,8 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
     if protocol not in PROTOCOLS:
         raise ClientSecurityError(f"security.protocol is {protocol}: use {', '.join(PROTOCOLS)}.")
     # A mechanism alone protects nothing, and existing Spark jobs name one without SASL.
-    asked = sorted(name for name in properties if name in _SASL - {"sasl.mechanism", "sasl.mechanisms"})
+    logins = (_SASL | TOKEN_PROPERTIES) - {"sasl.mechanism", "sasl.mechanisms"}
+    asked = sorted(name for name in properties if name in logins)
     if asked and not protocol.startswith("SASL"):
         raise ClientSecurityError(f"{asked[0]} has no effect with security.protocol={protocol}: use SASL_SSL.")
     asked = sorted(name for name in properties if name in _TLS)
@@ -125,21 +129,36 @@ def _text(name: str, path: str) -> str:
         raise ClientSecurityError(f"{name}: {path} is no PEM file.") from None
 
 
-def _login(properties: Mapping[str, str]) -> Login:
-    mechanism = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms")
+def _login(properties: Mapping[str, str]) -> AnyLogin:
+    mechanism = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "").strip()
     if not mechanism:
-        raise ClientSecurityError("sasl.mechanism is not set: name PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
-    user, password = properties.get("sasl.username"), properties.get("sasl.password")
+        raise ClientSecurityError(f"sasl.mechanism is not set: name {', '.join(LOGIN_MECHANISMS)} or {OAUTHBEARER}.")
     line = properties.get("sasl.jaas.config")
-    if line:
-        try:
-            options = parse_jaas(line).options
-        except ValueError as problem:
-            raise ClientSecurityError(f"sasl.jaas.config can't be parsed: {problem}.") from None
+    try:
+        options = parse_jaas(line).options if line else None
+    except ValueError as problem:
+        raise ClientSecurityError(f"sasl.jaas.config can't be parsed: {problem}.") from None
+    if mechanism == OAUTHBEARER:
+        return _token_login(properties, options or {})
+    asked = sorted(name for name in properties if name in TOKEN_PROPERTIES)
+    if asked:
+        raise ClientSecurityError(f"{asked[0]} has no effect with sasl.mechanism={mechanism}: use {OAUTHBEARER}.")
+    user, password = properties.get("sasl.username"), properties.get("sasl.password")
+    if options is not None:
         user, password = options.get("username"), options.get("password")
     if not user or password is None:
         raise ClientSecurityError("SASL needs a user: set sasl.username and sasl.password, or sasl.jaas.config.")
     try:
-        return Login(mechanism.strip(), user, password)
+        return Login(mechanism, user, password)
+    except ValueError as problem:
+        raise ClientSecurityError(str(problem)) from None
+
+
+def _token_login(properties: Mapping[str, str], options: Mapping[str, str]) -> AnyLogin:
+    for name in ("sasl.username", "sasl.password"):
+        if name in properties:
+            raise ClientSecurityError(f"{name} has no effect with sasl.mechanism={OAUTHBEARER}: remove it.")
+    try:
+        return token_login(properties, options)
     except ValueError as problem:
         raise ClientSecurityError(str(problem)) from None

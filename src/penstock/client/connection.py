@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from penstock import __version__
 from penstock.client.errors import code_of
-from penstock.client.login import Login
+from penstock.client.login import AnyLogin
 from penstock.net.framing import SIZE, FrameError, FrameReader
 from penstock.net.network import Network
 from penstock.protocol.apis import (
@@ -53,7 +53,7 @@ class ConnectionSettings:
     request_timeout_s: float = 30.0
     max_response_bytes: int = 256 * 1024 * 1024
     tls: ssl.SSLContext | None = None
-    login: Login | None = None
+    login: AnyLogin | None = None
 
 
 @dataclass(slots=True)
@@ -369,7 +369,7 @@ class BrokerConnection:
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
 
-    async def _authenticate(self, login: Login) -> None:
+    async def _authenticate(self, login: AnyLogin) -> None:
         """Authenticates the connection with the SASL login. Raises KafkaError; the message contains no secret."""
         chosen: SaslHandshakeResponse = await self.request(SaslHandshakeRequest(mechanism=login.mechanism), version=1)
         if chosen.error_code:
@@ -377,16 +377,17 @@ class BrokerConnection:
             raise KafkaError(
                 code_of(chosen.error_code), f"{self.address} does not accept the mechanism {login.mechanism}{offered}."
             )
-        exchange = login.exchange()
+        try:
+            exchange = await login.exchange()
+        except SaslError as error:
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, str(error)) from error.__cause__
         token: bytes | None = exchange.first()
         try:
             while token is not None:
                 answer: SaslAuthenticateResponse = await self.request(SaslAuthenticateRequest(auth_bytes=token))
                 if answer.error_code:
                     reason = answer.error_message or "no reason was given"
-                    raise KafkaError(
-                        code_of(answer.error_code), f"{self.address} refused user {login.username}: {reason}"
-                    )
+                    raise KafkaError(code_of(answer.error_code), f"{self.address} refused {login.who}: {reason}")
                 token = exchange.step(bytes(answer.auth_bytes))
         except SaslError as error:
             raise KafkaError(

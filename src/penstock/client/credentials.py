@@ -5,14 +5,14 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from penstock.client.login import Login
+from penstock.client.login import AnyLogin
 
 
 @dataclass(slots=True, eq=False)
 class Credentials:
     #: The context for the next connection; a node replaces it when its certificate is renewed.
     tls: ssl.SSLContext | None = None
-    login: Login | None = None
+    login: AnyLogin | None = None
 
 
 NO_CREDENTIALS = Credentials()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.net.web import FetchError
 from penstock.security.errors import SaslError
+from penstock.security.oauthbearer import OAUTHBEARER, OAuthBearerClient
 from penstock.security.plain import plain_message
 from penstock.security.scram import MECHANISMS, ScramClient
 
@@ -39,11 +43,48 @@ class Login:
                 f"The SASL mechanism {self.mechanism!r} is not supported: use {', '.join(LOGIN_MECHANISMS)}."
             )
 
-    def exchange(self) -> ClientExchange:
+    @property
+    def who(self) -> str:
+        """Names the login in error messages."""
+        return f"user {self.username}"
+
+    async def exchange(self) -> ClientExchange:
+        """Begins a new authentication."""
         if self.mechanism == "PLAIN":
             return _PlainClient(self.username, self.password)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
         return ScramClient(MECHANISMS[self.mechanism], self.username, self.password, nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogin:
+    """A login with an access token (OAUTHBEARER).
+
+    `source` returns a token. It may block, and is called in a thread for each new connection.
+    """
+
+    source: Callable[[], str] = field(repr=False)
+
+    @property
+    def mechanism(self) -> str:
+        return OAUTHBEARER
+
+    @property
+    def who(self) -> str:
+        """Names the login in error messages."""
+        return "the access token"
+
+    async def exchange(self) -> ClientExchange:
+        """Gets a token and begins a new authentication. Raises SaslError if there is no token."""
+        try:
+            return OAuthBearerClient(await asyncio.to_thread(self.source))
+        except FetchError as problem:
+            raise SaslError(f"There is no access token: {problem}") from None
+        except (OSError, ValueError, LookupError) as problem:  # of a user's function; its text may have secrets
+            raise SaslError(f"There is no access token: its source failed with {type(problem).__name__}.") from problem
+
+
+AnyLogin = Login | TokenLogin
 
 
 @dataclass(frozen=True, slots=True)

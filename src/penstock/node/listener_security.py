@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.authentication import SESSION, OnFailure, SaslRules, SaslSession
 from penstock.client.login import LOGIN_MECHANISMS
+from penstock.client.token_sources import endpoint_tls
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
+from penstock.node.oauth_listener import TokenListener
 from penstock.security.jaas import JaasEntry, parse_jaas
+from penstock.security.oauthbearer import OAUTHBEARER
 from penstock.security.plain import PlainServer
 from penstock.security.principals import certificate_principal, parse_mapping_rules
 from penstock.security.sasl_server import Exchange
@@ -62,12 +64,14 @@ class ListenerSecurity:
         settings: Settings,
         plan: ListenerPlan,
         credentials: Callable[[], ScramCredentials],
+        wall_ms: Callable[[], int],
         on_failure: OnFailure | None = None,
     ) -> None:
         """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError."""
         self.name = plan.name
         self.tls: TlsSource | None = None
         self.sasl: SaslRules | None = None
+        self._tokens: TokenListener | None = None
         if is_tls(plan.security_protocol):
             try:
                 self.tls = TlsSource(tls_properties(settings, plan.name))
@@ -77,7 +81,20 @@ class ListenerSecurity:
             except (TlsError, ValueError) as problem:
                 raise ListenerError(f"listener {plan.name}: {problem}") from None
         if is_sasl(plan.security_protocol):
-            self.sasl = replace(_sasl_rules(settings, plan.name, credentials), on_failure=on_failure)
+            enabled = _enabled_mechanisms(settings, plan.name)
+            if OAUTHBEARER in enabled:
+                self._tokens = _tokens(settings, plan.name, wall_ms)
+            mechanisms = _mechanisms(settings, plan.name, enabled, credentials, self._tokens)
+            self.sasl = _sasl_rules(settings, plan.name, mechanisms, wall_ms, on_failure)
+
+    async def start(self) -> None:
+        """Reads what is needed before the listener opens. Raises ListenerError."""
+        if self._tokens is not None:
+            await self._tokens.start()
+
+    def close(self) -> None:
+        if self._tokens is not None:
+            self._tokens.close()
 
     @property
     def scram(self) -> bool:
@@ -136,20 +153,58 @@ def tls_properties(settings: Settings, listener: str, own: Mapping[str, str] | N
 # --- servers ----------------------------------------------------------------------------------------
 
 
-def _sasl_rules(settings: Settings, listener: str, credentials: Callable[[], ScramCredentials]) -> SaslRules:
-    names = [each.strip() for each in (_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")]
+def _enabled_mechanisms(settings: Settings, listener: str) -> list[str]:
+    names = (_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
+def _mechanisms(
+    settings: Settings,
+    listener: str,
+    names: Sequence[str],
+    credentials: Callable[[], ScramCredentials],
+    tokens: TokenListener | None,
+) -> dict[str, Callable[[], Exchange]]:
     secret = secrets.token_bytes(32)
     mechanisms: dict[str, Callable[[], Exchange]] = {}
-    for name in filter(None, names):
+    for name in names:
         if name == PLAIN:
             mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
         elif name in MECHANISMS:
             mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, secret).exchange
+        elif name == OAUTHBEARER and tokens is not None:
+            mechanisms[name] = tokens.exchange
         else:
             raise ListenerError(
                 f"listener {listener}: the mechanism {name} of sasl.enabled.mechanisms is not supported; use "
-                f"{', '.join(LOGIN_MECHANISMS)}"
+                f"{', '.join(LOGIN_MECHANISMS)} or {OAUTHBEARER}"
             )
+    return mechanisms
+
+
+def _tokens(settings: Settings, listener: str, wall_ms: Callable[[], int]) -> TokenListener:
+    entry = jaas_entry(settings, listener, OAUTHBEARER)
+    try:
+        issuer_tls = endpoint_tls({} if entry is None else entry.options)
+    except ValueError as problem:
+        raise ListenerError(f"listener {listener}: the JAAS line of {OAUTHBEARER}: {problem}") from None
+    return TokenListener(listener, partial(token_property, settings, listener), wall_ms, issuer_tls)
+
+
+def token_property(settings: Settings, listener: str, name: str) -> str | None:
+    """Returns a property of OAUTHBEARER: this listener's own value, the value for all listeners, or the default."""
+    prefixed = settings.static.get(f"listener.name.{listener.lower()}.{OAUTHBEARER.lower()}.{name}")
+    found = _value(settings, listener, name) if prefixed is None else prefixed.strip()
+    return settings.raw(name) if found is None else found
+
+
+def _sasl_rules(
+    settings: Settings,
+    listener: str,
+    mechanisms: Mapping[str, Callable[[], Exchange]],
+    wall_ms: Callable[[], int],
+    on_failure: OnFailure | None,
+) -> SaslRules:
     lifetimes = [_value(settings, listener, f"{name.lower()}.connections.max.reauth.ms") for name in mechanisms]
     lifetimes.append(_value(settings, listener, "connections.max.reauth.ms"))
     size = _value(settings, listener, "sasl.server.max.receive.size")
@@ -161,6 +216,8 @@ def _sasl_rules(settings: Settings, listener: str, credentials: Callable[[], Scr
         failure_delay_s=settings.int("connection.failed.authentication.delay.ms") / 1000
         if delay_ms is None
         else int(delay_ms) / 1000,
+        wall_ms=wall_ms,
+        on_failure=on_failure,
         # The shortest lifetime of a mechanism counts for all mechanisms of the listener.
         lifetime_ms=min((int(text) for text in lifetimes if text is not None and int(text) > 0), default=0),
     )
@@ -212,6 +269,7 @@ def securities(
     settings: Settings,
     plans: Sequence[ListenerPlan],
     metadata: Callable[[], MetadataLog],
+    wall_ms: Callable[[], int],
     on_failure: OnFailure | None = None,
 ) -> dict[str, ListenerSecurity]:
     def of_clients() -> ScramCredentials:
@@ -221,6 +279,8 @@ def securities(
         return metadata().credentials_for_controllers()
 
     return {
-        plan.name: ListenerSecurity(settings, plan, of_controllers if plan.controller else of_clients, on_failure)
+        plan.name: ListenerSecurity(
+            settings, plan, of_controllers if plan.controller else of_clients, wall_ms, on_failure
+        )
         for plan in plans
     }

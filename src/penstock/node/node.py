@@ -104,7 +104,11 @@ class Node:
         self._audit_file = AuditFile(path) if path else None
         audit = None if self._audit_file is None else Audit(clock, self._audit_file.put)
         self._security = securities(
-            settings, self._plans, lambda: self.broker.metadata, None if audit is None else audit.login_failed
+            settings,
+            self._plans,
+            lambda: self.broker.metadata,
+            clock.wall_ms,
+            None if audit is None else audit.login_failed,
         )
         self._peers = peer_securities(settings, self._plans)
         to_brokers, to_controllers = (peer.credentials for peer in self._peers)
@@ -180,6 +184,8 @@ class Node:
                     f"{logs.dirs.metadata.path}, which holds the metadata log, can't be used "
                     f"({failure.strerror or failure}): repair the disk, or join with a new disk as a new voter."
                 )
+            for security in self._security.values():
+                await security.start()
             protected = protected_listeners(settings, self._plans)
             await self._server.start(self._listener(plan, plan.name in protected) for plan in self._plans)
             self._watch_certificates()
@@ -313,6 +319,7 @@ class Node:
             await broker.groups.close()
             await broker.partitions.close()
         await self._server.stop(grace_s=0)
+        self._close_securities()
         await self.http.close()
         logs.abandon()
 
@@ -353,6 +360,10 @@ class Node:
             protected=protected,
             on_accept=None if security.open else security.accept,
         )
+
+    def _close_securities(self) -> None:
+        for security in self._security.values():
+            security.close()
 
     def _watch_certificates(self) -> None:
         """Reads changed certificate files from time to time, until the node stops."""
@@ -414,6 +425,7 @@ class Node:
         broker.partitions.release_waiters()
         await broker.groups.close()  # answers members that wait for a rebalance, which may take minutes
         await stopping
+        self._close_securities()
         await broker.transactions.close()
         await broker.share_partitions.close()
         await broker.share_states.close()
@@ -434,6 +446,7 @@ class Node:
         """Stops as a killed process does: nothing is flushed or marked clean. For tests."""
         await self._cut_off(self.broker)
         await self._server.stop(grace_s=0)
+        self._close_securities()
         await self.http.close()
         await self.broker.transactions.close()
         await self.broker.share_partitions.close()

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.client.credentials import Credentials
-from penstock.client.login import Login
+from penstock.client.login import AnyLogin, Login
+from penstock.client.token_sources import TOKEN_PROPERTIES, token_login
 from penstock.metadata.configs.definition import ConfigError
 from penstock.net.tls import TlsError, TlsSource, check_trust, client_context
-from penstock.node.listener_security import ListenerSecurity, jaas_entry, renewed, tls_properties
+from penstock.node.listener_security import ListenerSecurity, jaas_entry, renewed, tls_properties, token_property
 from penstock.node.listeners import ListenerError, ListenerPlan, inter_broker_listener, is_sasl, is_tls, protocol_of
+from penstock.security.oauthbearer import OAUTHBEARER
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
@@ -68,9 +70,17 @@ def check_own_tls(
             raise ConfigError(f"Listener {name} can't use these settings. {problem}") from None
 
 
-def _login(settings: Settings, listener: str, mechanism_property: str) -> Login:
+def _login(settings: Settings, listener: str, mechanism_property: str) -> AnyLogin:
     mechanism = settings.str(mechanism_property)
     entry = jaas_entry(settings, listener, mechanism)
+    if mechanism == OAUTHBEARER:
+        named = {name: token_property(settings, listener, name) for name in TOKEN_PROPERTIES}
+        try:
+            return token_login(
+                {name: value for name, value in named.items() if value is not None}, entry.options if entry else {}
+            )
+        except ValueError as problem:
+            raise ListenerError(f"listener {listener}: {problem}") from None
     if entry is None or "username" not in entry.options or "password" not in entry.options:
         raise ListenerError(
             f"listener {listener}: this node needs a login of its own; set "

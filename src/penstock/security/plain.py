@@ -20,6 +20,8 @@ class PlainServer:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
         self.user: str | None = None
+        self.expires_ms: int | None = None
+        self.refusal: str | None = None
 
     def step(self, message: bytes) -> bytes:
         """Checks user and password in the client's message. Returns an empty token. Raises SaslError."""

@@ -29,6 +29,16 @@ class Exchange(Protocol):
         """Returns the name of the user; None until the client is authenticated."""
         ...
 
+    @property
+    def expires_ms(self) -> int | None:
+        """Returns when the user's credential expires, in milliseconds since 1970; None if it does not expire."""
+        ...
+
+    @property
+    def refusal(self) -> str | None:
+        """Returns why the credential is refused, if the mechanism has a last step to tell the client; else None."""
+        ...
+
     def step(self, message: bytes) -> bytes: ...
 
 
@@ -49,6 +59,13 @@ class SaslServer:
         self._former: tuple[str, str] | None = None
         self.state = SaslState.HANDSHAKE
         self.user: str | None = None
+        #: When the credential of the last authentication expires, in milliseconds since 1970.
+        self.expires_ms: int | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """Returns why the running exchange will fail, for the operator; None if it may still succeed."""
+        return None if self._exchange is None else self._exchange.refusal
 
     @property
     def offered(self) -> list[str]:
@@ -94,5 +111,6 @@ class SaslServer:
             self.state = SaslState.FAILED
             raise
         if user is not None:
-            self.user, self.state, self._exchange = user, SaslState.DONE, None
+            self.user, self.expires_ms = user, self._exchange.expires_ms
+            self.state, self._exchange = SaslState.DONE, None
         return answer

@@ -174,6 +174,8 @@ class ScramServer:
         self._messages = ""
         self._name = ""
         self.user: str | None = None
+        self.expires_ms: int | None = None
+        self.refusal: str | None = None
 
     def step(self, message: bytes) -> bytes:
         """Handles the client's message and returns the server's next message. Raises SaslError."""

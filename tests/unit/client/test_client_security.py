@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from penstock.client.client_security import ClientSecurityError, credentials_of
+from penstock.client.login import Login, TokenLogin
+from penstock.client.token_sources import ENDPOINT, ClientCredentials, TokenFile
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="s3cret";'
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+TOKEN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 
 
 def test_plaintext_needs_no_credentials() -> None:
@@ -27,7 +30,7 @@ def test_plaintext_needs_no_credentials() -> None:
 )
 def test_login_properties_are_accepted_under_java_and_librdkafka_names(properties: dict[str, str]) -> None:
     login = credentials_of({**SASL, **properties}).login
-    assert login is not None
+    assert isinstance(login, Login)
     assert (login.mechanism, login.username, login.password) == ("SCRAM-SHA-256", "ann", "s3cret")
     assert "s3cret" not in repr(login)
 
@@ -59,7 +62,17 @@ def test_host_name_check_can_be_turned_off_only_explicitly(value: str) -> None:
         ({**SASL}, "SASL needs a user"),
         ({**SASL, "sasl.jaas.config": "nonsense"}, "can't be parsed"),
         ({**SASL, "sasl.mechanism": "GSSAPI", "sasl.username": "a", "sasl.password": "b"}, "'GSSAPI' is not supported"),
-        ({**SASL, "sasl.oauthbearer.scope": "x"}, "is not supported"),
+        ({**SASL, "sasl.oauthbearer.scope": "x"}, "sasl.oauthbearer.scope has no effect with sasl.mechanism=SCRAM"),
+        ({**SASL, "sasl.oauthbearer.config": "x"}, "is not supported"),
+        ({**TOKEN}, "OAUTHBEARER needs tokens"),
+        ({**TOKEN, "sasl.username": "ann"}, "sasl.username has no effect"),
+        ({**TOKEN, "sasl.oauthbearer.method": "default"}, "method is not supported"),
+        ({**TOKEN, "sasl.login.callback.handler.class": "com.example.Mine"}, "names a class"),
+        ({**TOKEN, ENDPOINT: "http://issuer.example/token"}, "is not protected: use https://"),
+        ({**TOKEN, ENDPOINT: "ftp://issuer.example/token"}, "is no file:// or https:// URL"),
+        ({**TOKEN, ENDPOINT: "file://issuer.example/token"}, "names no file"),
+        ({**TOKEN, ENDPOINT: "https://issuer.example/token"}, "OAUTHBEARER needs a client"),
+        ({"security.protocol": "SSL", ENDPOINT: "file:///token"}, "has no effect with security.protocol=SSL"),
     ],
 )
 def test_client_refuses_a_security_property_that_would_leave_it_unprotected(
@@ -73,3 +86,43 @@ def test_pem_files_of_librdkafka_are_read(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ClientSecurityError, match="trust store has no certificate"):
         credentials_of({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "ca.pem")})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {
+            "sasl.oauthbearer.client.credentials.client.id": "job",
+            "sasl.oauthbearer.client.credentials.client.secret": "s3cret",
+            "sasl.oauthbearer.scope": "logs",
+        },
+        {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "job",
+            "sasl.oauthbearer.client.secret": "s3cret",
+            "sasl.oauthbearer.scope": "logs",
+        },
+        {
+            "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+            "OAuthBearerLoginCallbackHandler",
+            "sasl.jaas.config": 'x.OAuthBearerLoginModule required clientId="job" clientSecret="s3cret" scope="logs";',
+        },
+    ],
+)
+def test_client_of_an_issuer_is_accepted_under_java_and_librdkafka_names(properties: dict[str, str]) -> None:
+    login = credentials_of({**TOKEN, ENDPOINT: "https://issuer.example/token", **properties}).login
+    assert isinstance(login, TokenLogin)
+    assert isinstance(login.source, ClientCredentials)
+    assert (login.source.client_id, login.source.secret, login.source.scope) == ("job", "s3cret", "logs")
+    assert "s3cret" not in repr(login) + repr(login.source)
+
+
+def test_token_in_a_file_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+    file = tmp_path / "my token"
+    file.write_text("first\n")
+    login = credentials_of({**TOKEN, ENDPOINT: file.as_uri()}).login
+    assert isinstance(login, TokenLogin)
+    assert isinstance(login.source, TokenFile)
+    assert login.source() == "first"
+    file.write_text("second")
+    assert login.source() == "second"

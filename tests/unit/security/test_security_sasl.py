@@ -238,6 +238,8 @@ def test_reauthentication_must_keep_user_and_mechanism() -> None:
 def test_sasl_exchange_with_too_many_steps_is_ended() -> None:
     class Endless:
         user = None
+        expires_ms = None
+        refusal = None
 
         def step(self, message: bytes) -> bytes:
             return b"more"

@@ -24,7 +24,7 @@ def handle(
     broker: Broker, ctx: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse | Later[SaslHandshakeResponse]:
     session: SaslSession | None = ctx.connection.state.get(SESSION)
-    if session is None or (ctx.connection.principal is not None and not session.rules.lifetime_ms):
+    if session is None or (ctx.connection.principal is not None and not session.may_authenticate_again):
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     offered = session.server.offered
     try:

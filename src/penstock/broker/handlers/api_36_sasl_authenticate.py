@@ -32,6 +32,5 @@ def handle(
         answer = session.token(bytes(request.auth_bytes))
     except SaslError as error:
         code, message = ErrorCode.SASL_AUTHENTICATION_FAILED, f"Authentication failed: {error}"
-        return session.refuse(str(error), SaslAuthenticateResponse(error_code=code, error_message=message))
-    lifetime_ms = session.rules.lifetime_ms if ctx.connection.principal is not None else 0
-    return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+        return session.refuse(error.reason, SaslAuthenticateResponse(error_code=code, error_message=message))
+    return SaslAuthenticateResponse(error_message=None, auth_bytes=answer, session_lifetime_ms=session.lifetime_ms)

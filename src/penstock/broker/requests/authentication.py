@@ -2,7 +2,8 @@
 
 Until a connection has authenticated, only ApiVersions, SaslHandshake and SaslAuthenticate are served, frames are small,
 and the connection closes at a deadline. The response to a failed authentication is sent after a delay, then the
-connection closes. With `connections.max.reauth.ms`, a session expires unless the client authenticates again (KIP-368).
+connection closes. With `connections.max.reauth.ms`, and with credentials that expire, a session expires unless the
+client authenticates again (KIP-368).
 """
 
 from __future__ import annotations
@@ -44,16 +45,29 @@ class SaslRules:
     max_token_bytes: int
     deadline_s: float
     failure_delay_s: float
+    #: Returns the time that a credential's expiration is compared with.
+    wall_ms: Callable[[], int]
     #: Is called for a failed authentication, with the reason.
     on_failure: OnFailure | None = None
-    #: Lifetime of a session; 0 is without end.
+    #: Longest lifetime of a session; 0 is without end.
     lifetime_ms: int = 0
 
 
 class SaslSession:
     """Holds the state of one connection's SASL authentication."""
 
-    __slots__ = ("_connection", "_deadline", "_frame_limit", "ends_at", "failed", "raw", "rules", "server")
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_frame_limit",
+        "_lifetime_ms",
+        "_reported",
+        "ends_at",
+        "failed",
+        "raw",
+        "rules",
+        "server",
+    )
 
     def __init__(self, connection: Connection, rules: SaslRules) -> None:
         self.rules = rules
@@ -63,6 +77,8 @@ class SaslSession:
         #: True once an authentication has failed: the connection closes, and no other request of it is served.
         self.failed = False
         self.ends_at = NEVER
+        self._lifetime_ms = 0
+        self._reported = False
         self._connection = connection
         self._frame_limit = connection.max_frame_bytes
         connection.max_frame_bytes = min(self._frame_limit, rules.max_token_bytes)
@@ -82,9 +98,29 @@ class SaslSession:
             connection.principal = f"User:{self.server.user}"
             connection.max_frame_bytes = self._frame_limit
             self.raw = False
-            if self.rules.lifetime_ms > 0:
-                self.ends_at = asyncio.get_running_loop().time() + self.rules.lifetime_ms / 1000
+            self._set_lifetime()
+        elif self.server.refusal is not None:
+            self._report(self.server.refusal)
         return answer
+
+    def _set_lifetime(self) -> None:
+        """Ends the session when the credential expires, or earlier, as the listener's settings demand."""
+        limits_ms = [self.rules.lifetime_ms] if self.rules.lifetime_ms > 0 else []
+        if self.server.expires_ms is not None:
+            limits_ms.append(max(0, self.server.expires_ms - self.rules.wall_ms()))
+        self._lifetime_ms, self.ends_at = 0, NEVER
+        if limits_ms:
+            self._lifetime_ms = min(limits_ms)
+            self.ends_at = asyncio.get_running_loop().time() + self._lifetime_ms / 1000
+
+    @property
+    def lifetime_ms(self) -> int:
+        """Returns the time from the authentication to the session's end; 0 without an end, and until authenticated."""
+        return self._lifetime_ms if self.server.state is SaslState.DONE else 0
+
+    @property
+    def may_authenticate_again(self) -> bool:
+        return self.ends_at is not NEVER
 
     @property
     def ended(self) -> bool:
@@ -98,8 +134,7 @@ class SaslSession:
         """
         self._connection.principal = None
         self.failed = True
-        if self.rules.on_failure is not None:
-            self.rules.on_failure(self._connection, reason)
+        self._report(reason)
 
         def answered(_: object) -> R:
             close = partial(self._connection.close, f"its authentication failed: {reason}", "authentication")
@@ -107,6 +142,11 @@ class SaslSession:
             return answer
 
         return Later(asyncio.sleep(self.rules.failure_delay_s), answered)
+
+    def _report(self, reason: str) -> None:
+        if self.rules.on_failure is not None and not self._reported:
+            self._reported = True
+            self.rules.on_failure(self._connection, reason)
 
     def _too_late(self) -> None:
         self._deadline = None
@@ -149,4 +189,4 @@ class SaslGate:
         try:
             return [session.token(bytes(frame))]
         except SaslError as error:
-            return session.refuse(str(error), None)
+            return session.refuse(error.reason, None)

@@ -211,4 +211,6 @@ def update_mode(name: str) -> UpdateMode:
 
 
 def _without_mechanism(base: str) -> str:
+    if base.startswith("oauthbearer.sasl.oauthbearer."):  # this mechanism has properties of its own
+        return base.removeprefix("oauthbearer.")
     return next((known for known in _OF_MECHANISM if base.endswith("." + known)), base)

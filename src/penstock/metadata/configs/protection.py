@@ -17,6 +17,13 @@ AUTHORIZER = "authorizer.class.name"
 SUPER_USERS = "super.users"
 #: Kafka's own authorizer, whose rules `security/authorizer.py` has.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_TOKENS = "org.apache.kafka.common.security.oauthbearer."
+#: Classes of Kafka's OAUTHBEARER that do what Penstock does, by the end of the property's name.
+_TOKEN_CLASSES = {
+    "oauthbearer.sasl.server.callback.handler.class": "OAuthBearerValidatorCallbackHandler",
+    "oauthbearer.sasl.login.callback.handler.class": "OAuthBearerLoginCallbackHandler",
+    "sasl.oauthbearer.jwt.validator.class": "BrokerJwtValidator",
+}
 #: Other properties with these prefixes belong to a security plug-in, or are misspelt.
 _PREFIXES = ("authorizer.", "delegation.token.", "sasl.", "ssl.")
 
@@ -37,11 +44,18 @@ def protection_refusal(name: str, value: str) -> str | None:
         asks = name.startswith(_PREFIXES)
     else:
         asks = key.name in PROTECTION_CONFIGS and value.strip() != (key.default or "")
-    if not asks:
+    if not asks or _is_token_class(name, value):
         return None
     return (
         f"{name} requires protection that Penstock does not have yet, and without it the node would be open to "
         "everybody: remove the property, and let only trusted machines reach the node's ports."
+    )
+
+
+def _is_token_class(name: str, value: str) -> bool:
+    return any(
+        name.endswith(end) and value.strip() in (_TOKENS + known, f"{_TOKENS}secured.{known}")
+        for end, known in _TOKEN_CLASSES.items()
     )
 
 

@@ -82,35 +82,35 @@ sasl.oauthbearer.assertion.private.key.passphrase PASSWORD unsupported
     Passphrase of the key file that signs OAuth assertions.
 sasl.oauthbearer.assertion.template.file STRING unsupported
     File with fixed header and claims of OAuth assertions.
-sasl.oauthbearer.client.credentials.client.id STRING unsupported
+sasl.oauthbearer.client.credentials.client.id STRING
     OAuth client id.
-sasl.oauthbearer.client.credentials.client.secret PASSWORD unsupported
+sasl.oauthbearer.client.credentials.client.secret PASSWORD
     OAuth client secret.
-sasl.oauthbearer.clock.skew.seconds INT =30 low unsupported
+sasl.oauthbearer.clock.skew.seconds INT =30 low
     Difference of clocks that is tolerated in tokens.
-sasl.oauthbearer.expected.audience LIST = high unsupported
+sasl.oauthbearer.expected.audience LIST = high
     Accepted audiences; a token must name at least one of them.
-sasl.oauthbearer.expected.issuer STRING high unsupported
+sasl.oauthbearer.expected.issuer STRING high
     Issuer that a token must name.
-sasl.oauthbearer.jwks.endpoint.refresh.ms LONG =3600000 low unsupported
+sasl.oauthbearer.jwks.endpoint.refresh.ms LONG =3600000 low
     How often the signing keys are fetched anew.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms LONG =10000 low unsupported
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms LONG =10000 low
     Longest pause between attempts to fetch the signing keys.
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms LONG =100 low unsupported
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms LONG =100 low
     First pause between attempts to fetch the signing keys.
-sasl.oauthbearer.jwks.endpoint.url STRING unsupported
+sasl.oauthbearer.jwks.endpoint.url STRING
     Where the signing keys are published.
 sasl.oauthbearer.jwt.retriever.class CLASS =org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever unsupported
     Class that gets tokens.
 sasl.oauthbearer.jwt.validator.class CLASS =org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator unsupported
     Class that checks tokens.
-sasl.oauthbearer.scope STRING unsupported
+sasl.oauthbearer.scope STRING
     Scope to ask for.
-sasl.oauthbearer.scope.claim.name STRING =scope low unsupported
+sasl.oauthbearer.scope.claim.name STRING =scope low
     Name of the scope claim.
-sasl.oauthbearer.sub.claim.name STRING =sub low unsupported
+sasl.oauthbearer.sub.claim.name STRING =sub low
     Name of the subject claim.
-sasl.oauthbearer.token.endpoint.url STRING unsupported
+sasl.oauthbearer.token.endpoint.url STRING
     Where tokens are issued.
 sasl.server.callback.handler.class CLASS unsupported
     Class that answers a SASL server's questions.

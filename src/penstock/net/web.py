@@ -1,0 +1,93 @@
+"""Fetches small documents over HTTPS, or from files: an issuer's keys and access tokens.
+
+The functions block: call them in a thread. They follow no redirects, use no proxy, and read a bounded number of bytes.
+Plain HTTP is accepted for loopback addresses alone, because a changed key set lets everybody in.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+_LOOPBACK = ("127.", "localhost", "::1")
+_CHUNK_BYTES = 65_536
+
+
+class FetchError(Exception):
+    """Raised if a document can't be fetched. The message is one sentence without secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Where a small document is, and the limits for reading it."""
+
+    url: str
+    max_bytes: int
+    timeout_s: float = 10.0
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if the URL can't be used; the message follows the name of a property."""
+        parts = self._parts()
+        if parts.scheme not in ("file", "https", "http"):
+            raise ValueError("is no file:// or https:// URL")
+        if parts.scheme == "file":
+            if parts.netloc not in ("", "localhost") or not parts.path:
+                raise ValueError("names no file: use file:///path")
+        elif not parts.hostname or parts.username is not None:
+            raise ValueError("names no host, or has a user name")
+        elif parts.scheme == "http" and not parts.hostname.startswith(_LOOPBACK):
+            raise ValueError("is not protected: use https://")
+
+    @property
+    def in_file(self) -> bool:
+        return self._parts().scheme == "file"
+
+    def read(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+        """Returns the document; with `body`, the answer to a POST request. Raises FetchError."""
+        try:
+            content = self._from_file() if self.in_file else self._from_server(body, dict(headers or {}))
+        except ssl.SSLCertVerificationError as problem:
+            raise FetchError(f"{self.url} can't be trusted: {problem.verify_message}.") from None
+        except (OSError, http.client.HTTPException) as problem:
+            reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+            raise FetchError(f"{self.url} can't be read: {reason}.") from None
+        if len(content) > self.max_bytes:
+            raise FetchError(f"{self.url} has more than {self.max_bytes} bytes.")
+        return content
+
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+    def _from_file(self) -> bytes:
+        with open(unquote(self._parts().path), "rb") as file:
+            return file.read(self.max_bytes + 1)
+
+    def _from_server(self, body: bytes | None, headers: dict[str, str]) -> bytes:
+        parts, deadline = self._parts(), time.monotonic() + self.timeout_s
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            context = self.tls or ssl.create_default_context()
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, parts.port, timeout=self.timeout_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(host, parts.port, timeout=self.timeout_s)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.request("GET" if body is None else "POST", target, body, {"Connection": "close", **headers})
+            content = bytearray()
+            with connection.getresponse() as answer:
+                while len(content) <= self.max_bytes and (part := answer.read1(_CHUNK_BYTES)):
+                    content += part
+                    if time.monotonic() > deadline:
+                        raise FetchError(f"{self.url} did not answer within {self.timeout_s:g} s.")
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            raise FetchError(f"{self.url} answered with status {answer.status}.")
+        return bytes(content)

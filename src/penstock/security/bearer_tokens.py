@@ -1,0 +1,109 @@
+"""Checks the claims of an access token (a JWT) by the rules of Kafka's broker.
+
+The token needs `exp`, `iat` and a subject. It must not be expired or issued for later, by more than the allowed clock
+skew. Audience and issuer must be the expected ones; a token that names audiences is refused if none is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: A time in seconds that no clock reaches; larger numbers in a claim are refused.
+_LAST_TIME_S = 1 << 40
+
+
+class TokenError(Exception):
+    """Raised for a refused token. The message is for the operator, and has no part of the token's signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    audiences: frozenset[str] = frozenset()
+    issuer: str | None = None
+    scope_claim: str = "scope"
+    subject_claim: str = "sub"
+    skew_s: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class BearerToken:
+    subject: str
+    expires_ms: int
+    scopes: frozenset[str] = frozenset()
+
+
+def strict_object(text: bytes, what: str) -> dict[str, Any]:
+    """Returns the JSON object. Raises TokenError, also for repeated names and for numbers that JSON does not have."""
+    try:
+        found = json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise TokenError(f"the {what} is no valid JSON") from None
+    if not isinstance(found, dict):
+        raise TokenError(f"the {what} is no JSON object")
+    return found
+
+
+def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> BearerToken:
+    """Returns the token's subject and end. Raises TokenError."""
+    expires, issued, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
+    if expires is None or issued is None:
+        raise TokenError("the claim exp or iat is missing")
+    if now_s - rules.skew_s >= expires:
+        raise TokenError("it has expired")
+    if begins is not None and now_s + rules.skew_s < begins:
+        raise TokenError("it is not valid yet")
+    if expires < max(issued, begins or 0):
+        raise TokenError("it ends before it begins")
+    _check_audience(claims.get("aud"), rules.audiences)
+    if rules.issuer is not None and claims.get("iss") != rules.issuer:
+        raise TokenError("its issuer is not the expected one")
+    subject = claims.get(rules.subject_claim)
+    if not isinstance(subject, str) or not subject.strip():
+        raise TokenError(f"the claim {rules.subject_claim} names no subject")
+    return BearerToken(subject.strip(), int(expires * 1000), _scopes(claims.get(rules.scope_claim)))
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_TIME_S:
+        raise TokenError(f"the claim {name} is no time")
+    return math.floor(value)
+
+
+def _check_audience(audience: object, expected: frozenset[str]) -> None:
+    named = [audience] if isinstance(audience, str) else audience
+    if named is None and not expected:
+        return
+    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
+        raise TokenError("the claim aud is missing or is no list of names")
+    if not expected:
+        raise TokenError("it names an audience, but sasl.oauthbearer.expected.audience is not set")
+    if expected.isdisjoint(named):
+        raise TokenError("its audience is not the expected one")
+
+
+def _scopes(value: object) -> frozenset[str]:
+    named = [value] if isinstance(value, str) else value
+    if not isinstance(named, list):
+        return frozenset()
+    texts = [each.strip() for each in named if isinstance(each, str)]
+    if len(texts) != len(named) or not all(texts) or len(set(texts)) != len(texts):
+        raise TokenError("its scopes are repeated, empty or no texts")
+    return frozenset(texts)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is repeated")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")

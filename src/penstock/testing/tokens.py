@@ -1,0 +1,54 @@
+"""Issues access tokens for tests of listeners with OAUTHBEARER. Needs joserfc, of the extra `oauth`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from joserfc import jwk, jws
+from joserfc.jwk import KeyParameters
+
+RSA_BITS = 2048
+
+
+class TokenIssuer:
+    """Signs tokens with a key of its own, whose public part `write_keys` writes for a broker.
+
+    issuer = TokenIssuer()
+    config = {"sasl.oauthbearer.jwks.endpoint.url": issuer.write_keys(tmp_path / "keys.json"), …}
+    token = issuer.token("ann")
+    """
+
+    def __init__(self, kid: str = "key-1", algorithm: str = "RS256") -> None:
+        self.kid = kid
+        self.algorithm = algorithm
+        parameters: KeyParameters = {"kid": kid, "use": "sig", "alg": algorithm}
+        self.key = (
+            jwk.ECKey.generate_key("P-256", parameters)
+            if algorithm == "ES256"
+            else jwk.RSAKey.generate_key(RSA_BITS, parameters)
+        )
+
+    def public_key(self) -> dict[str, Any]:
+        """Returns the public key as a JWK."""
+        return dict(self.key.as_dict(private=False))
+
+    def write_keys(self, path: Path, *others: TokenIssuer) -> str:
+        """Writes the JWK set of this issuer, and of others, to the file. Returns the file's URL."""
+        path.write_text(json.dumps({"keys": [issuer.public_key() for issuer in (self, *others)]}))
+        return path.absolute().as_uri()
+
+    def token(self, subject: str, *, lifetime_s: float = 3600, **claims: Any) -> str:
+        """Returns a signed token. `claims` are added, and replace those that the token has by default."""
+        now = int(time.time())
+        content = {"sub": subject, "iat": now, "exp": now + lifetime_s, **claims}
+        return self.signed(json.dumps(content).encode())
+
+    def signed(self, content: bytes, **header: Any) -> str:
+        """Returns a token with any content. `header` fields replace those that the token has by default."""
+        fields = {"alg": self.algorithm, "kid": self.kid, "typ": "JWT", **header}
+        fields = {name: value for name, value in fields.items() if value is not None}
+        registry = jws.JWSRegistry(algorithms=[self.algorithm], strict_check_header=False)
+        return jws.serialize_compact(fields, content, self.key, registry=registry)

@@ -27,6 +27,7 @@ QUICK = frozenset(
         "ack-before-fsync",
         "ack-before-watermark",
         "ack-one-offset-early",
+        "active-task-given-twice",
         "any-generation-commits",
         "dead-replica-in-sync",
         "duplicates-written",

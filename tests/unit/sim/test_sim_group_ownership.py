@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from penstock.client.connection import BrokerConnection
 from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember
+from penstock.groups.streams.group import Role, StreamsGroup, StreamsMember, TaskKey
 from penstock.protocol.codec import encode
 from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
@@ -12,6 +13,11 @@ from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
+)
+from penstock.protocol.messages.api_88_streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TaskIds,
 )
 from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from penstock.sim.checks.group_ownership import GroupOwnership
@@ -48,6 +54,20 @@ class Told:
         if told is not None:
             answer.assignment = Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=told)])
         self.ask(request, answer, node)
+
+    def tasks(
+        self, who: str, epoch: int, owned: list[int], told: list[int] | None, standbys: tuple[int, ...] = ()
+    ) -> None:
+        def listed(indexes: list[int]) -> list[TaskIds]:
+            return [TaskIds(subtopology_id="0", partitions=indexes)]
+
+        request = StreamsGroupHeartbeatRequest(
+            group_id="g", member_id=who, member_epoch=epoch, active_tasks=listed(owned)
+        )
+        answer = StreamsGroupHeartbeatResponse(member_id=who, member_epoch=epoch, standby_tasks=listed(list(standbys)))
+        if told is not None:
+            answer.active_tasks = listed(told)
+        self.ask(request, answer)
 
     def sync(self, who: str, generation: int, told: list[int], instance: str | None = None) -> None:
         assigned = ConsumerProtocolAssignment(assigned_partitions=[TopicPartition(topic="t", partitions=told)])
@@ -118,5 +138,38 @@ def test_check_finds_two_members_with_the_same_partition_in_the_state_of_a_coord
     told.ownership._state("n1", group)
     assert told.broken == []
     group.members.put(ConsumerMember("b", assigned={TOPIC: {1: 2}}))
+    told.ownership._state("n1", group)
+    assert told.broken == ["one owner by state"]
+
+
+def test_active_tasks_of_streams_groups_have_one_owner_and_standbys_may_have_more() -> None:
+    told = Told()
+    told.tasks("a", 2, [], [0, 1])
+    told.tasks("b", 3, [], [], standbys=(0,))
+    told.tasks("c", 3, [], [], standbys=(0,))
+    told.tasks("a", 2, [0, 1], [0])
+    told.tasks("a", 3, [0], None)
+    told.tasks("b", 3, [], [1])
+    assert told.broken == []
+    told.tasks("c", 3, [], [1])
+    assert told.broken == ["one owner per epoch"]
+
+
+def test_check_finds_a_task_that_moves_before_its_member_has_stopped_it() -> None:
+    told = Told()
+    told.tasks("a", 2, [], [0, 1])
+    told.tasks("b", 3, [], [1])
+    told.tasks("a", 2, [0, 1], [0])
+    assert told.broken == ["one owner at a time"]
+
+
+def test_check_finds_two_members_with_the_same_active_task_in_the_state_of_a_coordinator() -> None:
+    told, group = Told(), StreamsGroup("g")
+    active, standby = TaskKey(Role.ACTIVE, "0"), TaskKey(Role.STANDBY, "0")
+    group.put(StreamsMember("a", assigned={active: {0: 1}}, pending_revocation={active: {1: 1}}))
+    group.put(StreamsMember("b", assigned={active: {2: 2}, standby: {0: 0}}))
+    told.ownership._state("n1", group)
+    assert told.broken == []
+    group.put(StreamsMember("b", assigned={active: {1: 2}}))
     told.ownership._state("n1", group)
     assert told.broken == ["one owner by state"]

@@ -17,6 +17,7 @@ from penstock.sim.actors.producers import TransactionalWriter, Writer, WriterOpt
 from penstock.sim.actors.session import Clients, Session
 from penstock.sim.actors.share_members import ShareMember, ShareMemberOptions
 from penstock.sim.actors.shared_recreator import SharedRecreator, SharedRecreatorOptions
+from penstock.sim.actors.streams_members import StreamsMember, StreamsMemberOptions
 from penstock.sim.actors.table_reader import TableReader, TableReaderOptions
 from penstock.sim.actors.topic_recreation import RecreatorOptions, TopicRecreator
 from penstock.sim.engine.loop import ProcessDied, ProcessLoop, run_in
@@ -86,11 +87,12 @@ ROLES: dict[str, tuple[Callable[[Session, Any], Role], Callable[..., Any]]] = {
     "shared recreator": (SharedRecreator, SharedRecreatorOptions),
     "configurer": (Configurer, ConfigurerOptions),
     "share member": (ShareMember, ShareMemberOptions),
+    "streams member": (StreamsMember, StreamsMemberOptions),
     "mover": (Mover, MoverOptions),
     "directory mover": (DirectoryMover, DirectoryMoverOptions),
 }
-#: Actors that create topics.
-CREATORS = frozenset({"admin", "remaker", "shared recreator"})
+#: Actors that create topics, or let a coordinator create them.
+CREATORS = frozenset({"admin", "remaker", "shared recreator", "streams member"})
 
 
 def _role(session: Session, plan: ActorPlan, factor: int) -> Role:

@@ -4,7 +4,8 @@
     one owner at a time      no member is assigned a partition before its last owner has reported its release
     one owner by state       in a coordinator's state, no two members own a partition or still have to release it
 
-The check observes the answers to ConsumerGroupHeartbeat and SyncGroup where clients receive them. It identifies a
+The check observes the answers to ConsumerGroupHeartbeat, StreamsGroupHeartbeat and SyncGroup where clients receive
+them. In a streams group, it looks at active tasks instead of partitions. It identifies a
 static member by its instance id: the member keeps its partitions when it comes back with another member id.
 """
 
@@ -19,12 +20,19 @@ from penstock.client.connection import BrokerConnection
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.classic.group import State as ClassicState
 from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.streams.group import Role, StreamsGroup
 from penstock.protocol.codec import DecodeError, decode_prefix
 from penstock.protocol.messages.api_14_sync_group import SyncGroupRequest, SyncGroupResponse
 from penstock.protocol.messages.api_42_delete_groups import DeleteGroupsRequest
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from penstock.protocol.messages.api_88_streams_group_heartbeat import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    TaskIds,
 )
 from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from penstock.sim.checks.taps import Tap
@@ -33,7 +41,8 @@ from penstock.sim.engine.machine import Machine, State
 if TYPE_CHECKING:
     from penstock.protocol.schema import Message
 
-#: A partition: the topic's id (consumer groups) or name (classic groups), and the index.
+#: A partition: the topic's id (consumer groups) or name (classic groups), and the index. In a streams group, an active
+#: task: the subtopology's id and the index.
 Owned = tuple[bytes | str, int]
 NEWEST_ASSIGNMENT = 3
 
@@ -56,6 +65,50 @@ class _Holdings:
     by_epoch: dict[tuple[int, Owned], str] = field(default_factory=dict)
     held: dict[str, dict[Owned, _Given]] = field(default_factory=dict)
     """Member → partition → when the member was told that it owns the partition."""
+
+
+class _Beat(NamedTuple):
+    """A heartbeat and its answer, of a consumer group or a streams group."""
+
+    group_id: str
+    who: str
+    error_code: int
+    epoch: int
+    reported: set[Owned] | None  # by the member; None if the request leaves them out
+    assigned: list[Owned] | None  # to the member; None if they stay the same
+
+
+def _consumer_beat(request: ConsumerGroupHeartbeatRequest, answer: ConsumerGroupHeartbeatResponse) -> _Beat:
+    def listed(topics: Sequence[TopicPartitions]) -> list[Owned]:
+        return sorted((each.topic_id, index) for each in topics for index in each.partitions)
+
+    return _Beat(
+        request.group_id,
+        request.instance_id or answer.member_id or request.member_id,
+        answer.error_code,
+        answer.member_epoch,
+        None if request.topic_partitions is None else set(listed(request.topic_partitions)),
+        None if answer.assignment is None else listed(answer.assignment.topic_partitions),
+    )
+
+
+def _streams_beat(request: StreamsGroupHeartbeatRequest, answer: StreamsGroupHeartbeatResponse) -> _Beat:
+    """Takes the active tasks; a standby may be on several members."""
+
+    def listed(tasks: Sequence[TaskIds] | None) -> list[Owned] | None:
+        if tasks is None:
+            return None
+        return sorted((each.subtopology_id, index) for each in tasks for index in each.partitions)
+
+    reported = listed(request.active_tasks)
+    return _Beat(
+        request.group_id,
+        request.member_id,
+        answer.error_code,
+        answer.member_epoch,
+        None if reported is None else set(reported),
+        listed(answer.active_tasks),
+    )
 
 
 class GroupOwnership:
@@ -90,7 +143,9 @@ class GroupOwnership:
         began, coordinator = self._now(), str(connection.address)
         match message:
             case ConsumerGroupHeartbeatRequest():
-                return lambda answer: self._heartbeat(message, answer, began, coordinator)
+                return lambda answer: self._heartbeat(_consumer_beat(message, answer), began, coordinator)
+            case StreamsGroupHeartbeatRequest():
+                return lambda answer: self._heartbeat(_streams_beat(message, answer), began, coordinator)
             case SyncGroupRequest():
                 return lambda answer: self._synced(message, answer)
             case DeleteGroupsRequest():
@@ -104,34 +159,23 @@ class GroupOwnership:
         who = request.group_instance_id or request.member_id
         self._told(request.group_id, request.generation_id, who, classic_assignment(answer.assignment))
 
-    def _heartbeat(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        answer: ConsumerGroupHeartbeatResponse,
-        began: float,
-        coordinator: str,
-    ) -> None:
-        group = self._groups.setdefault(request.group_id, _Holdings())
-        who = request.instance_id or answer.member_id or request.member_id
-        if answer.error_code or answer.member_epoch <= 0:
+    def _heartbeat(self, told: _Beat, began: float, coordinator: str) -> None:
+        group = self._groups.setdefault(told.group_id, _Holdings())
+        who = told.who
+        if told.error_code or told.epoch <= 0:
             group.held.pop(who, None)
             return
         before = group.held.get(who, {})
         given = _Given(began, self._now(), coordinator)
         for partition, since in before.items():
-            self._still_held(request.group_id, group, who, partition, since, given)
+            self._still_held(told.group_id, group, who, partition, since, given)
         # A partition that the member was told to give up is its own until a request no longer reports it.
-        reported = request.topic_partitions
         kept = before
-        if reported is not None:
-            own = {(each.topic_id, index) for each in reported for index in each.partitions}
-            kept = {partition: since for partition, since in before.items() if partition in own}
-        if answer.assignment is not None:
-            told = sorted(
-                (each.topic_id, index) for each in answer.assignment.topic_partitions for index in each.partitions
-            )
-            self._told(request.group_id, answer.member_epoch, who, told)
-            kept = {**kept, **{partition: before.get(partition, given) for partition in told}}
+        if told.reported is not None:
+            kept = {partition: since for partition, since in before.items() if partition in told.reported}
+        if told.assigned is not None:
+            self._told(told.group_id, told.epoch, who, told.assigned)
+            kept = {**kept, **{partition: before.get(partition, given) for partition in told.assigned}}
         group.held[who] = kept
 
     def _told(self, group_id: str, epoch: int, who: str, partitions: Sequence[Owned]) -> None:
@@ -171,7 +215,7 @@ class GroupOwnership:
                     for group in coordinator.machine.groups.values():
                         self._state(machine.name, group)
 
-    def _state(self, coordinator: str, group: ConsumerGroup | ClassicGroup | Any) -> None:
+    def _state(self, coordinator: str, group: ConsumerGroup | StreamsGroup | ClassicGroup | Any) -> None:
         owners: dict[Owned, str] = {}
         for member_id, partition in _held_by_state(group):
             owner = owners.setdefault(partition, member_id)
@@ -180,13 +224,18 @@ class GroupOwnership:
                 self._broken("one owner by state", group.group_id, f"{what} to {owner} and to {member_id}")
 
 
-def _held_by_state(group: ConsumerGroup | ClassicGroup | Any) -> Iterator[tuple[str, Owned]]:
+def _held_by_state(group: ConsumerGroup | StreamsGroup | ClassicGroup | Any) -> Iterator[tuple[str, Owned]]:
     if isinstance(group, ConsumerGroup):
         for member in group.members.values():
             for assigned in (member.assigned, member.pending_revocation):
                 for topic_id, partitions in assigned.items():
                     for index in partitions:
                         yield member.member_id, (topic_id, index)
+    elif isinstance(group, StreamsGroup):
+        for streams in group.members.values():
+            for key, index in streams.tasks():
+                if key.role is Role.ACTIVE:
+                    yield streams.member_id, (key.subtopology, index)
     elif isinstance(group, ClassicGroup) and group.state is ClassicState.STABLE and group.uses_consumer_protocol:
         for classic in group.members.values():
             for partition in classic_assignment(classic.assignment):

@@ -10,7 +10,7 @@ from penstock.sim.checks.history import FinalView, History, Outcome, Ownership
 from penstock.sim.plan.plan import Plan
 
 #: Kinds of actors that are members of a group.
-MEMBERS = ("member", "classic member")
+MEMBERS = ("member", "classic member", "streams member")
 
 
 def only_owners_commit(plan: Plan, history: History, view: FinalView) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.broker.coordinators.marker_sender import MarkerSender
 from penstock.groups import offset_requests
+from penstock.groups.streams.group import StreamsGroup
 from penstock.log import shorten
 from penstock.log.epochs import LeaderEpochCache
 from penstock.log.log import Log
@@ -73,6 +74,10 @@ def _deleted_partitions_retried(old: Any) -> Any:
 
 def _nothing(old: Any) -> Any:
     return lambda *args, **more: None
+
+
+def _never_held(old: Any) -> Any:
+    return lambda self, process_id, key, partition: False
 
 
 def _epoch_taken_for_known(old: Any) -> Any:
@@ -149,6 +154,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((LeaderEpochCache, "end_offset_for", _epoch_taken_for_known),),
         3,
     ),
+    "active-task-given-twice": (
+        "a streams group gives a task to its next member while the last one still runs it",
+        "groups",
+        ((StreamsGroup, "is_held", _never_held),),
+        3,
+    ),
     "any-generation-commits": (
         "a classic group accepts commits of former members and of old generations",
         "groups",
@@ -190,6 +201,7 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "stable-offset-below-start": (5, 25),
     "markers-wait-for-deleted-topics": (5, 25),
     "unknown-epoch-taken-for-known": (11, 30),
+    "active-task-given-twice": (2, 15),
     "any-generation-commits": (7, 25),
     "epochs-never-used-up": (1, 20),
     "fsync-switched-on-in-vain": (13, 25),

@@ -2,6 +2,7 @@
 group.
 
 The group changes its protocol when the first member of the new protocol joins, and back when the last one leaves.
+In half of the runs, members of a streams group (KIP-1071) read the same topics.
 """
 
 from __future__ import annotations
@@ -54,4 +55,25 @@ def groups(plan: Plan) -> Plan:
     kinds = random.choice((KINDS, KINDS, KINDS[:1]))
     for _ in range(random.randint(3, 5)):
         cast.add(random.choice(kinds), member)
+    if random.random() < 0.5:
+        settings |= _streams_settings(random)
+        processes = random.randint(2, 3)
+
+        def streams_member(random: Random, index: int) -> dict[str, Any]:
+            more = {"group": "tasks", "instance": "", "process": f"process{index % processes}"}
+            return {**member(random, index), **more}
+
+        cast.add("streams member", streams_member, random.randint(2, 4))
     return cast.plan(topics=topics, settings={**plan.settings, **settings})
+
+
+def _streams_settings(random: Random) -> dict[str, str]:
+    return {
+        "group.streams.min.session.timeout.ms": "4000",
+        "group.streams.session.timeout.ms": "6000",
+        "group.streams.min.heartbeat.interval.ms": "500",
+        "group.streams.heartbeat.interval.ms": "1000",
+        "group.streams.assignment.interval.ms": random.choice(("0", "1000")),
+        "group.streams.initial.rebalance.delay.ms": random.choice(("0", "1000")),
+        "group.streams.num.standby.replicas": random.choice(("0", "1")),
+    }

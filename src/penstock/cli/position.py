@@ -98,7 +98,7 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise Failure(
-            f"{text!r} is not a time: give milliseconds since 1970 or 2026-01-31T12:00:00", Exit.USAGE
+            f"{text!r} is not a time: give a date such as 2026-01-31T12:00:00, or milliseconds since 1970", Exit.USAGE
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -94,7 +94,10 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Verifies the bytes that are older than this process. Returns the bytes before the first damaged batch."""
+        """Verifies the bytes that were written before this process started.
+
+        Returns the bytes before the first damaged batch.
+        """
         self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than at the time of the fetch")

@@ -247,9 +247,9 @@ class Server:
         return AT_ONCE if self.arrivals is None else self.arrivals(host, listener)
 
     def _delay(self, connection: Connection, arrival: Arrival) -> None:
-        """Serves the requests of a new connection only after its wait.
+        """Serves the requests of a new connection after the delay that the connection rate demands.
 
-        A refused connection is closed after its wait.
+        A refused connection is closed after the same delay.
         """
         if arrival.refused is not None:
             self.refused += 1

@@ -169,9 +169,9 @@ def _code(value: int) -> ErrorCode:
 
 
 def endpoints_in(message: Any, listener: str | None = None) -> dict[int, tuple[str, int]]:
-    """Returns the endpoints of nodes that the message, a request or an answer, contains.
+    """Returns the endpoints of nodes in a request or an answer, by node id.
 
-    Of a leader with several endpoints, returns that of the listener; the first if it has no such listener.
+    A leader may have several endpoints: the one of `listener` is taken, or the first if none matches.
     """
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])

@@ -101,7 +101,7 @@ class ShareStateShard:
     def see(self, image: MetadataImage, now_ms: int | None = None) -> None:
         """Takes over a new metadata image.
 
-        If topics were deleted, the caller passes `now_ms`, and `on_timers` runs then.
+        If topics were deleted, the caller passes the time as `now_ms`, and `on_timers` is due at that time.
         """
         self.image = image
         if now_ms is not None:

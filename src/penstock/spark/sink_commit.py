@@ -1,11 +1,12 @@
-"""The driver's part of an exactly-once batch: complete the last decision, decide, complete, abort the rest.
+"""Commits the transactions of an exactly-once batch, from the driver.
 
-To decide a batch means to record that its transactions are to be committed (`sink_decisions`). To complete a decision
-means to commit these transactions.
+A decision is a record that the transactions of a batch are to be committed (`sink_decisions`). To complete a decision
+means to commit these transactions. The driver first completes the decision of the previous batch. Then it decides the
+new batch, completes that decision, and aborts transactions that no decision names.
 
-    tasks: write, prepare ──▶ driver: own ─▶ read the last decision, complete its transactions
+    tasks: write, prepare ──▶ driver: fence older drivers ─▶ read the last decision, complete its transactions
                                        │ decision about a later batch: refuse     (another run of the query is ahead)
-                                       │ about this batch: nothing to decide      (a replay, with rows or without)
+                                       │ about this batch: nothing to decide      (Spark replays the batch)
                                        ▼ about an earlier batch, or no decision
                                      check that all are still prepared ─▶ decide ─▶ complete all ─▶ abort the rest
 

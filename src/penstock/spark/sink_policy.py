@@ -53,8 +53,10 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """Returns the last decision with the transactions in `given_up` added as aborted. Leaves out those that it
-    commits."""
+    """Returns the last decision, with the transactions in `given_up` added as aborted.
+
+    Transactions that the decision commits are not added.
+    """
     last = last or Decision(BEFORE_ALL, ())
     more = sorted(set(given_up).difference(last.transactions, last.aborted))
     return Decision(last.batch, last.transactions, (*last.aborted, *more)) if more else last

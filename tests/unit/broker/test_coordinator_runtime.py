@@ -316,7 +316,7 @@ def test_coordinator_that_loses_its_partition_fails_uncommitted_requests() -> No
     run(scenario)
 
 
-def test_records_of_one_write_larger_than_a_batch_are_split_and_a_single_larger_record_is_refused() -> None:
+def test_a_write_larger_than_a_batch_is_split_and_a_record_larger_than_a_batch_is_refused() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(max_message_bytes=1000)
         coordinator = coordinate(partition)

@@ -117,7 +117,7 @@ def test_records_are_gathered_into_batches_in_order() -> None:
     run(scenario())
 
 
-def test_key_decides_the_partition_and_records_without_a_key_change_partition_per_batch() -> None:
+def test_keys_decide_the_partition_and_keyless_records_switch_partitions_with_each_batch() -> None:
     async def scenario() -> None:
         async with producing(partitions=3) as (producer, logs, _):
             for _ in range(3):

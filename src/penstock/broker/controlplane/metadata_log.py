@@ -206,7 +206,8 @@ class MetadataLog:
     async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
         """Calls `decide`, appends the records that it returns, and returns its reply once the records are committed.
 
-        If `decide` raises KafkaError, the error is raised here once all records that `decide` could read are committed.
+        If `decide` raises KafkaError, the error is raised here after all records appended before are committed,
+        because the error may depend on them.
         """
         if self._failure is not None:
             raise self._failure

@@ -118,9 +118,7 @@ class SnapshotStore:
             try:
                 content = read_checkpoint(data)
             except CheckpointError as error:
-                logger.error(
-                    "snapshot %s/%s is damaged, so the snapshot before it is read: %s", self._path, name, error
-                )
+                logger.error("snapshot %s/%s is damaged; the previous snapshot is used: %s", self._path, name, error)
                 continue
             self.last_bytes = len(data)
             image = advance(EMPTY_IMAGE, offset=-1, epoch=epoch, kraft_version=content.kraft_version)

@@ -125,7 +125,7 @@ class QuorumFiles:
                 content = read_checkpoint(self._disk.read_bytes(f"{self._log.path}/{name}"))
             except CheckpointError as error:
                 logger.error(
-                    "snapshot %s/%s is damaged, so the snapshot before it is read: %s", self._log.path, name, error
+                    "snapshot %s/%s is damaged; the previous snapshot is used: %s", self._log.path, name, error
                 )
                 continue
             voters = _voter_set(content.voters) if content.voters else self._static_voters

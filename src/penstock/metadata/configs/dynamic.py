@@ -92,8 +92,10 @@ def _needs_prefix(name: str) -> bool:
 
 
 def _protects(name: str) -> bool:
-    """True for a SASL setting of one listener, and for some TLS settings. Penstock reads these at its start; Kafka
-    applies changes at once."""
+    """Returns True for settings that protect a listener and that Penstock reads only when it starts.
+
+    These are the SASL settings and some TLS settings with a listener prefix. Kafka applies changes of them at once.
+    """
     key = broker_key(name)
     base = name if key is None else key.name
     if not name.startswith("listener.name.") or base in TLS_WHILE_RUNNING:

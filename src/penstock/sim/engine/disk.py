@@ -65,7 +65,7 @@ class DiskConditions:
         return self.slow_s if self.slow and within(path, self.slow) else 0.0
 
     def heal(self) -> None:
-        """Ends all faults, and keeps what is normal for this disk."""
+        """Ends all faults of the disk. Its usual sync time stays."""
         self.sync_s = NORMAL_SYNC_S
         self.stall_until = self.write_error = self.read_error = self.slow_s = 0.0
         self.broken = self.slow = self.filling = ""

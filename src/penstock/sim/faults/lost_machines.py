@@ -1,8 +1,8 @@
 """Machines that have lost unsynced data or their disk and are not back in sync.
 
-Acknowledged records survive if fewer than min.insync.replicas machines are lost at a time. The nemesis asks this module
-before it would exceed that limit. A machine has recovered when it has registered again and is in sync with all its
-partitions, unless its disk still fails.
+Acknowledged records survive if fewer than min.insync.replicas machines are lost at a time. Before each fault, the
+nemesis asks this module whether the fault would exceed that limit. A machine has recovered when it has registered again
+and is in sync with all its partitions, unless its disk still fails.
 """
 
 from __future__ import annotations

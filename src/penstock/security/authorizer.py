@@ -7,8 +7,8 @@
    DENY implies nothing: it covers its own operation, or all.
 5. A resource without any ACL is closed, or open where `allow.everyone.if.no.acl.found` is set.
 
-The index is made once for the ACLs of an image. A check costs one lookup for the name, one for the wildcard, and one
-for each length of a prefix ACL. Results are cached until the ACLs change, up to a limit.
+The index changes with each ACL that is added or removed. A check costs one lookup for the name, one for the wildcard,
+and one for each length of a prefix ACL. Results are cached until the ACLs change, up to a limit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Entries = dict[str, list[tuple[str, int, bool]]]
 
 
 class Authorizer:
-    """Decides what principals may do. Its ACLs never change: new ACLs need a new authorizer."""
+    """Decides what principals may do, with the ACLs that it has."""
 
     def __init__(
         self,
@@ -78,20 +78,35 @@ class Authorizer:
         self._allow_without_acls = allow_without_acls
         self._literal: dict[tuple[int, str], _Entries] = {}
         self._prefixed: dict[tuple[int, str], _Entries] = {}
-        lengths: dict[int, set[int]] = {}
-        for acl in acls:
-            key = (acl.resource_type, acl.resource_name)
-            if acl.pattern_type == PatternType.PREFIXED:
-                entries = self._prefixed.setdefault(key, {})
-                lengths.setdefault(acl.resource_type, set()).add(len(acl.resource_name))
-            else:
-                entries = self._literal.setdefault(key, {})
-            entries.setdefault(acl.principal, []).append(
-                (acl.host, acl.operation, acl.permission_type == Permission.DENY)
-            )
-        self._prefix_lengths = {resource: sorted(found) for resource, found in lengths.items()}
+        self._prefix_lengths: dict[int, list[int]] = {}
         self._answers: dict[tuple[str, str, int, int, str], bool] = {}
         self._answers_for_any: dict[tuple[str, str, int, int], bool] = {}
+        self.change(acls, ())
+
+    def change(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
+        """Adds and removes ACLs. Costs time for these, not for all ACLs: a cluster may have very many."""
+        for acl in added:
+            patterns, key, entry = self._place(acl)
+            patterns.setdefault(key, {}).setdefault(acl.principal, []).append(entry)
+        for acl in removed:
+            patterns, key, entry = self._place(acl)
+            entries = patterns[key]
+            entries[acl.principal].remove(entry)
+            if not entries[acl.principal]:
+                del entries[acl.principal]
+            if not entries:
+                del patterns[key]
+        lengths: dict[int, set[int]] = {}
+        for resource, prefix in self._prefixed:
+            lengths.setdefault(resource, set()).add(len(prefix))
+        self._prefix_lengths = {resource: sorted(found) for resource, found in lengths.items()}
+        self._answers.clear()
+        self._answers_for_any.clear()
+
+    def _place(self, acl: Acl) -> tuple[dict[tuple[int, str], _Entries], tuple[int, str], tuple[str, int, bool]]:
+        patterns = self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._literal
+        entry = (acl.host, acl.operation, acl.permission_type == Permission.DENY)
+        return patterns, (acl.resource_type, acl.resource_name), entry
 
     def allows(self, principal: str, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
         """Returns True if the principal, connected from `host`, may do the operation on the named resource."""

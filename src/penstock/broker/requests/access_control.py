@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
-    from penstock.metadata.image import MetadataImage
+    from penstock.metadata.image import AclImage, MetadataImage
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +39,21 @@ class AccessControl:
         self._super_users = super_users
         self._allow_without_acls = allow_without_acls
         self._authorizer = Authorizer(super_users=super_users)
+        self._acls: Mapping[bytes, AclImage] = {}
         self._log = LimitedLog(logger, seconds)
         self._on_denied = on_denied
 
     def apply_image(self, old: MetadataImage | None, new: MetadataImage) -> None:
-        if old is None or new.acls is not old.acls:
-            self._authorizer = Authorizer(
-                new.acls.values(), super_users=self._super_users, allow_without_acls=self._allow_without_acls
+        before, after = self._acls, new.acls
+        if old is None:  # the first image: from now on, resources without ACLs may be open
+            self._authorizer = Authorizer(super_users=self._super_users, allow_without_acls=self._allow_without_acls)
+            before = {}
+        if before is not after:
+            self._authorizer.change(
+                [after[acl_id] for acl_id in after.keys() - before.keys()],
+                [before[acl_id] for acl_id in before.keys() - after.keys()],
             )
+        self._acls = after
 
     def allows(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
         """Returns True if the client may do the operation on the resource; logs a denial."""

@@ -119,7 +119,8 @@ def create_acls(
     image: MetadataImage, request: create.CreateAclsRequest, random: Random
 ) -> Decision[create.CreateAclsResponse]:
     """Creates each valid ACL once. For an ACL that already exists, answers success and writes no record."""
-    existing = set(image.acls.values())
+    names = {asked.resource_name for asked in request.creations}
+    existing = {acl for acl in image.acls.values() if acl.resource_name in names}
     records: list[Any] = []
     results: list[create.AclCreationResult] = []
     for asked in request.creations:
@@ -177,9 +178,11 @@ def _valid(asked: create.AclCreation) -> AclImage:
 
 def delete_acls(image: MetadataImage, request: delete.DeleteAclsRequest) -> Decision[delete.DeleteAclsResponse]:
     """Deletes the ACLs that each filter selects. An ACL that two filters select appears in both results."""
+    names = {asked.resource_name_filter for asked in request.filters}
     by_name: dict[str, dict[bytes, AclImage]] = {}
     for acl_id, acl in image.acls.items():
-        by_name.setdefault(acl.resource_name, {})[acl_id] = acl
+        if acl.resource_name in names:
+            by_name.setdefault(acl.resource_name, {})[acl_id] = acl
     removed: dict[bytes, None] = {}
     results: list[delete.DeleteAclsFilterResult] = []
     comparisons = 0

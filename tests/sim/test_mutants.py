@@ -6,8 +6,8 @@ import pytest
 from penstock.sim.mutants.catalogue import all_mutants
 from penstock.sim.mutants.hook import ROOT, find_mutant
 from penstock.sim.mutants.results import WATCHDOG
-from penstock.sim.mutants.runner import reached_by_sim, run_by_sim, run_by_unit, run_worker
-from penstock.sim.mutants.worker import NO_MUTANT, SimTask
+from penstock.sim.mutants.runner import reached_by_sim, run_by_sim, run_by_unit, run_covering, run_unit_task, run_worker
+from penstock.sim.mutants.worker import NO_MUTANT, SimTask, UnitTask
 
 pytestmark = pytest.mark.programs
 TESTS = ["replication/test_replication_epochs.py"]
@@ -31,6 +31,18 @@ def test_unit_tests_fail_with_a_mutant_and_pass_without_it() -> None:
     passed = run_by_unit(NO_MUTANT, TESTS)
     assert not passed.killed
     assert passed.runs > 10
+
+
+def test_mutant_gets_only_the_unit_tests_that_run_its_function() -> None:
+    mutant = find_mutant(ROOT, mutant_of("replication/epochs.py", "latest <= epoch", "boundary"))
+    outcome, covering = run_covering(TESTS)
+    assert not outcome.killed
+    tests = covering.of(mutant)
+    assert tests is not None
+    assert 0 < len(tests) < outcome.runs
+    killed = run_unit_task(mutant.id, UnitTask(tests))
+    assert killed.killed
+    assert killed.how in tests
 
 
 def test_simulator_detects_a_mutant_and_prints_the_command_that_shows_it() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from penstock.sim.mutants.places import functions
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile
 from penstock.sim.mutants.runner import REPOSITORY
 from penstock.sim.mutants.summary import count, killed_by_any, reach_rows, survivors, unreached
-from penstock.sim.mutants.worker import Outcome, Run
+from penstock.sim.mutants.worker import FIRST_PROFILES, Outcome, Run, rotation
+from penstock.sim.plan.profiles import PROFILES
 
 PATH = "log/example.py"
 
@@ -30,6 +32,14 @@ def texts(source: str, operator: str) -> list[str]:
 
 def body(*lines: str, name: str = "f", returns: str = "") -> str:
     return f"def {name}(self, a, b){returns}:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def test_profiles_that_use_a_package_most_come_first_and_none_is_left_out() -> None:
+    assert FIRST_PROFILES.keys() == PACKAGES.keys()
+    for package, first in FIRST_PROFILES.items():
+        seed = list(takewhile(lambda run: run.seed == 1, rotation(1, package)))
+        assert tuple(dict.fromkeys(run.profile for run in seed))[: len(first)] == first
+        assert {run.profile for run in seed} == PROFILES.keys()
 
 
 @pytest.mark.parametrize(("one", "other"), [("<", "<="), ("<=", "<"), (">", ">="), (">=", ">")])

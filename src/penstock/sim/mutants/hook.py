@@ -104,8 +104,12 @@ class ReachFinder(MetaPathFinder):
         self._files = {module_of(path.relative_to(root).as_posix()): path for path in paths}
         self._root = root
 
-    def install(self) -> None:
+    def install(self, *, at_once: bool = False) -> None:
+        """Installs the finder. With `at_once`, all modules are imported now, because another finder may later be put
+        before this one."""
         sys.meta_path.insert(0, self)
+        for module in sorted(self._files) if at_once else ():
+            import_module(module)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

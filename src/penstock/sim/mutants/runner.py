@@ -1,7 +1,8 @@
 """Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
 
 A kill counts only if the same run passes without the mutant. For each package, the unit tests run once without a
-mutant, and tests that fail then are left out. A simulated run is repeated without a mutant after its first kill.
+mutant. Tests that fail then are left out, and each mutant gets only the tests that run its function. A simulated run is
+repeated without a mutant after its first kill.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,13 +21,30 @@ from typing import Any
 from penstock.sim.mutants.catalogue import PACKAGES, Mutant
 from penstock.sim.mutants.hook import ROOT
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile, source_digest
-from penstock.sim.mutants.worker import NO_MUTANT, RUN_CPU_S, UNIT_CPU_S, Outcome, SimTask, UnitTask
+from penstock.sim.mutants.worker import COVERING_CPU_S, RUN_CPU_S, UNIT_CPU_S, Outcome, SimTask, UnitTask
 
 WAYS = ("unit", "sim")
 #: Wall time for a process, in multiples of its CPU limit: the machine may be busy with other work.
 PATIENCE = 8
 SETUP_S = 120.0
 REPOSITORY = ROOT.parents[1]
+#: If more tests than this run a function, the whole directory is run: their names would not fit into a command line.
+MOST_NAMED_TESTS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """The unit tests that run each function of the mutated packages, the most specific test first."""
+
+    early: frozenset[str]
+    """Functions that run while modules are imported and tests collected."""
+    tests: Mapping[str, Sequence[str]]
+
+    def of(self, mutant: Mutant) -> Sequence[str] | None:
+        """Returns the tests that run the mutant's function; None if all tests have to be run."""
+        function = f"{mutant.path}::{mutant.function}"
+        tests = self.tests.get(function, ())
+        return None if function in self.early or len(tests) > MOST_NAMED_TESTS else tests
 
 
 @dataclass(slots=True)
@@ -37,6 +55,8 @@ class Runner:
     failing: set[str] = field(default_factory=set)
     """Commands of simulated runs, and unit tests, that fail without a mutant."""
     passing: set[str] = field(default_factory=set)
+    covering: dict[Sequence[str], Covering] = field(default_factory=dict)
+    """Directories of unit tests → the functions that each test runs."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run_all(self, mutants: Sequence[Mutant], ways: Sequence[str], jobs: int) -> Iterator[Result]:
@@ -71,11 +91,16 @@ class Runner:
 
     def _check_unit_tests(self, packages: set[str]) -> None:
         for directories in sorted({PACKAGES[package][1] for package in packages}):
-            outcome = run_by_unit(NO_MUTANT, directories, most_failures=0)
+            outcome, self.covering[directories] = run_covering(directories)
             self.failing.update(outcome.how.splitlines())
 
     def by_unit(self, mutant: Mutant) -> Outcome:
-        return run_by_unit(mutant.id, PACKAGES[mutant.package][1], deselected=self.failing)
+        directories = PACKAGES[mutant.package][1]
+        tests = self.covering[directories].of(mutant) if directories in self.covering else None
+        if tests is None:
+            return run_by_unit(mutant.id, directories, deselected=self.failing)
+        tests = [test for test in tests if test not in self.failing]
+        return run_unit_task(mutant.id, UnitTask(tests)) if tests else Outcome(False, "", "", 0.0, 0, 0)
 
     # Simulator.
 
@@ -84,7 +109,7 @@ class Runner:
         mutant, it is left out and the rotation starts again."""
         spent = 0.0
         while True:
-            task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing))
+            task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)
             outcome = run_by_sim(mutant.id, task)
             spent += outcome.cpu_s
             if not outcome.killed or not outcome.command or self._passes(outcome.command):
@@ -104,8 +129,23 @@ def run_by_unit(
 ) -> Outcome:
     """Runs the unit tests in these directories or files with one mutant, and returns the outcome."""
     paths = [str(REPOSITORY / "tests" / "unit" / each) for each in directories]
-    task = UnitTask(paths, most_failures, sorted(each for each in deselected if "::" in each))
+    return run_unit_task(name, UnitTask(paths, most_failures, sorted(each for each in deselected if "::" in each)))
+
+
+def run_unit_task(name: str, task: UnitTask) -> Outcome:
     return run_worker({"by": "unit", "mutant": name, "task": task._asdict()}, PATIENCE * UNIT_CPU_S)
+
+
+def run_covering(directories: Sequence[str]) -> tuple[Outcome, Covering]:
+    """Runs the unit tests in these directories without a mutant. Returns the outcome, with the failing tests, and which
+    functions each test runs."""
+    task = UnitTask([str(REPOSITORY / "tests" / "unit" / each) for each in directories], 0)
+    lines, how = _lines_of({"by": "covering", "task": task._asdict()}, PATIENCE * COVERING_CPU_S)
+    found = [line for line in lines if line["kind"] == "covering"]
+    if how or not found:
+        raise RuntimeError(f"the unit tests without a mutant ended without a result: {how}")
+    lines[-1].pop("kind")
+    return Outcome(**lines[-1]), Covering(frozenset(found[0]["early"]), found[0]["tests"])
 
 
 def run_by_sim(name: str, task: SimTask) -> Outcome:

@@ -30,6 +30,8 @@ MEMORY_BYTES = 3 << 30
 RUN_CPU_S = 60
 #: The unit tests of a package take at most twenty seconds of CPU.
 UNIT_CPU_S = 120
+#: The same with every function observed.
+COVERING_CPU_S = 400
 #: One unit test that waits longer for something that never comes is killed.
 UNIT_WALL_S = 120
 NO_MUTANT = "none"
@@ -70,12 +72,28 @@ class Run(NamedTuple):
         return cls(given["--profile"], int(given["--seed"]), int(given["--nodes"]), float(given["--seconds"]), at)
 
 
-def rotation(first_seed: int) -> Iterator[Run]:
-    """Yields runs without end: each profile on three machines and on one machine, then the same with the next seed."""
+#: Package → the profiles that use it most. They come first in the rotation.
+FIRST_PROFILES: dict[str, tuple[str, ...]] = {
+    "raft": ("elections", "points", "power", "network"),
+    "replication": ("hostile", "late", "unclean", "network"),
+    "log": ("compaction", "moves", "power", "expiry", "directories"),
+    "transactions": ("recreation", "wrap", "compaction", "crash"),
+    "groups": ("groups", "recreation", "expiry", "share"),
+    "controller": ("reassign", "configs", "recreation", "unclean"),
+    "replicas": ("hostile", "reassign", "moves", "directories"),
+    "controlplane": ("elections", "crash", "points", "power"),
+    "coordinators": ("groups", "share", "crash", "expiry"),
+}
+
+
+def rotation(first_seed: int, package: str = "") -> Iterator[Run]:
+    """Yields runs without end: each profile on three machines and on one machine, then the same with the next seed. The
+    profiles that use `package` most come first."""
     from penstock.sim.plan.profiles import PROFILES
 
+    profiles = dict.fromkeys((*FIRST_PROFILES.get(package, ()), *PROFILES))
     for seed in count(first_seed):
-        for profile, nodes in product(PROFILES, (3, 1)):
+        for profile, nodes in product(profiles, (3, 1)):
             if profile != POINTS or nodes > 1:
                 yield Run(profile, seed, nodes, 20.0 if nodes > 1 else 15.0)
 
@@ -128,10 +146,27 @@ def run_unit(name: str, task: UnitTask) -> Outcome:
     """Runs the unit tests. Returns the outcome; its field `how` lists the failing tests, one per line."""
     limit(UNIT_CPU_S)
     finder = _install(name)
+    failures = _Failures()
+    code = _run_tests(task, failures)
+    how = "\n".join(failures.failed) or f"pytest ended with {code}"
+    return Outcome(code != 0, how if code else "", "", time.process_time(), failures.passed, _reached(finder))
+
+
+def run_covering(task: UnitTask) -> _Coverage:
+    """Runs the unit tests without a mutant, and notes the functions of the mutated packages that each test runs."""
+    limit(COVERING_CPU_S)
+    finder = ReachFinder(ROOT)
+    finder.install(at_once=True)
+    coverage = _Coverage(finder.reached)
+    _run_tests(task, coverage)
+    return coverage
+
+
+def _run_tests(task: UnitTask, plugin: _Failures) -> int:
+    """Runs pytest and returns its exit code; 0 if all tests passed."""
     os.environ["TEST_EXAMPLES"] = "quick"
     import pytest
 
-    failures = _Failures()
     options = [
         f"--maxfail={task.most_failures}",
         "-q",
@@ -148,10 +183,7 @@ def run_unit(name: str, task: UnitTask) -> Outcome:
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # penstock is imported before pytest starts
     options += ["-m", "not slow and not programs", "--hypothesis-seed", "0"]
     options += [f"--deselect={each}" for each in task.deselected]
-    code = pytest.main([*options, *task.paths], plugins=[failures])
-    killed = code != pytest.ExitCode.OK
-    how = "\n".join(failures.failed) or f"pytest ended with {code!r}"
-    return Outcome(killed, how if killed else "", "", time.process_time(), failures.passed, _reached(finder))
+    return int(pytest.main([*options, *task.paths], plugins=[plugin]))
 
 
 class _Failures:
@@ -172,6 +204,34 @@ class _Failures:
             self.failed.append(f"{report.nodeid} is not collected")
 
 
+class _Coverage(_Failures):
+    """Notes also which functions each test runs. `reached` is the set that the functions add themselves to."""
+
+    def __init__(self, reached: set[str]) -> None:
+        super().__init__()
+        self._reached = reached
+        #: Functions that run while modules are imported and tests collected: every test may depend on them.
+        self.early: set[str] = set()
+        #: Function → the tests that run it.
+        self.tests: dict[str, list[str]] = {}
+        #: Test → the number of functions that it runs.
+        self.sizes: dict[str, int] = {}
+
+    def pytest_collection_finish(self) -> None:
+        self.early |= self._reached
+        self._reached.clear()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.sizes[nodeid] = len(self._reached)
+        for function in self._reached:
+            self.tests.setdefault(function, []).append(nodeid)
+        self._reached.clear()
+
+    def specific_first(self) -> dict[str, list[str]]:
+        """Returns the tests of each function; a test that runs few other functions comes first."""
+        return {function: sorted(tests, key=lambda test: self.sizes[test]) for function, tests in self.tests.items()}
+
+
 class SimTask(NamedTuple):
     """The runs that the simulator may do for one mutant."""
 
@@ -180,6 +240,8 @@ class SimTask(NamedTuple):
     run_cpu_s: float = RUN_CPU_S
     skipped: Sequence[str] = ()
     """Commands of runs that fail without a mutant."""
+    package: str = ""
+    """The package of the mutant, whose profiles come first."""
 
 
 def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
@@ -194,7 +256,7 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
 
     limit(task.run_cpu_s)
     finder = _install(name)
-    for drawn in rotation(task.first_seed):
+    for drawn in rotation(task.first_seed, task.package):
         for run, how in simulate(drawn, begin):
             killed = bool(how) and run.command not in task.skipped
             if killed:
@@ -254,6 +316,11 @@ def main(words: list[str]) -> None:
     match task:
         case {"by": "unit", "mutant": name, "task": fields}:
             outcome = run_unit(name, UnitTask(**fields))
+        case {"by": "covering", "task": fields}:
+            found = run_covering(UnitTask(**fields))
+            reporter.line("covering", {"early": sorted(found.early), "tests": found.specific_first()})
+            how = "\n".join(found.failed)
+            outcome = Outcome(bool(how), how, "", time.process_time(), found.passed, 0)
         case {"by": "sim", "mutant": name, "task": fields}:
             outcome = run_sim(name, SimTask(**fields), reporter)
         case {"by": "reach", "task": fields}:

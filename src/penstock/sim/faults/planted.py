@@ -43,7 +43,6 @@ SEEDS = 30
 #: Bug → a seed that finds it, and the length of that run in seconds. This seed is tried first.
 FOUND_BY: dict[str, tuple[int, float]] = {
     "ack-before-fsync": (8, 8),
-    "directory-entry-not-synced": (23, 25),
     "watermark-before-fsync": (3, 16),
     "recovery-point-before-flush": (8, 8),
     "torn-tail-kept": (12, 8),
@@ -132,13 +131,6 @@ def _no_fsync(old: Any) -> Any:
         self.flushed_offset = max(self.flushed_offset, self._log.log_end_offset)
 
     return sync_records
-
-
-def _no_parent_sync(old: Any) -> Any:
-    def sync_directories(self: Durability) -> None:
-        self._log.environment.disk.sync_dir(self._log.path)
-
-    return sync_directories
 
 
 def _watermark_at_once(old: Any) -> Any:
@@ -276,11 +268,6 @@ PLANTS: dict[str, Plant] = {
         "power",
         ((Durability, "_sync_records", _no_fsync),),
     ),
-    "directory-entry-not-synced": Plant(
-        "the directory entry of a new log is not synced with the log",
-        "power",
-        ((Durability, "_sync_directories", _no_parent_sync),),
-    ),
     "watermark-before-fsync": Plant(
         "coordinators answer before the fsync of their records, where fsync is promised",
         "power",
@@ -390,6 +377,6 @@ PLANTS |= {
     for name, bug in SUBTLE_BUGS.items()
 }
 PLANTS |= {
-    name: Plant(about, "points", replacements, seconds=POINT_BUGS_SECONDS, nodes=NODES)
-    for name, (about, replacements) in POINT_BUGS.items()
+    name: Plant(about, "points", replacements, seconds=POINT_BUGS_SECONDS, nodes=nodes)
+    for name, (about, replacements, nodes) in POINT_BUGS.items()
 }

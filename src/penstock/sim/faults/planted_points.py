@@ -7,6 +7,7 @@ from typing import Any
 from penstock.broker.coordinators.runtime import Coordinator
 from penstock.broker.handlers import api_27_write_txn_markers as write_txn_markers
 from penstock.log import loading
+from penstock.log.flush import Durability
 from penstock.log.manager import LogManager
 from penstock.log.swap import SWAP_SUFFIX
 from penstock.transactions.shard import TransactionShard
@@ -49,23 +50,39 @@ def _mark_first(old: Any) -> Any:
     return close
 
 
-#: name → (about, replacements)
-POINT_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...]]] = {
+def _no_parent_sync(old: Any) -> Any:
+    def sync_directories(self: Durability) -> None:
+        self._log.environment.disk.sync_dir(self._log.path)
+
+    return sync_directories
+
+
+#: name → (about, replacements, number of machines)
+POINT_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int]] = {
     "swap-forgotten": (
         "a start removes compacted segments whose replacement a crash interrupted",
         ((loading, "finish_swaps", _swaps_removed),),
+        3,
     ),
     "marker-answered-early": (
         "a leader answers WriteTxnMarkers before the marker is committed",
         ((write_txn_markers, "_when_committed", _not_waited),),
+        3,
     ),
     "markers-before-decision": (
         "a coordinator sends markers before its decision is committed",
         ((Coordinator, "_take", _effects_first),),
+        3,
     ),
     "clean-mark-early": (
         "the mark of a clean stop is written before the logs are synced",
         ((LogManager, "close", _mark_first),),
+        3,
+    ),
+    "directory-entry-not-synced": (
+        "the directory entry of a new log is not synced with the log",
+        ((Durability, "_sync_directories", _no_parent_sync),),
+        1,
     ),
 }
 
@@ -76,4 +93,5 @@ POINT_BUGS_FOUND_BY: dict[str, tuple[int, str]] = {
     "marker-answered-early": (7, "WriteTxnMarkers answer#13:kill-sender"),
     "markers-before-decision": (3, "WriteTxnMarkers request#3:kill-sender"),
     "clean-mark-early": (5, "sync segment#184:power"),
+    "directory-entry-not-synced": (12, "client Produce answer#31:power-sender"),
 }

@@ -46,10 +46,8 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a duplicate of `batch`: the offsets of `batch`, with its timestamp as append time.
-
-    Kafka answers a duplicate in the same way.
-    """
+    """Returns the append result for a duplicate of `batch`: the offsets of `batch`. The append time is the timestamp of
+    `batch`, as in Kafka."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -132,9 +130,11 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Sets the start of an empty log to the base offset of the first batch to append.
+    """Lowers the start of an empty log to the base offset of the first batch, if the log's start lies inside this
+    batch.
 
-    When the batch is copied from another log, this may be below that log's start, which can lie inside the batch.
+    The batch is copied whole from another log, and that log may start inside the batch, for example after
+    DeleteRecords.
     """
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:

@@ -116,8 +116,8 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """Returns the incarnation recorded in `data`; an empty one if the data is damaged or from another boot of the
-    machine."""
+    """Returns the incarnation recorded in `data`. Returns an empty `Incarnation` if `data` is damaged or was written
+    during another boot of the machine."""
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:

@@ -161,8 +161,8 @@ class Cleaner:
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
         """True if the compaction `due` is out of date.
 
-        This is so if, since `due` was made, the log was truncated or deleted, or retention deleted a segment of
-        `sources`.
+        It is out of date if one of these happened after `due` was made: the log was truncated or deleted, or retention
+        deleted a segment of `sources`.
         """
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)
@@ -235,9 +235,9 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Stops compacting the log after an error, until the node restarts.
+        """Handles an error in the compaction of a log: the log is not compacted again until the node restarts.
 
-        If the cause was a lack of file descriptors or memory, compaction of the log resumes at the next run.
+        After a lack of file descriptors or memory, the log is tried again at the next run.
         """
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)

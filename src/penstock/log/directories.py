@@ -27,8 +27,8 @@ MAX_RESOLVED_PATHS = 1000
 
 
 class LogDirectories(Sequence[LogDir]):
-    """A sequence of the log directories for partitions. `metadata` is the directory of the metadata log, which is often
-    one of them."""
+    """A sequence of the log directories for partitions. `metadata` is the directory of the metadata log; it may also be
+    a directory for partitions."""
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._disk = disk
@@ -112,9 +112,10 @@ class LogDirectories(Sequence[LogDir]):
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch yet. Then `asking` is the incarnation id of its registration,
-        and `broker_epoch` is the epoch of the previous process. Once any directory has failed, the records are removed
-        from all directories instead, because unsynced writes to the failed directory may be lost.
+        A process that is still registering has no epoch of its own yet. In this case `asking` is the incarnation id of
+        the registration, and `broker_epoch` is the epoch of the previous process. If any directory has failed, this
+        method removes the records from all directories instead, because unsynced writes to the failed directory may be
+        lost.
         """
         incarnation = Incarnation(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all)

@@ -56,7 +56,8 @@ class LeaderEpochCache:
         return self.starts[slot] if slot < len(self.starts) else 1 << 63
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Returns the largest known epoch at or below `epoch` and its end offset; (-1, -1) if `epoch` is unknown."""
+        """Returns the largest known epoch at or below `epoch` and the end offset of that epoch; (-1, -1) if `epoch` is
+        above all known epochs."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED, UNDEFINED
         if epoch == self.epochs[-1]:
@@ -118,9 +119,10 @@ class LeaderEpochCache:
 
 
 def common_end(ours: LeaderEpochCache, our_end: int, theirs: LeaderEpochCache, their_end: int, start: int) -> int:
-    """Returns the offset up to which the leader epochs of two logs agree, from `start` on.
+    """Compares the leader epochs of two logs from `start` on. Returns the offset at which they first differ.
 
-    Offset and leader epoch identify a record, so both logs have the same records below the returned offset.
+    Offset and leader epoch identify a record, so both logs have the same records below the returned offset. If the
+    epochs never differ, returns the end of the shorter log.
     """
     end = min(our_end, their_end)
     offset = min(start, end)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """The goal of a flush: records below an offset, segment files up to a size, and the files beside the segments
-    (leader epochs, producer snapshots) have to be made durable."""
+    """The data that a flush has to make durable: records below an offset, segment files up to a size, and the files
+    beside the segments (leader epochs, producer snapshots)."""
 
     offset: int
     generation: int
@@ -155,9 +155,10 @@ class Durability:
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Gives this log a synced mark if `other` has one, and removes it otherwise. Blocks the event loop.
+        """Writes this log's synced mark if `other` has a synced mark, and removes it if `other` has none. Blocks the
+        event loop.
 
-        The caller has synced the records.
+        The caller has synced the records of this log.
         """
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
@@ -215,8 +216,8 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """Lowers the flushed offset to `end_offset`, to which the log is truncated. Requests that wait for an fsync of
-        later records get an error.
+        """Lowers the flushed offset to `end_offset`, because the log is truncated there. Requests that wait for an
+        fsync of records above `end_offset` get an error.
 
         Also forgets which segments above `end_offset` are synced: a new segment at the same offset is a new file.
         """
@@ -254,7 +255,7 @@ class Durability:
         return self.flushed_offset
 
     async def _write_mark(self) -> None:
-        """Syncs all records, then writes the synced mark. From then on only synced records count."""
+        """Syncs all records, then writes the synced mark. While the mark exists, only synced records count."""
         disk = self._log.environment.disk
         self.mark = Mark.CHANGING
         await self._sync_records()
@@ -323,8 +324,8 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Handles a failed sync of `goal`: if the log stays online despite the error, the next flush syncs these files
-        again."""
+        """Handles a failed sync of `goal`: makes the next flush sync the same files again, if the log is still online
+        then."""
         for path in goal.paths:
             self.note_unsynced(path)
 

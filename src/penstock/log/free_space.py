@@ -87,7 +87,7 @@ class FreeSpace:
         """Subtracts the bytes that a move between directories is about to write. Raises KafkaError if less free space
         than the limit would be left.
 
-        A refused copy does not stop clients, whose smaller writes may still fit.
+        After such an error clients may still write: their writes are smaller and may fit.
         """
         watched = self.watched.get(path)
         if watched is None:

@@ -54,7 +54,8 @@ class FutureLog:
 
     @property
     def bytes_left(self) -> int:
-        """Returns the bytes of the current log that are not copied yet; an estimate before the first chunk."""
+        """Returns how many bytes of the current log are not copied yet. Before the first batches are copied, the result
+        is an estimate."""
         if not self.records_left:
             return 0
         segments = self.current.segments
@@ -72,9 +73,10 @@ class FutureLog:
         self.cut_at = offset if self.cut_at is None else min(self.cut_at, offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records from the copy that the current log no longer has.
+        """Truncates the copy to `offset`, because the current log was truncated there.
 
-        Only whole batches are removed, so a few records more may be removed; they are copied again.
+        Only whole batches can be removed. If `offset` is inside a batch, the whole batch is removed, and its first
+        records are copied again.
         """
         self.log.truncate_to(offset)
         self._copied_to = None
@@ -87,7 +89,8 @@ class FutureLog:
         self._copied_to = self.cut_at = None
 
     async def advance_start(self, offset: int) -> None:
-        """Hides records below `offset` and removes their segments, because no client reads them."""
+        """Hides the records of the copy below `offset`. Removes their segments at once, because no client reads the
+        copy."""
         log = self.log
         log.update_high_watermark(max(offset, self.current.high_watermark))
         log.advance_log_start_offset(offset)
@@ -196,8 +199,8 @@ class FutureLog:
             yield run, whole[start:end]
 
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
-        """Returns the segment of the copy to which `run` is appended. Rolls a new segment where the current log begins
-        one."""
+        """Returns the segment of the copy to which `run` is appended. Rolls a new segment if the current log begins a
+        segment with `run`."""
         log = self.log
         log.health.check_writable()
         segment = log.segments.active
@@ -225,8 +228,11 @@ class FutureLog:
             raise log.health.failed(error) from error
 
     async def flush(self) -> None:
-        """Syncs the copied batches to disk, and removes the producer snapshot of the last flush, so that the snapshots
-        of all flushes need not be removed at once after the swap."""
+        """Syncs the copied batches to disk, and removes the producer snapshot of the previous flush.
+
+        Each flush writes a snapshot. Without this removal, all these snapshots would have to be removed at once after
+        the swap.
+        """
         log = self.log
         await log.flush()
         try:
@@ -247,10 +253,11 @@ class FutureLog:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the copy may replace the current log: all data that the current log has on disk is on the target's
-        disk too.
+        """True if the copy may replace the current log: all data of the current log that is on its disk is on the
+        target's disk too.
 
-        A log that promises fsync is synced during the swap, so for this log only the synced mark has to be the same.
+        If the log's config promises fsync, the swap itself syncs the copy. In this case only the synced marks of both
+        logs have to be equal.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -280,7 +287,7 @@ class FutureLog:
 
 async def finished(work: Awaitable[T]) -> T:
     """Waits until the write `work` has ended, even if the caller is cancelled: a clean stop must not leave a
-    half-written batch. Returns its result."""
+    half-written batch. Returns the result of `work`."""
     writing = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(writing)

@@ -86,7 +86,8 @@ class FutureLogs:
 
     @property
     def environment(self) -> LogEnvironment:
-        """Returns the environment of future logs. No client reads them, so removed files are not kept for readers."""
+        """Returns the environment of future logs. No client reads future logs, so their removed files are deleted
+        without a delay."""
         return replace(
             self._logs.environment,
             disk_failed=self._disk_failed,
@@ -205,8 +206,9 @@ class FutureLogs:
     async def mark(self, future: FutureLog) -> None:
         """Writes the leaving mark of the current log and the moved mark of the copy. Raises KafkaError if that fails.
 
-        Called before the controller is told the new directory. From then on a start without the old directory makes
-        the copy the replica's log, and a later start with both directories has to know which log is the old one.
+        Called before the broker reports the new directory to the controller. After that report, a node that starts
+        without the old directory uses the copy as the replica's log. If a later start finds both directories, the marks
+        tell which log is the old one.
         """
         logs, log = self._logs, future.log
         try:
@@ -220,8 +222,8 @@ class FutureLogs:
             raise log.health.failed(error) from error
 
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
-        """Writes the leaving mark of the current log. Returns the directories that may still hold older logs of the
-        partition: offline directories, and directories with old logs to be removed."""
+        """Writes the leaving mark of the current log. Returns the ids of the directories that may still hold an older
+        log of the partition: offline directories, and directories with an old log that is not removed yet."""
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)
         if older:
@@ -344,8 +346,8 @@ class FutureLogs:
 
 
 def _refused_by_source(current: Log, error: OSError) -> KafkaError:
-    """Returns the error that ends a move if the leaving mark can't be written to the source. A full source disk stays
-    online: clients can still read from it."""
+    """Returns the error that ends a move if the leaving mark can't be written next to the current log. If its disk is
+    only full, the current log stays online, and clients can still read it."""
     if error.errno in _FULL:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,

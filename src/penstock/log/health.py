@@ -74,7 +74,8 @@ class LogHealth:
     def failed_midway(self, error: OSError) -> KafkaError:
         """Takes the log offline after any error that interrupted a change of its files. Returns the error to raise.
 
-        Files and memory differ after such an error, even if it was only a lack of descriptors or memory.
+        After such an error the files differ from the state in memory, even if the cause was only a lack of descriptors
+        or memory.
         """
         refusal = self.failed(error)
         if self.failure is None and not self.closed:

@@ -120,9 +120,10 @@ class LeftoverCopies:
             self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
 
     def _load_orphan(self, leftover: Leftover) -> None:
-        """Keeps a future log for which there is no current log of its topic.
+        """Adds a future log without a current log to `orphans`, because the future log may be the only copy of its
+        records.
 
-        It may be the only copy of its records. A log with the same name may belong to a deleted topic.
+        If the partition's log belongs to another topic of the same name, it is not the current log of this future log.
         """
         logs, key = self._logs, (leftover.topic, leftover.partition)
         other = logs.get(*key)
@@ -164,8 +165,8 @@ class LeftoverCopies:
     def adopt(self, leftover: Leftover) -> str:
         """Makes a future log without a current log the current log. Returns its new name.
 
-        Called if the controller has assigned the replica to the future log's directory: the old directory was lost
-        after the copy had caught up. The synced mark is removed, because the last records may be missing.
+        Called if the controller has assigned the replica to the future log's directory: this means that the copy had
+        caught up before the old directory was lost. Removes the synced mark, because the last records may be missing.
         """
         self.orphans.remove(leftover)
         name = f"{leftover.topic}-{leftover.partition}"

@@ -284,7 +284,8 @@ class Log:
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Records the start of `epoch`: when this replica becomes leader, and at the first batch of an epoch.
 
-        Only the next flush writes the file: after a crash, epochs above the recovery point are read from the batches.
+        The epoch file is written by the next flush. After a crash before that flush, recovery reads the epoch from the
+        batches above the recovery point.
         """
         self.epochs.assign(epoch, start_offset)
 
@@ -386,7 +387,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """Returns the offset below which records count for this replica; `synced_mark` explains what counting means."""
+        """Returns the offset below which records count for this replica. `synced_mark` defines when a record counts."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -469,8 +470,8 @@ class Log:
                 raise self.health.failed(error) from error
 
     def end_at(self, offset: int) -> None:
-        """Lowers the log end offset, and every other offset of the log above it, to `offset`. The files were truncated
-        there."""
+        """Sets the log end offset to `offset`, after the files were truncated to `offset`. Lowers the high watermark
+        and the log start offset to `offset` if they are above it."""
         self.log_end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
         if self.log_start_offset > offset:

@@ -120,7 +120,8 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def find(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
-        """Returns the partition's log of this topic id, which may have namesakes; None if there is none."""
+        """Returns the log of this partition with this topic id; None if there is none. Logs of deleted topics may have
+        the same name and partition."""
         key = (topic, partition)
         known = [*self._namesakes.get(key, ()), *filter(None, [self._logs.get(key)])]
         return next((log for log in known if log.topic_id == topic_id), None)
@@ -273,7 +274,8 @@ class LogManager:
         return log
 
     def _withhold(self, key: TopicPartition, path: str) -> None:
-        """Keeps a log offline that may be the old log of a move into an offline directory."""
+        """Keeps a log offline because it may be an old log: its partition may have been moved to a directory that is
+        offline now."""
         offline = ", ".join(each.path for each in self.dirs if each.offline)
         reason = f"the log may have been moved to {offline}, which is offline: repair the disk, or replace it"
         self.corruptions[key] = reason
@@ -360,8 +362,8 @@ class LogManager:
         return log
 
     def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
-        """Makes a future log the current log of a partition whose current log is lost. Returns None if it can't be
-        read."""
+        """Makes a future log the current log of a partition whose current log is lost. Returns None if the future log
+        can't be read."""
         directory, key = orphan.directory, (orphan.topic, orphan.partition)
         try:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)
@@ -414,8 +416,8 @@ class LogManager:
     def claim(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
         """Returns the partition's log if it is on disk; None otherwise.
 
-        A log with this name that belongs to another topic is set aside as a stray: the topic was deleted and created
-        again while a directory was offline.
+        A log of another topic with the same name is renamed as a stray. Such a log exists if the topic was deleted and
+        created again while a log directory was offline.
         """
         log = self._logs.get((topic, partition))
         if log is None:
@@ -506,7 +508,7 @@ class LogManager:
         self.removal.add_segments(segments, log.config.file_delete_delay_ms)
 
     def flush_soon(self, log: Log) -> None:
-        """Queues the log for a flush by `Maintenance`, which then checkpoints its recovery point."""
+        """Queues the log for a flush by `Maintenance`, which also writes the new recovery point to the checkpoint."""
         self.flush_queue[log] = None
         self.flush_requested.set()
 
@@ -531,7 +533,8 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs, including the future logs of moves and logs that `claim` has not been called for."""
+        """Returns all logs: current logs, future logs of moves, and logs with the same name for which `claim` has not
+        decided yet."""
         undecided = chain.from_iterable(self._namesakes.values())
         return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
 

@@ -5,17 +5,16 @@ A move ends with two renames in two directories, and a crash may come between th
     B/t-0.<id>-future → B/t-0        from here on B has the current log
     A/t-0 → A/t-0.<id>-delete        the old log
 
-Both marks are synced before the controller is told the new directory, and so before the first rename. The *moved
-mark* in B's log names A: if a start finds the partition in both directories, the log in A is the old one, and the start
-finishes the move. The moved mark is removed after the
-second rename is on disk. The *leaving mark* in A's log names B: if a start can't read B, the log in A may be the old
-one and is not served. The leaving mark is removed if the move ends without a swap, and when a start serves the log in
-A. So a log without a leaving mark never counts as an old log.
+Both marks are synced before the controller is told the new directory, and so before the first rename. The *moved mark*
+in B's log names A: if a start finds the partition in both directories, the log in A is the old one, and the start
+finishes the move. The moved mark is removed after the second rename is on disk. The *leaving mark* in A's log names B:
+if a start can't read B, the log in A may be the old one and is not served. The leaving mark is removed if the move ends
+without a swap, and when a start serves the log in A. So a log without a leaving mark never counts as an old log.
 
 If A can't be read and the controller has already assigned the replica to B, the future log in B is adopted: it becomes
-the current log, whether the log in A has a leaving mark or not, and gets the *adopted mark*. If a later start finds the
-log in A again, it sets that log aside as a stray. The first start that can read all directories removes the adopted
-mark. Kafka ignores all three files.
+the current log and gets the *adopted mark*. A leaving mark in A makes no difference. If a later start finds the log in
+A again, it sets that log aside as a stray. The first start that can read all directories removes the adopted mark.
+Kafka ignores all three files.
 """
 
 from __future__ import annotations
@@ -98,11 +97,12 @@ def remove_leaving(disk: Disk, path: str) -> None:
 
 
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
-    """True if the log in `path` is the current one; then removes its leaving mark and syncs the removal. The start has
-    found the log in no other directory.
+    """True if the log in `path` is the current log. In this case also removes the log's leaving mark, and syncs the
+    removal.
 
-    False if the log may be an old one: it may have moved to one of the offline directories. The ids of some offline
-    directories are unknown.
+    False if the log may be an old one: its leaving mark names a directory that is not readable, and some directory is
+    offline. The id of an offline directory may be unknown. Called for a log that the start has found in no other
+    directory.
     """
     targets = read_leaving(disk, path)
     known = list(directories)
@@ -129,7 +129,7 @@ def put_replaced_logs_aside(
     topic_id: Callable[[str], bytes],
     name_for_stray: Callable[[LogDir, str], str],
 ) -> None:
-    """Renames logs whose adopted copies have replaced them while their directories were offline.
+    """Renames each log that was replaced by an adopted copy while the log's directory was offline.
 
     `places` has the directories of each log; the key is the log's name. Called after `finish_moves`, which may have
     renamed some of these logs. A log of another topic with the same name is left as it is.

@@ -114,7 +114,8 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Returns how many leading entries are in order and below `relative`. A crash may damage the rest."""
+        """Returns how many of the first entries are in order and below `relative`. A crash may have damaged the entries
+        after them."""
         if not self._file.stored:
             return 0
         last_offset, last_position, keep = (

@@ -182,8 +182,8 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence number from an unknown or expired producer, unless a pending verification began with a
-        lower one."""
+        """Accepts any sequence number from an unknown or expired producer. Exception: raises KafkaError if a pending
+        verification shows that earlier records are missing."""
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 

@@ -57,8 +57,8 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields at least all batches with a producer id from `offset` to the log end. Some of the yielded batches may
-        have no producer id."""
+        """Yields all batches with a producer id from `offset` to the log end. May also yield batches without a producer
+        id."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -195,8 +195,8 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
-        """Writes the batch, and adds it to size and indexes. A failed write leaves the file unchanged; no later step
-        can fail."""
+        """Writes the batch, and adds it to size and indexes. If the write fails, the file is unchanged; after the
+        write, nothing can fail."""
         if self._index is None:
             self._open_indexes()
         self.file.append(head, tail)
@@ -220,7 +220,8 @@ class Segment:
             self.account(header, self.size)
 
     def account(self, header: BatchHeader, position: int) -> None:
-        """Adds a batch, which was written at `position` (the previous end), to size, indexes and timestamps."""
+        """Adds a batch to size, indexes and timestamps. The batch was written at `position`, the previous end of the
+        file."""
         index, time_index = self._index, self._time_index
         if index is None or time_index is None:
             self._open_indexes()
@@ -312,10 +313,11 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def last_timestamp_fits(self) -> bool:
-        """True if the batch named by the last entry of the time index has the timestamp of this entry.
+        """True if the batch that the last entry of the time index points to has the timestamp of this entry.
 
-        A power loss may tear the first entry that was not synced. With zeros in the last bytes of its offset, the entry
-        names an older batch, perhaps one below the recovery point. Other entries are not compared, which saves a read.
+        A power loss may leave zeros in the last bytes of an entry that was not synced. The offset in such an entry is
+        too low: the entry points to an older batch, perhaps one below the recovery point. An entry whose offset does
+        not end in a zero byte is not compared, which saves a read.
         """
         timestamp, offset = self.time_index.last
         if timestamp < 0 or (offset - self.base_offset) & 0xFF:
@@ -352,7 +354,10 @@ class Segment:
 
     def store_indexes(self) -> None:
         """Writes index entries that are only in memory to the files, and adds an entry for the largest timestamp so
-        far. With this entry, sealing the segment later adds nothing to files that a flush has made durable."""
+        far.
+
+        Because of this entry, sealing the segment later adds nothing to an index file that a flush has already synced.
+        """
         if self._index is None or self._time_index is None:
             return
         if self.size:
@@ -392,8 +397,8 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """True if some bytes from `position` to `end` are older than this process and have not been verified since its
-        start."""
+        """True if some bytes from `position` to `end` were written by an earlier process, and this process has not
+        verified them yet."""
         if position >= self.trusted_from:
             return False
         return position < self.checked_from or min(end, self.trusted_from) > self.checked_to
@@ -407,8 +412,9 @@ class Segment:
     def change_suffix(self, suffix: str) -> None:
         """Renames the segment's files; open handles stay valid.
 
-        A segment exists if its data file does. So its data file is renamed last, and for `.deleted` first: after a
-        crash at any point, a segment that exists has all its index files.
+        After a crash, the name of the data file decides which suffix the segment has. The data file is renamed after
+        the index files, but before them if the new suffix is `.deleted`. So a crash never leaves a segment in use
+        without its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

@@ -40,9 +40,9 @@ class LogSlice:
         return self.segment.base_offset if self.segment is not None else -1
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Returns the aborted transactions that may have records in these bytes.
+        """Returns the aborted transactions that may have records in this slice.
 
-        The result may include a few other transactions, but its size does not grow with the log.
+        The result may include a few transactions that have none, but its size does not grow with the log.
         """
         log, segment = self._log, self.segment
         if segment is None:
@@ -94,10 +94,7 @@ class LogSlice:
         return self._judged(segment, data)
 
     def _judged(self, segment: Segment, data: Buffer, checked: tuple[int, bool] | None = None) -> Buffer:
-        """Verifies the bytes that were written before this process started.
-
-        Returns the bytes before the first damaged batch.
-        """
+        """Verifies the bytes that an earlier process wrote. Returns the bytes before the first damaged batch."""
         self._check_not_truncated()
         if len(data) != self.size:
             raise self._corrupt(segment, self.position + len(data), "the file is shorter than at the time of the fetch")
@@ -110,8 +107,8 @@ class LogSlice:
         return data if good == len(data) else memoryview(data)[:good]
 
     def _check_not_truncated(self) -> None:
-        """Raises KafkaError if the log was truncated after the slice was made: its bytes may now belong to other
-        batches."""
+        """Raises KafkaError if the log was truncated after the slice was made: the same file positions may now hold
+        other batches."""
         if self._log.truncations != self._truncations:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

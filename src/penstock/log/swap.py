@@ -4,7 +4,8 @@
     X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
     X.log.deleted     an old segment that is being removed: the next start removes it
 
-Only the name of the data file shows how far a rename got: the data file is renamed last, and for `.deleted` first.
+The name of the data file alone tells the state of a segment. The data file is renamed after the index files, but before
+them if the new suffix is `.deleted`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ SWAP_SUFFIX = ".swap"
 
 
 async def swap_in(log: Log, replacements: list[tuple[list[Segment], Segment]]) -> int:
-    """Replaces each group of consecutive, sealed segments by one compacted segment, whose files end in `.cleaned` and
-    are synced. Returns how many groups were replaced.
+    """Replaces each group of consecutive, sealed segments by one compacted segment. Returns how many groups were
+    replaced.
 
-    The log may change while this function syncs: segments that are truncated or deleted meanwhile are not replaced.
+    The files of the compacted segments end in `.cleaned` and are synced. The log may change while this function syncs:
+    a group is not replaced if one of its segments is truncated or deleted meanwhile.
     """
     disk = log.environment.disk
     for _, new in replacements:

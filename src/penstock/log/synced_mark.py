@@ -43,7 +43,8 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    Removes the mark of a damaged log: records that counted are missing, and the next start could not notice that.
+    Removes the mark of a damaged log, because records that counted are missing and the next start could not notice the
+    loss.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)
@@ -52,8 +53,8 @@ def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
 
 
 def write_file(disk: Disk, path: str) -> None:
-    """Writes the synced mark, then syncs the log's directory and partition.metadata, whose topic id the broker reports
-    with the mark."""
+    """Writes the synced mark, then syncs the log's directory and the file partition.metadata. The broker reports the
+    mark together with the topic id in this file."""
     disk.write_new(f"{path}/{SYNCED_MARK_FILE}", b"")
     metadata = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.exists(metadata):

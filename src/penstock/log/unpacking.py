@@ -55,8 +55,8 @@ class Unpacking:
         return await self._unpacked(header, batch, use)
 
     async def prepare(self, first: UnpackFirstError) -> Prepared:
-        """Unpacks and examines a client's batch. Returns the result that the append needs. Raises KafkaError if it is
-        refused."""
+        """Unpacks and examines a client's batch. Returns the result that the append needs. Raises KafkaError if the
+        batch is refused."""
         header, rules = first.header, first.rules
 
         async def use(data: bytes) -> Prepared:

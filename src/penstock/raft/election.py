@@ -41,7 +41,8 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """Starts a count of votes. The count includes this replica's own vote if the latest set of voters contains it."""
+    """Starts a count of votes. The count includes this replica's own vote if the latest set of voters contains this
+    replica."""
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 

@@ -172,7 +172,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tells the caller that its proposal was refused and is not in the log."""
+    """Tells the caller that Raft refused the proposal. No batch of the proposal is in the log."""
 
     proposal: int
     error: ErrorCode

@@ -204,7 +204,8 @@ def poll_leader(core: Core, state: Leader) -> None:
 
 
 def _correct_own_endpoints(core: Core, state: Leader) -> None:
-    """Appends a set of voters with this leader's current endpoints, once no other change of voters is pending."""
+    """Appends a set of voters with this leader's current endpoints, if the latest set has other endpoints for this
+    leader. Waits until no other change of voters is pending."""
     voters = core.voters.latest
     listed = voters.find(core.me.node_id)
     if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:

@@ -33,7 +33,8 @@ class Batch:
 
 
 class Diverging(NamedTuple):
-    """The answer to a follower whose log diverges from the leader's at or before `end`: it has to truncate its log."""
+    """The answer to a follower whose log diverges from the leader's log at or before `end`: the follower has to
+    truncate."""
 
     end: OffsetAndEpoch
 
@@ -66,8 +67,8 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end. This
-        record comes directly before the log's first record."""
+        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end: then
+        this record is the one before the log's first record."""
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
             return

@@ -118,8 +118,8 @@ def _ready(core: Core) -> Leader:
 
 
 def _check_usable(voter: Voter) -> None:
-    """Raises _RefusedError if the voter's id or endpoints are invalid or too large: a record beyond the size of a batch
-    would stop the leader."""
+    """Raises _RefusedError if the voter's id or endpoints are invalid or too large. A set of voters that does not fit
+    into one batch would stop the leader."""
     texts = [text for name, host, _ in voter.endpoints for text in (name, host)]
     if voter.node_id < 0 or len(voter.endpoints) > MAX_VOTER_LISTENERS:
         raise _RefusedError(

@@ -74,8 +74,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """The answer to a fetch. The leader sets `read_from`: the offset at which its caller reads the records. On the
-    follower, `batches` has the records.
+    """The answer to a fetch. On the leader, `read_from` is the offset from which the caller of Raft reads the records
+    to send. On the follower, `batches` has the received records.
 
     The records have at most `max_bytes`, except for a single batch that is larger.
     """

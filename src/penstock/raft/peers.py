@@ -59,7 +59,8 @@ class Peers:
             self.done(send_id, now_ms, pause=True)
 
     def forget(self) -> None:
-        """Gives up all requests in flight, because a new state ignores answers to requests of the previous state."""
+        """Gives up all requests in flight. Called when the replica's state changes, because answers to earlier requests
+        are then ignored."""
         self._flights.clear()
         self._busy.clear()
         self._not_before.clear()

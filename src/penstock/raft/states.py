@@ -3,14 +3,18 @@
     from          to            when
     unattached    prospective   the election timeout has passed
     prospective   candidate     a majority would vote for it
-                  follower      no majority would, a leader is known   unattached  no majority would, no leader is known
-    candidate     leader        a majority voted for it                prospective it lost, or the timeout has passed
+                  follower      it lost the pre-vote, and a leader is known
+                  unattached    it lost the pre-vote, and no leader is known
+    candidate     leader        a majority voted for it
+                  prospective   it lost the election, or the timeout has passed
     follower      prospective   the leader has been silent for the fetch timeout
     leader        resigned      it lost contact with the majority, was removed, or is stopping
-    resigned      prospective   the election timeout has passed        unattached  timeout, but it may not be elected
+    resigned      prospective   the election timeout has passed
+                  unattached    the election timeout has passed, but it is not a voter any more
 
-A replica that is not among the voters is an observer: it is only ever Unattached or Follower (or Resigned, when it led
-and was removed). A higher epoch leads from any state to Unattached, or to Follower where the leader is known.
+A replica that is not among the voters is an observer. An observer is Unattached or Follower; it is Resigned if it led
+and was removed. A replica in any state that learns of a higher epoch becomes Unattached, or Follower if it also learns
+the leader.
 """
 
 from __future__ import annotations

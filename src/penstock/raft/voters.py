@@ -31,7 +31,8 @@ class Voter:
         return ReplicaKey(self.node_id, self.directory_id)
 
     def preferring(self, listener: str | None) -> Voter:
-        """Returns the voter with the endpoint of this listener first. Peers on other listeners can't use the others."""
+        """Returns the voter with its endpoints reordered: the endpoint of `listener` comes first, because peers use the
+        first one."""
         if not self.endpoints or self.endpoints[0][0] == listener:
             return self
         return replace(self, endpoints=tuple(sorted(self.endpoints, key=lambda endpoint: endpoint[0] != listener)))
@@ -125,8 +126,8 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """Drops the sets of voters that a snapshot of the records below `end_offset` covers. The last of these sets
-        stays."""
+        """Drops the sets of voters in records below `end_offset`, except the latest of them. Called after a snapshot of
+        these records."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

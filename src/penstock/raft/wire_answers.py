@@ -169,9 +169,11 @@ def _code(value: int) -> ErrorCode:
 
 
 def endpoints_in(message: Any, listener: str | None = None) -> dict[int, tuple[str, int]]:
-    """Returns the endpoints of nodes in a request or an answer, by node id.
+    """Returns the address (host, port) of each node whose endpoint is in the message. The message is a request or an
+    answer.
 
-    A leader may have several endpoints: the one of `listener` is taken, or the first if none matches.
+    If the message has several endpoints of the leader, the endpoint of `listener` is used, or the first endpoint if no
+    endpoint has this listener.
     """
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])

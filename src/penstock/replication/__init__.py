@@ -1,4 +1,4 @@
-"""Replication of one partition: a leader's view of its followers, and a follower's reaction to answers.
+"""Replication of one partition: a leader's view of its followers, and a follower's reaction to the leader's answers.
 
 The package decides without a clock, a socket or a file. The high watermark never passes the log end of a replica that
 may be in sync, and the in-sync set changes only when the controller commits it. Called by `penstock.broker.replicas`,

@@ -4,10 +4,9 @@
         └────────────┴────────────┴─────────────┴──────► FAILED
         └────────────┴────────────┴────────────────────► CANCELLED
 
-A future log in the target directory gets the batches of the current log until it has caught up. Then the broker
-reports the new directory to the controller, and the future log becomes the current log. A swap that has begun ends
-as DONE or FAILED: it
-can't be cancelled. The broker copies, renames and reports; this module uses no file and no clock.
+A future log in the target directory gets the batches of the current log until it has caught up. Then the broker reports
+the new directory to the controller, and the future log becomes the current log. A swap can't be cancelled: it ends as
+DONE or FAILED. The broker copies, renames and reports; this module uses no file and no clock.
 """
 
 from __future__ import annotations
@@ -106,8 +105,9 @@ def decide(
 ) -> Decision:
     """Decides on a request to move a replica. Returns the action or Kafka's error code; the checks have Kafka's order.
 
-    `target` is None if no directory of this node has the path; `replica` is None if this node has no replica. `exists`
-    is False if the metadata has no such partition: it may be created on this node later.
+    `target` is None if no directory of this node has the requested path. `exists` is False if the metadata has no such
+    partition. `replica` is None if this node has no replica of the partition; the broker then remembers the request,
+    because the replica may be created on this node later.
     """
     if future_name_bytes > MAX_NAME_BYTES:
         return Decision(Action.NOTHING, ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -161,10 +161,11 @@ class Bounds:
 
 
 def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Step:
-    """Returns the next change that brings the future log closer to the current log; NOTHING if their bounds are equal.
+    """Returns the next change that brings the future log closer to the current log; NOTHING if both logs have the same
+    start and end.
 
-    `cut_at` is the lowest offset to which the current log was truncated since the copy began. From this offset on,
-    records of the future log may differ, even if the current log has grown again.
+    `cut_at` is the lowest offset to which the current log was truncated since the copy began. From this offset on, the
+    records of the future log may differ from the current log, even if the current log has grown again.
     """
     cut = current.end if cut_at is None else min(cut_at, current.end)
     if future.end > max(cut, future.start):

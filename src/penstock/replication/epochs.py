@@ -15,10 +15,11 @@ def check_leader_epoch(asked: int, leader_epoch: int) -> None:
 
 
 def newest_epoch_end(epoch: int, leader_epoch: int, latest: int | None, log_end: int) -> tuple[int, int] | None:
-    """Returns the largest epoch at or below `epoch` and its end, if that epoch ends at the end of the leader's log.
+    """Returns the largest epoch at or below `epoch`, with the log end as its end offset. Returns None unless this epoch
+    ends at the log end.
 
-    `latest` is the last epoch in the log's list of epochs. The leader's own epoch begins with its leadership, but
-    enters the list only with its first batch. Returns None if the list itself has the answer.
+    `latest` is the last epoch in the leader epoch cache. The leader's own epoch is in the cache only after its first
+    batch, so the cache alone can't answer. If this function returns None, the caller looks into the cache.
     """
     if epoch == leader_epoch:
         return epoch, log_end

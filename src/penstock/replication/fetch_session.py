@@ -46,12 +46,13 @@ class ReplicaSession:
         self.changed[key] = None
 
     def come_back(self, key: Key) -> None:
-        """Cancels the removal of a partition that this broker follows again before a request has removed it."""
+        """Cancels the removal of a partition. Called if this broker follows the partition again before a request has
+        removed it from the leader's session."""
         self._forgotten.pop(key, None)
 
     def leave(self, key: Key) -> None:
-        """Removes a partition from the session. If the leader has it in its session, the next request removes it there
-        too."""
+        """Removes a partition from the session. If the leader's session contains the partition, the next request
+        removes it there too."""
         self.changed.pop(key, None)
         if key in self._known:
             self._known.discard(key)

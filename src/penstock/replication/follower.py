@@ -52,8 +52,8 @@ def truncation(
 ) -> Truncate:
     """Returns how to truncate the follower's log if, in the leader's log, `leader_epoch` ends at `leader_end`.
 
-    `own_epoch` is the follower's largest epoch up to `leader_epoch`, and it ends at `own_epoch_end`. Both are -1 if the
-    follower's log has no such epoch.
+    `own_epoch` is the follower's largest epoch that is not above `leader_epoch`. `own_epoch_end` is the end of that
+    epoch in the follower's log. Both are -1 if the follower's log has no such epoch.
     """
     if leader_end == UNDEFINED:
         return Truncate(min(high_watermark, log_end), True)  # no shared epoch: keep only the committed records

@@ -103,12 +103,12 @@ class Proposal:
     expands: bool
 
     def counts_when_granted(self, partition_epoch: int) -> bool:
-        """Returns True if the new set takes effect with the controller's answer; False if the leader must wait for the
-        image.
+        """Returns True if the new set takes effect with the controller's answer; False if the leader must wait until
+        the metadata image has the new set.
 
-        A smaller set takes effect only with the image. The controller's answer may overtake a change of
-        min.insync.replicas. The controller has already used the new value to choose eligible leaders, while this
-        leader, with the old value, would commit records alone.
+        A smaller set has to wait for the image. The controller's answer may reach the leader before a change of
+        min.insync.replicas does. The controller has already used the new value to choose eligible leaders. A leader
+        that still has the old value could commit records that an eligible leader lacks.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 
@@ -160,8 +160,8 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """Adopts a metadata image of the same leader epoch, unless an answer of the controller already had a later
-        partition epoch."""
+        """Adopts a metadata image of the same leader epoch. Ignores an image with an older partition epoch than the
+        controller's last answer."""
         if image.partition_epoch < self.partition_epoch:
             return
         if image.partition_epoch > self.partition_epoch or self.proposal is None:

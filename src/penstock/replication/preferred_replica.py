@@ -14,7 +14,8 @@ def preferred_replica(leading: Leading, brokers: Brokers, rack: str, offset: int
     """Returns the in-sync follower with the longest log in the consumer's rack; NO_REPLICA if the consumer should read
     from the leader.
 
-    It should read from the leader if the leader is in that rack itself, or if no live follower there has the offset.
+    The consumer should read from the leader if the leader is in the consumer's rack, or if no live in-sync follower in
+    this rack has the offset.
     """
     if _rack_of(brokers, leading.node_id) == rack:
         return NO_REPLICA

@@ -41,11 +41,14 @@ class Scale:
     offsets: int
     move_gib: float
     move_rounds: int
+    in_flight: int
     quick: bool
 
 
-FULL = Scale(2_000_000, 500_000, 20, 5.0, 5, (1, 100, 1000, 10_000), 5.0, 1000, 30.0, 1_000_000, 1.0, 7, quick=False)
-QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, 100, 6.0, 50_000, 0.125, 5, quick=True)
+FULL = Scale(
+    2_000_000, 500_000, 20, 5.0, 5, (1, 100, 1000, 10_000), 5.0, 1000, 30.0, 1_000_000, 1.0, 7, 1_000_000, quick=False
+)
+QUICK = Scale(300_000, 100_000, 5, 2.0, 2, (1, 1000), 0.5, 100, 6.0, 50_000, 0.125, 5, 100_000, quick=True)
 
 
 @dataclass(slots=True, frozen=True)

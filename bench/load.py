@@ -93,6 +93,18 @@ def java_consume(bootstrap: str, topic: str, *, records: int) -> dict[str, Any]:
     return {"records": int(fields[4]), "records_per_s": float(fields[9])}
 
 
+def java_share_consume(bootstrap: str, topic: str, *, group: str, records: int, threads: int) -> dict[str, Any]:
+    args = ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group, "--num-records", str(records)]
+    args += ["--threads", str(threads), "--hide-header", "--timeout", "30000"]
+    done = run_tool("org.apache.kafka.tools.ShareConsumerPerformance", *args, timeout=LIMIT_S, flags=JAVA_FLAGS)
+    lines = [line.split(", ") for line in done.stdout.splitlines() if line.count(",") >= 6]
+    if done.returncode != 0 or not lines:
+        raise RuntimeError(f"ShareConsumerPerformance: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+    # start, end, MB, MB/s, records/s, records, fetch ms
+    fields = lines[-1]
+    return {"records": int(fields[5]), "records_per_s": float(fields[4])}
+
+
 # --- the child's side ---------------------------------------------------------------------------------------------
 
 

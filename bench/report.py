@@ -20,6 +20,8 @@ AIMS = {
     ("produce", "cpu_s_per_gb"): 1 / 3,
     ("consume", "cpu_s_per_million"): 1 / 2,
     ("consume", "cpu_s_per_gb"): 1 / 2,
+    ("share", "cpu_s_per_million"): 1 / 3,
+    ("share", "records_per_s"): 1.0,
     ("paced", "p99_ms"): 1 / 2,
     ("idle", "start_s"): 1 / 10,
     ("idle", "rss_mb"): 1 / 5,

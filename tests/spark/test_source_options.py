@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.client.cluster import TopicInfo
+from penstock.client.login import TokenLogin
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import EARLIEST, LATEST
+from penstock.spark.brokers import connection_settings
 from penstock.spark.errors import SourceError
 from penstock.spark.filters import narrow
 from penstock.spark.options import Position, parse_options
@@ -106,6 +109,17 @@ def test_unknown_option_names_are_ignored_and_misspelt_ones_refused() -> None:
     lenient = parse_options(WHERE | slip | {"compatibility": "kafka"})
     assert lenient.without_effect == ("maxOffsetPerTrigger", "kafka.fetch.max.byte")
     assert lenient.max_offsets is None
+
+
+def test_options_name_the_issuer_of_access_tokens(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t0k")
+    security = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    endpoint = {"kafka.sasl.oauthbearer.token.endpoint.url": (tmp_path / "token").as_uri()}
+    login = connection_settings(parse_options({**WHERE, **security, **endpoint})).login
+    assert isinstance(login, TokenLogin)
+    assert login.source() == "t0k"
+    with pytest.raises(SourceError, match=r"OAUTHBEARER needs tokens: set sasl.oauthbearer.token.endpoint.url"):
+        connection_settings(parse_options({**WHERE, **security}))
 
 
 def test_earliest_and_latest_are_valid_as_times() -> None:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_KEY_SET_BYTES = 1 << 20
 FETCH_TIMEOUT_S = 10.0
+#: Time after which a read counts as failed, even if the issuer still sends bytes.
+READ_TIMEOUT_S = 20.0
 #: Shortest time between two reads of the keys that tokens with unknown keys cause, so that clients can't cause many.
 UNKNOWN_KEY_PAUSE_S = 10.0
 URL = "sasl.oauthbearer.jwks.endpoint.url"
@@ -82,7 +84,11 @@ class KeySource:
 
     async def _read(self) -> None:
         self._last_read = asyncio.get_running_loop().time()
-        keys = await asyncio.to_thread(lambda: self._parse(self._document.read()))
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                keys = await asyncio.to_thread(lambda: self._parse(self._document.read()))
+        except TimeoutError:
+            raise FetchError(f"{self._document.url} did not answer within {READ_TIMEOUT_S:g} s.") from None
         if keys.skipped:
             logger.warning("%s has %d keys that can't verify tokens", self._document.url, keys.skipped)
         self.keys = keys

@@ -333,3 +333,25 @@ def test_document_of_a_server_that_is_gone_is_reported_with_its_address() -> Non
         pass
     with pytest.raises(FetchError, match=f"{server}/keys can't be read: Connection refused"):
         Document(f"{server}/keys", 100).read()
+
+
+def test_issuer_that_does_not_answer_is_given_up_without_a_wait_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(oauth_listener, "READ_TIMEOUT_S", 0.05)
+    released = threading.Event()
+
+    def answer(path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        released.wait(60)
+        return 200, b""
+
+    async def scenario(url: str) -> None:
+        source = oauth_listener.KeySource(Document(url, 100), 1.0, 1.0, 1.0)
+        try:
+            with pytest.raises(FetchError, match="did not answer within"):
+                await source.start()
+        finally:
+            released.set()
+
+    with web_server(answer) as server:
+        asyncio.run(asyncio.wait_for(scenario(server), 30))

@@ -15,6 +15,7 @@ from penstock.groups.streams.group import StreamsGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
+from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.groups.shard import GroupShard
@@ -29,12 +30,15 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
     The caller has checked that the topics exist and that the producer owns the transaction.
     """
     try:
-        _check(shard, turn, request)
+        stale = _check(shard, turn, request)
     except KafkaError as error:
         return {(topic.name, part.partition_index): error.code for topic in request.topics for part in topic.partitions}
     codes: Codes = {}
     for topic in request.topics:
         for part in topic.partitions:
+            if (topic.name, part.partition_index) in stale:
+                codes[topic.name, part.partition_index] = ErrorCode.ILLEGAL_GENERATION
+                continue
             metadata = part.committed_metadata or ""
             if len(metadata) > turn.config.offset_metadata_max_bytes:
                 codes[topic.name, part.partition_index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -58,17 +62,19 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
     return codes
 
 
-def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> None:
+def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> frozenset[TopicPartition]:
+    """Raises KafkaError if the producer may commit nothing. Returns the partitions that it may not commit."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ShareGroup):
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
         check_transactional_commit(group, request.member_id, request.generation_id)
     elif isinstance(group, StreamsGroup):
-        streams_commit.check_transactional_commit(group, request)
+        return streams_commit.check_transactional_commit(group, request)
     elif group is not None:
         check_commit(
             turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
         )
     elif request.generation_id >= 0:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The coordinator does not have the group: join it again.")
+    return frozenset()

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.groups.consumer.commit import MEMBER_EPOCHS_SINCE
 from penstock.groups.streams.group import Role, StreamsGroup, StreamsMember, TaskKey
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.protocol.messages.api_08_offset_commit import OffsetCommitRequest
     from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 
 NO_EPOCH = -1
-Partitions = Iterable[tuple[str, int]]  # topic and partition
 
 
-def check_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version: int) -> None:
+def check_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version: int) -> frozenset[TopicPartition]:
+    """Raises KafkaError if the client may commit nothing. Returns the partitions that its member epoch is too old
+    for."""
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
-        return  # an administrator, or a consumer without group management
+        return frozenset()  # an administrator, or a consumer without group management
     member = group.members.find(request.member_id)
     if api_version < MEMBER_EPOCHS_SINCE:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
             "Members of a streams group must commit with OffsetCommit version 9 or later: upgrade the client.",
         )
-    _check_held(group, member, epoch, _partitions(request), ErrorCode.STALE_MEMBER_EPOCH)
+    return _stale_partitions(group, member, epoch, request, ErrorCode.STALE_MEMBER_EPOCH)
 
 
-def check_transactional_commit(group: StreamsGroup, request: TxnOffsetCommitRequest) -> None:
-    """Raises ILLEGAL_GENERATION for a stale member epoch.
-
-    Producers do not know STALE_MEMBER_EPOCH: they know only generations.
-    """
+def check_transactional_commit(group: StreamsGroup, request: TxnOffsetCommitRequest) -> frozenset[TopicPartition]:
+    """Does the same for a producer. Raises ILLEGAL_GENERATION for a later epoch, because producers know only
+    generations."""
     epoch = request.generation_id
     if epoch < 0 and not group.members:
-        return
+        return frozenset()
     if epoch == NO_EPOCH and not request.member_id and request.group_instance_id is None:
-        return  # a producer that names no member
+        return frozenset()  # a producer that names no member
     member = group.members.find(request.member_id)
-    _check_held(group, member, epoch, _partitions(request), ErrorCode.ILLEGAL_GENERATION)
+    return _stale_partitions(group, member, epoch, request, ErrorCode.ILLEGAL_GENERATION)
 
 
 def check_fetch(group: StreamsGroup, member_id: str | None, epoch: int) -> None:
@@ -52,30 +51,28 @@ def check_fetch(group: StreamsGroup, member_id: str | None, epoch: int) -> None:
         raise _stale(member, ErrorCode.STALE_MEMBER_EPOCH)
 
 
-def _partitions(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Partitions:
-    for topic in request.topics:
-        for partition in topic.partitions:
-            yield topic.name, partition.partition_index
-
-
-def _check_held(
-    group: StreamsGroup, member: StreamsMember, epoch: int, partitions: Partitions, code: ErrorCode
-) -> None:
-    """Raises KafkaError unless the member may commit with this epoch.
-
-    The epoch must be the member's current epoch. An older epoch is also accepted if the member has held the active task
-    of every partition since then, because no other member can have committed in between (KIP-1251).
-    """
+def _stale_partitions(
+    group: StreamsGroup,
+    member: StreamsMember,
+    epoch: int,
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    code: ErrorCode,
+) -> frozenset[TopicPartition]:
+    """Returns the partitions whose active task the member has not held since `epoch`. Nobody else can have committed
+    the others in between, so an older epoch is good enough for them (KIP-1251)."""
     if epoch == member.epoch:
-        return
+        return frozenset()
     if epoch > member.epoch:
         raise _stale(member, code)
     readers = group.topology.readers if group.topology is not None else {}
-    for topic, partition in partitions:
-        key = TaskKey(Role.ACTIVE, readers.get(topic, ""))
-        since = member.assigned.get(key, {}).get(partition, member.pending_revocation.get(key, {}).get(partition))
-        if since is None or epoch < since:
-            raise _stale(member, code)
+    stale = set()
+    for topic in request.topics:
+        key = TaskKey(Role.ACTIVE, readers.get(topic.name, ""))
+        held = {**member.pending_revocation.get(key, {}), **member.assigned.get(key, {})}
+        for each in topic.partitions:
+            if held.get(each.partition_index, epoch + 1) > epoch:
+                stale.add((topic.name, each.partition_index))
+    return frozenset(stale)
 
 
 def _stale(member: StreamsMember, code: ErrorCode) -> KafkaError:

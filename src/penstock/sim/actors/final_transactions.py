@@ -35,7 +35,8 @@ async def unended_transactions(session: Session, client: AsyncClient, deadline: 
 
 
 async def restart_patient_producers(session: Session, client: AsyncClient, plan: Plan) -> None:
-    """Starts each producer once more whose transactions have a timeout beyond STABLE_BOUND_S."""
+    """Starts each producer once more if its transaction timeout is longer than STABLE_BOUND_S. The start ends a
+    transaction that the producer has left open."""
     for actor in plan.actors:
         timeout_ms, name = actor.params.get("transaction_timeout_ms", 0), actor.params.get("transactional_id")
         if name is not None and timeout_ms > STABLE_BOUND_S * 1_000:

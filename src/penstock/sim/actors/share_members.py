@@ -169,7 +169,8 @@ async def drain_shares(session: Session, client: AsyncClient, history: History) 
 
 
 async def read_dead_letters(session: Session, client: AsyncClient, topic: str, partitions: int) -> list[DeadLetterSeen]:
-    """Reads the dead letters of a group, after its leaders had time to write those that they could not write before."""
+    """Reads the dead letters of a group. Waits first, so that leaders can write the dead letters that they could not
+    write during the faults."""
     await asyncio.sleep(DEAD_LETTERS_S)
     found = []
     ends = await list_offsets(client, {(topic, index): LATEST for index in range(partitions)})

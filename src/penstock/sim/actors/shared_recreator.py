@@ -1,7 +1,7 @@
 """The shared recreator: deletes topics that other actors use, and creates them again under the same names.
 
-Each of the topics with one name gets its own range of committed offsets. The final reader learns from the range which
-of these topics an offset was committed for.
+Topics that have the same name one after the other get separate ranges of committed offsets. From the range of a
+committed offset, the final reader learns which of these topics it was committed for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SharedRecreator:
         session.note(f"created {name} again")
 
     async def _goes_on(self) -> bool:
-        """Pauses between two steps. A long pause lets the topic grow, or leaves it missing. Returns False if the run
-        has ended."""
+        """Waits between two steps. During a long wait the topic grows, or stays missing if it was just deleted. Returns
+        False if the run has ended."""
         await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
         return not self.session.done

@@ -1,9 +1,8 @@
 """Rules for configs that change while a cluster runs.
 
-An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded it without a break from before the
-record was sent until the answer came. A new config counts only after a delay in which all nodes learn of it. In a
-cluster the config must stay set to the end of the run, because the controller uses the current config when a machine
-has lost power.
+An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded fsync all the time, from the sending
+of the record until the answer. A new config counts only after a delay in which all nodes learn of it. In a cluster the
+config must also stay set until the end of the run: after a power loss, the controller uses the config of that moment.
 """
 
 from __future__ import annotations

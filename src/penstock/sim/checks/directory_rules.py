@@ -1,9 +1,9 @@
 """Rules for machines with several log directories, checked while the nodes run.
 
-failed directories take no records   after a write or fsync failed in a directory, its process writes none there
-leaderships leave failed directories a replica in a failed directory does not lead for long if another can
-free space is kept                   a directory with too little free space takes no records of clients
-no start without a disk              a node does not serve while one of its directories is not mounted
+failed directories take no records    after a failed write or fsync in a directory, the process writes no record there
+leaderships leave failed directories  a replica in a failed directory soon loses its leadership if another can lead
+free space is kept                    a directory with too little free space takes no records of clients
+no start without a disk               a node does not serve while one of its directories is not mounted
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class DirectoryRules:
         self._leading = found
 
     def _reaches(self, machine: Machine, controller: Machine) -> bool:
-        """True if both run, and nothing slows the machine or its link to the controller down."""
+        """True if both machines serve, and neither a slow disk nor the link between them delays their requests."""
         if any(each.loop is None or each.loop.stopped or not each.serving for each in (machine, controller)):
             return False
         links = self._fabric.between(machine.name, controller.name)
@@ -147,8 +147,8 @@ class DirectoryRules:
         return not (machine.conditions.slow_s or controller.conditions.slow_s)
 
     def _led_from_failed(self, machine: Machine, image: MetadataImage) -> list[tuple[SimDisk, str, int]]:
-        """Returns the partitions that the machine leads in the newest metadata, although their log directory has failed
-        and another replica in sync could lead."""
+        """Returns the partitions that the machine still leads in the newest metadata although their log directory has
+        failed and another in-sync replica could lead."""
         broker, disk, own = machine.broker, machine.disk, image.brokers.get(machine.node_id)
         if broker is None or disk is None or own is None or own.fenced:
             return []

@@ -1,8 +1,9 @@
 """Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
 
-Each machine measures ages with its own clock. The rules use an upper bound of the age that any machine can have
-measured. The bound is the virtual time since the record or state was written, plus the jumps of all clocks together
-since then, plus all jumps of single clocks at any time: a machine whose clock is ahead overestimates every age.
+Each machine measures ages with its own clock. The rules use the largest age that any machine can have measured. It is
+the sum of three parts: the virtual time since the record or state was written, the jumps of all clocks together since
+then, and all jumps of single clocks at any time of the run. The last part is needed because a machine whose clock is
+ahead overestimates every age.
 """
 
 from __future__ import annotations

@@ -311,7 +311,8 @@ class History:
         return self.ranges
 
     def lost_with_power(self, partition: TopicPartition, offset: int, since: float) -> bool:
-        """True if a power loss since `since` has erased the record at this offset (-1: any record of the partition)."""
+        """True if a power loss at or after the time `since` has erased the record at `offset`. With offset -1, True if
+        it has erased any record of the partition."""
         return any(
             loss.time >= since and loss.partition == partition and (offset < 0 or offset >= loss.offset)
             for loss in self.losses

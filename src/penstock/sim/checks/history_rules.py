@@ -1,9 +1,9 @@
 """Rules for a history: `docs/guarantees.md` in code.
 
-A killed process loses no acknowledged record. A machine that loses power may lose unsynced records, all from some
-offset on. If acknowledgements wait for fsync, it loses no acknowledged record. Only requested deletions and damaged
-files excuse other losses. In a cluster, records with acks=all survive if fewer than min.insync.replicas machines lose
-power at a time: `power_losses` does not contain these power losses.
+A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
+all records from some offset on. It loses no acknowledged record if acknowledgements wait for fsync. Only requested
+deletions and damaged files excuse other losses. In a cluster, records with acks=all survive if fewer than
+min.insync.replicas machines lose power at a time. `History.power_losses` has only the other power losses.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement promises that the record is not lost. acks=all always promises it; acks=1 only if the
-    partition has had the same leader ever since."""
+    """True if the acknowledgement promises that the record is not lost. acks=all always promises it. acks=1 promises it
+    only if the partition kept the same leader from the sending of the record on."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))

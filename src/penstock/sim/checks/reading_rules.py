@@ -92,7 +92,8 @@ def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list
 
 
 def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bool], list[Write]]:
-    """Returns the acknowledged records that readers must get. The key has the partition and True for read_committed."""
+    """Returns the acknowledged records that readers must get, in the order of their offsets. The key is (partition,
+    True) for read_committed readers, and (partition, False) for other readers."""
     found: dict[tuple[TopicPartition, bool], list[Write]] = defaultdict(list)
     for write in history.writes:
         if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:

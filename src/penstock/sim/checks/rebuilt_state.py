@@ -6,12 +6,12 @@
     offset and time index    each entry points to the right batch and has the largest timestamp so far
 
 The check compares a replica when its log is opened or truncated, when the partition's leader or leader epoch changes,
-and at the end of the run. The rebuild reads each batch once, and before compaction can remove it; after a truncation it
-starts again. If the node expires a producer, the check removes it from the rebuilt state too. The check compares the
-node's memory, and only those parts of its files that the node has already read.
+and at the end of the run. The rebuild reads each batch once, before compaction can remove the batch; after a truncation
+the rebuild starts again. If the node expires a producer, the check removes the producer from the rebuilt state too. The
+check compares the node's memory, and only those parts of its files that the node has already read.
 
-If the first records of a log were deleted, a rebuild does not know the first offset of a transaction that was open
-there. `Transaction.may_begin_at` decides which first offsets are right.
+If the first records of a log were deleted, a rebuild can't know the first offset of a transaction that began with these
+records. `Transaction.may_begin_at` decides which first offsets are right.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Transaction:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
-        """True if a replica that serves the offsets from `start` on may have `first` as the first offset of this
-        transaction.
+        """True if `first` is a right first offset of this transaction for a replica whose log starts at `start`. None
+        is right if the replica serves no record of the transaction.
 
-        Two conditions must hold: no record of the transaction from `start` on is below `first`, and no record of
-        another transaction of this producer is between `first` and the marker. The rebuild began to read at
-        `log_begin`.
+        The base offset of the first batch that the replica serves is right, and so is the base offset of each earlier
+        batch. The rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an offset
+        below `log_begin` is right too: the first batches of the transaction were deleted.
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:

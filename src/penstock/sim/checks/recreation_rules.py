@@ -1,8 +1,9 @@
 """Rules for topics that are deleted and created again under the same name while clients use them.
 
-An acknowledged record may belong to the deleted topic of that name, so records and commits of these topics are set
-aside before the other rules judge. On a single node, the records since the last creation are judged like all others. In
-a cluster they are not: a node with old metadata may still accept records for the deleted topic.
+A client can't tell whether an acknowledged record went to the new topic or to the deleted one. So the records and
+commits of these topics are removed from the history before the other rules judge it. On a single node, records written
+since the last creation stay in the history. In a cluster they are removed too, because a node with old metadata may
+still accept records for the deleted topic.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time since which the topic certainly exists; infinity if a request with unknown outcome leaves that
-    open."""
+    """Returns the time since which the topic certainly exists; infinity if no such time is certain."""
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0

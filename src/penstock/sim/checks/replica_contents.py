@@ -3,14 +3,15 @@
     same contents            below its high watermark, every replica has the committed batches: same bytes, same epoch
     in sync by content       when a leader's high watermark moves, every replica in the ISR has these batches
     leader completeness      a new leader has every batch that was committed in an earlier epoch
-    leaders commit first     no follower's high watermark is above all that leaders have committed
+    leaders commit first     no follower's high watermark is above the last offset that a leader has committed
 
 A batch is committed by the first leader whose high watermark passes it. Each batch is read once per replica, when the
 high watermark moves. Where logs are compacted, a batch may have fewer records than when it was committed, and may be
 gone, but only below the offset up to which some replica has compacted its log.
 
-A machine that loses power may lose batches. If no promise covers that loss, the partition is excused from the first
-lost batch on, until its leader has shown where its log ends, or until that machine has everything again.
+A machine that loses power may lose batches. If no promise covers the loss, missing batches of the partition are
+excused, from the first lost batch on. The excuse ends when the machine has all committed batches again. It also ends
+when a leader lacks one of these batches: from then on, the leader's log decides which batches are committed.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Known:
-    """A committed batch: its checksums (one per form that compaction gave it), and its bytes if compaction may change
-    it."""
+    """A committed batch. `digests` has one checksum for each form of the batch, because compaction may have changed it.
+    `data` has its bytes, or None if compaction can't change it."""
 
     next_offset: int
     digests: set[int]
@@ -209,14 +210,15 @@ class ReplicaContents:
             self.on_unclean(key, known.name, first)
 
     def compacted(self, cleaner: Cleaner, log: Log, job: object, result: CompactionResult) -> None:
-        """Notes up to which offset a replica compacts its log. After a crash, its files may be the old segments or the
-        new ones."""
+        """Notes the offset up to which a replica compacts its log. After a crash, the replica may have the old segments
+        or the compacted ones."""
         known = self.partitions.get((log.topic_id, log.partition))
         if known is not None:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> Iterator[Loss]:
-        """Yields the records that a machine has just lost in a power loss, for each partition whose loss is excused."""
+        """Yields the records that a machine has just lost in a power loss. Leaves out topics that promise fsync,
+        because their losses are not excused."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
@@ -349,7 +351,8 @@ def hosted(machine: Machine, key: Key) -> Partition | None:
 
 
 def _same(known: Committed, batch: StoredBatch) -> bool:
-    """True if `batch` is the committed batch, or contains the records of it that compaction has kept."""
+    """True if `batch` equals the committed batch at its offset. A batch that compaction has rewritten may lack some of
+    the committed records."""
     expected = known.batches.get(batch.base_offset)
     if expected is None or expected.next_offset != batch.next_offset:
         return False

@@ -13,13 +13,15 @@ def changes_by_restart(
 ) -> Iterator[str]:
     """Yields each forbidden change that a clean restart of all nodes caused.
 
-    One change is allowed: a partition's start offset may be higher after the restart, up to the start that another
-    replica had before, but not above the offset of a requested deletion. A lower start is forbidden, because an in-sync
-    follower has at least its leader's start. Records above the start stay.
+    One change is allowed: a partition may start at a higher offset after the restart. The new start must be the start
+    that another replica had before the restart, and must not be above the offset of a requested deletion. Records above
+    the new start must stay.
 
-    The reason: DeleteRecords moves the start of each replica separately. A replica that was down, or was killed before
-    it stored its new start, keeps an older start. If that replica leads before the restart, clients see deleted
-    records, as in Kafka; after the restart another replica may lead.
+    This happens because DeleteRecords moves the start of each replica separately. A replica that was down, or was
+    killed before it stored the new start, keeps the old start. If this replica leads before the restart, clients see
+    deleted records, as in Kafka. After the restart another replica may lead.
+
+    A lower start is forbidden, because the start of an in-sync follower is never below the start of its leader.
     """
     for partition, records in first.records.items():
         if partition in history.damaged or partition[0] in compacted:

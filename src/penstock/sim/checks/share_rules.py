@@ -1,11 +1,12 @@
-"""Rules for share groups: a record that is accepted, rejected or archived (done) is never delivered again; every other
-record is delivered.
+"""Rules for share groups. A record is done if it is accepted, rejected or archived. A record that is done is never
+delivered again; every other record is delivered.
 
-A member's request for records begins before the records are acquired. If the request began after an acknowledgement was
-answered, its records were acquired after that acknowledgement. A power loss may erase states that were not synced. Two
-members may both get the answer that the same record is done: for records before its start offset, a leader accepts
-acknowledgements from any member, also from one whose lock has expired. Kafka's leader does so too. For other records,
-`share_states` requires the lock.
+A request for records that began after the answer to an acknowledgement acquired its records after that acknowledgement.
+A power loss may erase states that were not synced.
+
+Two members may both get the answer that they completed the same record: for records before the start offset, a leader
+accepts acknowledgements from any member, even if the member's lock has expired. Kafka's leader does the same. For all
+other records, `share_states` checks that the member has the lock.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each delivery above the delivery limit, and each delivery count that is lower than after the last known
-    release."""
+    """Yields each delivery whose count is above the delivery limit, and each delivery whose count has not grown since
+    an earlier release of the record."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         if not 1 <= delivery.deliveries <= MAX_DELIVERIES:
@@ -79,8 +80,9 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
 def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that a member kept unacknowledged for so long that its lock should have expired.
 
-    The rule sees this from later records: available records are delivered in the order of their offsets. A delivery
-    that its member never saw also takes a lock, but only for a moment, and not again and again.
+    Available records are delivered in the order of their offsets. If later records are delivered again and again after
+    the lock's time, the record is still locked. A few such deliveries prove nothing: the record may have been sent to a
+    member that did not get it, and this locks the record once more.
     """
     answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
     by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)
@@ -107,8 +109,8 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
 def records_given_up_have_dead_letters(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that a group with a dead-letter topic gave up without a dead letter.
 
-    A record is given up if a member was told that it is rejected, or if it was delivered, is not accepted, and does not
-    come back.
+    A record is given up in two cases: a member got the answer that the record is rejected; or the record was delivered,
+    is not accepted, and is not delivered again.
     """
     groups = {group for group, configs in _configs(plan).items() if configs.get(DEAD_LETTER_TOPIC)}
     if not groups or (history.power_losses and not plan.fsync_everywhere):
@@ -133,9 +135,11 @@ def records_given_up_have_dead_letters(plan: Plan, history: History, view: Final
 
 
 def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields dead letters with a wrong number of deliveries, and those of records that a member has accepted.
+    """Yields each dead letter with a wrong number of deliveries, and each dead letter of a record that a member has
+    accepted.
 
-    Only a member whose lock had not expired can accept a record; others may be told so for a record that is done.
+    Only a member whose lock has not expired can accept a record. Another member may also get the answer that the record
+    is accepted, if the record is already done; `_is_certain` tells these answers apart.
     """
     answers = _answers(history)
     deliveries: dict[Place, list[ShareDelivery]] = defaultdict(list)
@@ -158,7 +162,8 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
-    """True if the member's lock can't have expired when it was told that the record is done, and nobody else got it."""
+    """True if `answer` proves that this member completed the record: the member's lock can't have expired before the
+    answer, and no other delivery of the record came after the delivery to this member began."""
     own = [each for each in deliveries if each.member == answer.member and each.ended <= answer.began]
     if not own:
         return False

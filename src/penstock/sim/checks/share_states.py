@@ -71,8 +71,7 @@ class ShareStates:
 
 
 def _not_held(led: LedSharePartition, member: str, ranges: Sequence[AcknowledgedRange]) -> Iterator[int]:
-    """Yields the offsets that the member acknowledges without having acquired them, in the window of a share
-    partition."""
+    """Yields offsets in the window of a share partition that the member acknowledges but has not acquired."""
     assert led.state is not None
     start = max(led.state.start_offset, led.partition.log.log_start_offset)
     for run, lock in led.state.inspect():

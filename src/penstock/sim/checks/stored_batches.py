@@ -1,7 +1,7 @@
 """Reads the batches of a replica straight from the simulated disk.
 
-A check must not use the node's own code for that: it would draw random numbers, meet the disk's faults and take logs
-offline.
+A check must not read with the node's own code, because that code would draw random numbers, meet the disk's faults and
+take logs offline.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Cursor:
         self.rewinds += 1
 
     def read(self, volume: Volume, end: int) -> Iterator[StoredBatch]:
-        """Yields the batches that end at or below `end` and were not read yet. A batch counts as read when the next is
-        taken."""
+        """Yields the batches that end at or below `end` and were not read yet. A batch counts as read when the caller
+        asks for the next batch."""
         log = self.log
         if log.truncations != self._truncations:
             self._truncations = log.truncations

@@ -25,7 +25,8 @@ def _by_key(history: History) -> Keys:
 
 
 def _in_force_before(write: Write, time: float) -> bool:
-    """True if the write was acknowledged before `time` and, if it is transactional, its commit too."""
+    """True if the write was acknowledged before `time`. For a transactional write, the commit of its transaction must
+    also be acknowledged before `time`."""
     if write.outcome is not Outcome.DONE or write.offset < 0 or write.ended >= time:
         return False
     transaction = write.transaction
@@ -65,7 +66,7 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
     """True if compaction may have removed `last` because of a newer write of the same key.
 
-    The newer write began before `ended`, and a reader that read up to `end` cannot have seen it.
+    The newer write must have begun before `ended`, and a reader that read up to `end` must not have seen it.
     """
     return any(
         write is not last

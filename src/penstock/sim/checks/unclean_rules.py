@@ -1,7 +1,8 @@
-"""Decides which records an unclean election may lose: all from the first committed record that the new leader lacks.
+"""Decides which records an unclean election may lose: the first committed record that the new leader lacks, and all
+later records.
 
-The comparison of replicas finds this record when the new leader begins to lead. Writes and reads of this and later
-offsets from before the election are not judged. All rules hold for the remaining records.
+The comparison of replicas finds this first record when the new leader begins to lead. Writes and reads of records that
+may be lost are not judged if they began before the election. All rules hold for the remaining records.
 """
 
 from __future__ import annotations

@@ -268,7 +268,8 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Records since when all replicas know the newest leader. Before, an old leader may still accept writes."""
+        """Notes since which time all replicas know the newest leader. Before that time, an old leader may still accept
+        writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
         if newest is not None and all(

@@ -1,4 +1,4 @@
-"""The layout of a cluster: which machines vote, which hold partitions, and how many replicas must have a record.
+"""The layout of a cluster: which machines vote, which hold partitions, the replication factor and min.insync.replicas.
 
 Layouts are drawn from their own random streams, so a seed's workload is the same for any number of machines.
 """

@@ -139,7 +139,8 @@ class Stream:
         self._receiver.receive(item)
 
     def _send_again(self, until: float, pause: float) -> None:
-        """Retries while the receiver is off, as the sender's kernel does.
+        """Repeats the transmission while the receiver's machine is off, as the sender's kernel does. Gives up at the
+        time `until`.
 
         When the receiver is on again, it does not know the connection any more and resets it.
         """

@@ -55,7 +55,7 @@ class DiskConditions:
     """A directory in which every write, fsync and cold read takes `slow_s` longer; empty: none."""
     slow_s: float = 0.0
     filling: str = ""
-    """The directory that the volume's free bytes are the limit of; empty: of all directories together."""
+    """The directory to which the limit of free bytes applies; empty: it applies to all directories together."""
 
     def is_broken(self, path: str) -> bool:
         return bool(self.broken) and within(path, self.broken)

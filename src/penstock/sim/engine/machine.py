@@ -4,8 +4,8 @@
                           ▲                        │             │
                           └─────── kill ◄──────────┴─────────────┘          power loss from anywhere: off
 
-A kill keeps the page cache, a power loss loses it. Both can be set to happen inside the n-th change of the disk from
-now.
+A kill keeps the page cache, a power loss loses it. A fault can place a kill or a power loss inside the n-th change of
+the disk.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class Machine:
 
     @property
     def _start_may_fail(self) -> bool:
-        """True if a disk fault is under way that a node can't start with: any but the failure of one log directory."""
+        """True if a disk fault is under way that may stop a node from starting. The failure of one log directory does
+        not stop it."""
         return self.disk_faults > bool(self.conditions.broken)
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
@@ -218,7 +219,8 @@ class Machine:
             self.on_node_event(self, event)
 
     def _format(self, node: Node) -> None:
-        """Formats new directories, as an operator does with each new disk; never the mount point of a missing disk."""
+        """Formats new directories, as an operator does with each new disk. Formats nothing while a disk is missing or
+        broken."""
         if self.unmounted or self.conditions.broken:
             return
         paths, code = (META, *node.settings.log_dirs), self.code
@@ -294,7 +296,8 @@ class Machine:
             self.disk.on_step = on_step
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
-        """Kills the process inside the `count`-th change of its disk from now, then calls `how` to finish the fault."""
+        """Kills the process inside the `count`-th change of its disk from now, then calls `how` to complete the
+        fault."""
         disk = self.disk
         if disk is None:
             return
@@ -335,13 +338,14 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """Returns the directory id of the disk with the votes. The quorum tells by it whether the machine's disk was
-        replaced."""
+        """Returns the id of the directory that holds the votes. If the disk is replaced, the quorum notices the new
+        id."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 
     def wipe(self, *, votes_too: bool = False) -> None:
-        """Replaces the disk by an empty disk. A voter's votes are on a separate disk, replaced only if `votes_too`."""
+        """Replaces the disk by an empty disk. A voter's votes are on a separate disk, which is replaced only if
+        `votes_too` is set."""
         self.unmounted.clear()
         if votes_too:
             self.joins = True
@@ -363,13 +367,14 @@ class Machine:
         self._notify(f"has a new, empty disk for {path}")
 
     def unmount(self, path: str) -> None:
-        """Unmounts the disk of one log directory, of which an empty mount point stays; the machine has to be down."""
+        """Unmounts the disk of one log directory; an empty directory stays as the mount point. The machine has to be
+        down."""
         if path not in self.unmounted and self.volume.find(path) is not None:
             self.unmounted[path] = self.volume.detach(path)
             self._notify(f"has no disk at {path}")
 
     def mount(self, path: str) -> None:
-        """Mounts the disk of a log directory again; what was written to the mount point is hidden."""
+        """Mounts the disk of a log directory again. Files that were written to the mount point meanwhile are hidden."""
         if (directory := self.unmounted.pop(path, None)) is not None:
             self.volume.attach(path, directory)
             self._notify(f"has its disk at {path} again")

@@ -122,8 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host comes from `peers`: then no client has bytes under way to the
-        host."""
+        """True if every open connection to the host comes from one of `peers`. If so, no client has bytes under way to
+        the host."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -154,7 +154,7 @@ class Handshake:
         self._loop.call_soon(fail)
 
     def forget(self) -> None:
-        """Closes a connection that was established at the moment when the process cancelled its connect call."""
+        """Closes the connection if it was established just when the process cancelled its connect call."""
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self.outcome.result().killed()
 

@@ -1,4 +1,4 @@
-"""The code of a node that a machine runs: this version's, or that of another directory with the package `penstock`.
+"""The code of the node on a machine: this version, or another version from a directory with the package `penstock`.
 
 The other version is loaded into the same process under the name `penstock.other`: its modules are compiled with the
 package's name replaced in their imports, so that the two versions share no class, cache or constant. The modules in
@@ -98,7 +98,8 @@ def _package_directory(path: str) -> Path:
 
 
 def _renamed(name: str, package: str = OTHER) -> str:
-    """Returns the name of a module of this version in another version."""
+    """Returns the name under which the module `name` of another version is loaded. Shared modules and modules of other
+    packages keep their names."""
     if name.startswith(f"{OTHER}.") or any(name == each or name.startswith(f"{each}.") for each in SHARED):
         return name
     inside = name == PACKAGE or name.startswith(f"{PACKAGE}.")

@@ -1,8 +1,9 @@
 """A watchdog that stops a turn (one iteration of an event loop) that never ends.
 
 Virtual time stands still inside a turn, so no limit in virtual time can end an endless loop. The watchdog has a timer
-of the process's CPU time: a turn that runs at two successive ticks is stopped and named. A turn should take
-milliseconds. The timer costs nothing per turn, and does not change any run.
+that ticks after a fixed amount of CPU time. If the same turn runs at two successive ticks, the watchdog stops the turn
+and names it in the error. A normal turn takes milliseconds. The timer costs nothing per turn, and does not change any
+run.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     late isr change          a leader's request to add a follower to the ISR is held back, and its retry is accepted;
                              the follower falls behind and leaves the ISR; then the first request arrives
-    isr change of the dead   as before, but the follower dies and comes back without its records before the first
+    isr change of the dead   as above, but the follower dies and comes back without its records before the first
                              request arrives
     late marker              a transaction's marker is held back, and its retry is written; the first marker arrives
                              after the producer has begun its next transaction

@@ -136,7 +136,8 @@ class ClusterFaults:
     async def _isolate_moving_leader(self, fault: FaultPlan, random: Random) -> None:
         """Moves the replicas that a machine leads to other directories, and cuts the machine off from the others.
 
-        The copies wait for the controller, and get records that the machine truncates when it follows the next leader.
+        The moves have to wait for the controller. Meanwhile the copies get records that the machine has to truncate
+        when it follows the next leader.
         """
         machine = self._leader(random)
         if machine.loop is not None and machine.state is State.SERVING:

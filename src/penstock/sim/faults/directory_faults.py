@@ -36,9 +36,9 @@ class DirectoryFaults:
         }
 
     def _directory(self, random: Random) -> tuple[Machine, str] | None:
-        """Draws a machine and one of its log directories, with logs if there are any.
+        """Draws a machine and one of its log directories. Prefers directories that hold logs.
 
-        The directory of the metadata log is never drawn, and no machine with a disk that is missing or still empty.
+        Never draws the directory of the metadata log, and never a machine that has a missing or unformatted disk.
         """
         machines = [each for each in self._target.machines if each.holds_partitions and _is_whole(each)]
         if not machines:
@@ -110,7 +110,7 @@ class DirectoryFaults:
         self._target.restart(machine, 0.2)
 
     async def _replace(self, fault: FaultPlan, random: Random) -> None:
-        """Replaces the disk of a directory by an empty one, as after a failure that no repair ends."""
+        """Replaces the disk of a directory by an empty one, as an operator does if a failed disk can't be repaired."""
         drawn = self._directory(random)
         if drawn is None:
             return

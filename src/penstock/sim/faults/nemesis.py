@@ -124,7 +124,8 @@ class Nemesis:
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
-        """Returns the links between a random machine and one client; with all clients if the fault is `whole`."""
+        """Returns the links between a random machine and one client. If the fault is `whole`, returns the links to all
+        clients."""
         target = self._target
         machine = self._machine(random)
         hosts = target.client_hosts

@@ -76,7 +76,7 @@ def _not_truncated(old: Any) -> Any:
 
 def _never_cut(old: Any) -> Any:
     def note_truncation(self: FutureLog, offset: int) -> None:
-        """Leaves the records in the copy that the current log is about to lose."""
+        """Planted bug: does not truncate the copy when the current log is truncated."""
 
     return note_truncation
 

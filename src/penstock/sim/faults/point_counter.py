@@ -1,5 +1,5 @@
 """Counts the points that a run passes, and injects faults at chosen points. A point is a place at which a fault can be
-injected, see `plan.points`; the counter also notes the role of the machine there."""
+injected (see `plan.points`). The counter also notes which role the machine has at a point."""
 
 from __future__ import annotations
 

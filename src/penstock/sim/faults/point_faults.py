@@ -191,7 +191,7 @@ class PointFaults:
         return random.choice((Severity.SOME, Severity.SOME, Severity.EVERYTHING))
 
     def _allowed(self, kind: str, machine: Machine) -> str:
-        """Returns `kind`, or KILL instead of a power loss that acknowledged records would not survive."""
+        """Returns `kind`. Returns KILL instead of POWER if acknowledged records would not survive the power loss."""
         return KILL if kind == POWER and not self._target.losses.covered(machine, POWER_LOSS) else kind
 
     def _carried_out(self, fault: str, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Faults of the replicas of one partition: a replica that was down comes back when all other replicas are down."""
+"""Faults of the replicas of one partition: a replica that was down starts again while all other replicas are down."""
 
 from __future__ import annotations
 

@@ -94,14 +94,16 @@ class FaultTarget:
         self.restart(machine, off_s)
 
     def finish_upgrade(self, code: NodeCode) -> None:
-        """Upgrades the machines that a rolling upgrade has not reached, because a fault or its end came first."""
+        """Upgrades the machines that still run the old version because the rolling upgrade ended, or a fault came,
+        before their turn."""
         for machine in self.machines:
             if machine.code.version != code.version:
                 machine.kill()
                 machine.code = code
 
     def may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
-        """Counts a disk fault as a loss of its machine. Returns False if acknowledged records would not survive it."""
+        """Returns False if acknowledged records would not survive a disk fault of this machine. Otherwise counts the
+        fault as a loss of the machine and returns True."""
         if not self.plan.losses_covered:
             return True
         if not self.losses.covered(machine, DISK):

@@ -2,7 +2,8 @@
 
 The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do. Only
 dynamic voters (KIP-853) can be replaced: the directory id distinguishes the new disk from the old one. The fault
-replaces one voter at a time, while a majority of the other voters have their disks; no guarantee covers more.
+replaces one voter at a time, and only if a majority of the other voters still have their disks: no guarantee holds if
+more disks are lost.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def all_mutants(root: Path, packages: Sequence[str] = ()) -> list[Mutant]:
 
 
 def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Mutant]:
-    """Draws `count` mutants; None draws all of them, in random order. So the mutants tested before an interruption are
-    a fair sample."""
+    """Draws `count` mutants in random order; None draws all of them. If a measurement is interrupted, the mutants
+    tested so far are a fair sample, because the order is random."""
     order = sorted(mutants, key=lambda mutant: mutant.id)
     Random(f"mutants/{seed}").shuffle(order)  # noqa: S311
     return order if count is None else order[:count]

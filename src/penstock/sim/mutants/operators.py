@@ -164,8 +164,8 @@ def _swapped(block: Block, index: int) -> Iterator[Change]:
 
 
 def _order_matters(first: ast.stmt, second: ast.stmt) -> bool:
-    """False if both statements only set a field, call no function, and neither mentions the field that the other
-    sets."""
+    """False if the two statements can change places without effect: both only set a field, neither calls a function,
+    and neither mentions the field that the other sets."""
     calls = [any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(each)) for each in (first, second)]
     if any(calls):
         return True

@@ -40,7 +40,8 @@ class Result:
         return self.how.startswith(WATCHDOG)
 
     def settles(self, budget_s: float, source: str) -> bool:
-        """True if this result is final for the given budget and source, so that the mutant need not run again."""
+        """True if the mutant need not run again for this budget and source: it was killed, or it survived a budget at
+        least as large."""
         return self.source == source and (self.killed or self.budget_s >= budget_s)
 
 

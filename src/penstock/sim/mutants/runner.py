@@ -105,8 +105,8 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs simulated runs (`worker.rotation`) until one kills the mutant. If that run also fails without the
-        mutant, it is left out and the rotation starts again."""
+        """Runs simulated runs (`worker.rotation`) until one of them kills the mutant. If that run also fails without
+        the mutant, leaves the run out and starts the rotation again."""
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)

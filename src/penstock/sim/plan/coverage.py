@@ -15,8 +15,8 @@ VERSION = 1
 
 
 class Coverage:
-    """The number of injected faults for each cell (see `points.Cell`). Count 0: a run passed such a point without a
-    fault."""
+    """The number of injected faults for each cell (see `points.Cell`). The count is 0 if runs passed points of the cell
+    but no fault was injected there."""
 
     def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
         self.counts: dict[Cell, int] = dict(counts or {})

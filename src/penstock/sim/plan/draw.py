@@ -167,8 +167,8 @@ def _topic_recreator(seed: int, layout: ClusterLayout) -> tuple[ActorPlan, ...]:
 
 
 def _with_pace(actor: ActorPlan, pace: float) -> ActorPlan:
-    """Returns the actor with pauses `pace` times as long. Used because runs of clusters are longer than runs of one
-    node."""
+    """Returns the actor with pauses that are `pace` times as long. Clusters need longer pauses, because their runs last
+    longer than runs of one node."""
     return replace(actor, params={**actor.params, "pause_s": pace * actor.params["pause_s"]})
 
 

@@ -12,7 +12,8 @@
 
 `SimCluster(nodes=3)` has machines n1, n2 and n3; every partition has three replicas, two of which must be in sync. The
 code runs as a separate simulated process on the host `app`. An hour of sleep takes no real time, and the same seed
-gives the same run. `faults` are fault rules of a broker, by API, topic, partition and count.
+gives the same run. `faults()` returns the fault rules of a broker; each rule names an API, a topic, a partition and a
+count.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class RecordCommands:
         return await self._as(by, work)
 
     async def fill(self, place: str, *values: str, by: str = "p", key: str = "") -> str:
-        """Writes a large record for each value, in a batch of its own: a move copies more than 1 KiB, or a quarter of
-        the log, before its swap."""
+        """Writes a large record for each value, in a batch of its own. The records are large so that a move copies them
+        before its swap, not during it."""
         topic, index = self._place(place)
 
         async def work(role: Participant) -> str:

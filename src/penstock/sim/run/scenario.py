@@ -10,10 +10,10 @@
     > read t
     a@0 b@1
 
-A script that begins with `> nodes 3` has three machines; commands about machines then name one: `> kill n2`. A script
-that begins with `> directories /data,/more` has one machine with these log directories; so has each with `> nodes 3
-directories=/data,/more`.
-`scenario_text` has the grammar; each method `do_…` of `ScenarioRunner` is a command.
+A script that begins with `> nodes 3` has three machines, and commands about a machine name it: `> kill n2`. A script
+that begins with `> directories /data,/more` has one machine with these log directories. With `> nodes 3
+directories=/data,/more`, each of the three machines has these directories. `scenario_text` has the grammar; each method
+`do_…` of `ScenarioRunner` is a command.
 """
 
 from __future__ import annotations
@@ -435,7 +435,8 @@ class ScenarioRunner:
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
 
     async def do_voters(self) -> str:
-        """Shows the voters that the cluster reports; `?` marks a voter whose disk has another directory id."""
+        """Shows the voters that the cluster reports. `?` marks a voter whose directory id is not the one of its
+        machine's disk."""
 
         async def work(role: Participant) -> str:
             part = (await ClusterAdmin(await role.connected()).describe_quorum()).topics[0].partitions[0]

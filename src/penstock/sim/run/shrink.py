@@ -1,9 +1,7 @@
 """Shrinks a failing run: fewer nodes, faults and actors, and less time, as long as the run breaks the same rule.
 
-A run with faults at points keeps its nodes.
-
-Fewer nodes come first, because all further attempts are faster then. The same seed may draw other
-faults and actors for a smaller cluster.
+Tries fewer nodes first, because all later attempts are then faster. The same seed may draw other faults and actors for
+a smaller cluster. A run with faults at points keeps its nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -
 
 
 def whole(plan: Plan) -> Plan:
-    """Returns the plan with the same seed, nodes and duration, and with none of its faults and actors left out."""
+    """Returns the plan of the same seed, nodes and duration before any fault or actor was left out."""
     return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
 
 
@@ -71,7 +69,7 @@ class _Shrinking:
         return False
 
     def _fewer_nodes(self) -> None:
-        """Tries fewer nodes, with the same faults and actors left out as in the best plan so far."""
+        """Tries fewer nodes. Leaves out the same faults and actors as the best plan so far."""
         plan = self._best.plan
         original = whole(plan)
         faults = None if plan.faults == original.faults else frozenset(fault.index for fault in plan.faults)

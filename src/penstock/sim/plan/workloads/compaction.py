@@ -1,8 +1,8 @@
 """Workload `compaction`: writers with and without transactions, tombstones and readers of whole tables; segments roll
 fast.
 
-Internal topics, which copiers and group members write to, roll and are compacted as fast as the tables. All clocks are
-right, because each replica measures by its own clock how long it keeps a tombstone.
+Internal topics, which copiers and group members write to, roll and are compacted as fast as the tables. No clock is
+wrong in this workload, because each replica uses its own clock to decide how long it keeps a tombstone.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def compaction(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults; in a cluster without promised fsync, leaves out the power losses.
+    """Returns the plan's faults. Leaves out the power losses in a cluster that does not promise fsync.
 
-    A replica that loses unsynced tombstones gets them back from its leader only within delete.retention.ms.
+    After a power loss, a replica gets its lost unsynced tombstones from the leader again, but only within
+    delete.retention.ms.
     """
     lossless = plan.fsync_everywhere or plan.layout.single_node
     return tuple(fault for fault in plan.faults if lossless or not fault.kind.startswith("power"))

@@ -1,7 +1,7 @@
-"""Workload `reassign`: replicas move between machines, also of many partitions at once, and each move copies a log.
+"""Workload `reassign`: replicas move between machines, sometimes replicas of many partitions at once.
 
 Every topic has fewer replicas than there are brokers, so each move copies a log. With four or more machines, all
-replicas of a partition may move at once. Consumers read from a replica in their rack, which may move away.
+replicas of a partition may move at once. Consumers read from a replica in their rack; this replica may move away.
 """
 
 from __future__ import annotations

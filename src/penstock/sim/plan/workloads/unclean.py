@@ -1,8 +1,9 @@
-"""Workload `unclean`: some topics allow unclean elections, and machines die one after the other, so that another
+"""Workload `unclean`: some topics allow unclean elections. Machines die one after the other, so that an out-of-sync
 replica comes back while the last in-sync replica is down.
 
 Other topics, the internal ones included, do not allow unclean elections and lose nothing. Machines are only killed, not
-isolated: the rules could not tell records that an isolated leader acknowledged from lost records.
+isolated: an isolated leader may acknowledge records that the new leader lacks, and the rules could not tell these
+records from lost ones.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ def test_contradictory_topology_is_refused() -> None:
     outside = topology(
         Subtopology(subtopology_id="0", source_topics=["t"], copartition_groups=[CopartitionGroup(source_topics=[1])])
     )
-    for given in (loop, unwritten, unread, twice, outside):
+    unborn = topology(plain(), epoch=-1)
+    for given in (loop, unwritten, unread, twice, outside, unborn):
         with pytest.raises(KafkaError) as refused:
             configured(given, t=1)
         assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY

@@ -66,9 +66,13 @@ def from_record(value: StreamsGroupTopologyValue) -> Topology:
 def from_request(topology: wire.Topology) -> Topology:
     """Returns the topology of a heartbeat.
 
-    Raises STREAMS_INVALID_TOPOLOGY if a subtopology is given twice, or if a copartition group names a topic that its
-    subtopology does not have.
+    Raises STREAMS_INVALID_TOPOLOGY if the epoch is negative, if a subtopology is given twice, or if a copartition group
+    names a topic that its subtopology does not have.
     """
+    if topology.epoch < 0:  # -1 stands for a topology that is not validated yet
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY, f"There is no topology epoch {topology.epoch}: give 0 or more."
+        )
     found = {each.subtopology_id: _subtopology(each) for each in topology.subtopologies}
     if len(found) != len(topology.subtopologies):
         raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, "Two subtopologies have the same id: give each its own.")

@@ -33,6 +33,7 @@ BODIES: dict[str, Any] = {
     "trim_topic": {"partitions": [{"partition": 0, "before": 0}]},
     "change_configs": {"set": {"retention.ms": "70000"}, "validate_only": True},
     "move_replicas": {"replicas": []},
+    "produce_records": {"records": [{"value": "x", "partition": 0}]},
     "reset_offsets": {"earliest": True, "dry_run": True},
     "reassign": {"partitions": [{"topic": "orders", "partition": 0}]},
 }
@@ -79,10 +80,12 @@ def ask(
 
 
 def filled(route: Route) -> str:
+    """Returns the route's path with the parameters that it requires."""
     path = route.template
     for name in route.path:
         path = path.replace("{" + name + "}", PATHS[name])
-    return path
+    required = {name: "0" for name, each in route.query.items() if each.required}
+    return f"{path}?{urllib.parse.urlencode(required)}" if required else path
 
 
 def test_the_served_document_is_valid_openapi_and_names_every_route(cluster: Cluster) -> None:
@@ -106,7 +109,8 @@ def test_every_route_answers_as_the_document_says(cluster: Cluster, route: Route
 def test_every_route_refuses_unknown_and_wrong_parameters(cluster: Cluster, route: Route) -> None:
     wrong = {name: "x" for name, each in route.query.items() if each.kind != "string"}
     for query in [{"nonsense": "1"}, *({name: text} for name, text in wrong.items())]:
-        answer = ask(cluster, route.method, f"{filled(route)}?{urllib.parse.urlencode(query)}")
+        path = filled(route)
+        answer = ask(cluster, route.method, f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(query)}")
         assert (answer.status, answer.kind) == (400, "application/problem+json")
         assert next(iter(query)) in answer.value["detail"]
 
@@ -178,6 +182,33 @@ def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
     assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
 
 
+def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
+    cluster.create_topic("notes", 1)
+    rows = [{"value": f"note {number}", "key": "k", "headers": {"h": "1", "n": None}} for number in range(5)]
+    rows.append({"value_base64": "//4="})
+    sent = ask(cluster, "POST", "/v1/topics/notes/records", {"records": rows})
+    assert (sent.status, [each["offset"] for each in sent.value["offsets"]]) == (201, list(range(6)))
+    first = ask(cluster, "GET", "/v1/topics/notes/records?partition=0&limit=2").value
+    assert [each["value"] for each in first["records"]] == [{"text": "note 0"}, {"text": "note 1"}]
+    assert first["records"][0]["headers"] == [{"name": "h", "value": {"text": "1"}}, {"name": "n", "value": None}]
+    assert (first["next_offset"], first["end_offset"]) == (2, 6)
+    rest = ask(cluster, "GET", "/v1/topics/notes/records?partition=0&offset=4").value["records"]
+    assert [(each["offset"], each["key"], each["value"]) for each in rest] == [
+        (4, {"text": "k"}, {"text": "note 4"}),
+        (5, None, {"base64": "//4="}),
+    ]
+    found = ask(cluster, "GET", "/v1/topics/notes/records?partition=0&contains=note%203").value["records"]
+    assert [each["offset"] for each in found] == [3]
+    at_time = ask(cluster, "GET", "/v1/topics/notes/records?partition=0&timestamp_ms=0&limit=1").value["records"]
+    assert [each["offset"] for each in at_time] == [0]
+    assert ask(cluster, "GET", "/v1/topics/notes/records?partition=7").status == 404
+    assert ask(cluster, "GET", "/v1/topics/notes/records?partition=0&offset=1&timestamp_ms=2").status == 400
+    assert ask(cluster, "GET", "/v1/topics/notes/records?partition=0&offset=99").status == 400
+    assert ask(cluster, "POST", "/v1/topics/none/records", {"records": [{"value": "x"}]}).status == 404
+    for wrong in ([], [{"value_base64": "?"}], [{"value": "x", "value_base64": "eA=="}], [{"partition": -1}]):
+        assert ask(cluster, "POST", "/v1/topics/notes/records", {"records": wrong}).status == 400
+
+
 def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         producer.send_many("orders", [(None, b"x", (), None)] * 5, partition=1)
@@ -241,7 +272,7 @@ def test_health_and_readiness_tell_that_the_quorum_has_no_leader() -> None:
         assert ask(cluster, "GET", "/livez").status == 200
 
 
-def test_a_node_with_an_authorizer_changes_nothing_over_http() -> None:
+def test_a_node_with_an_authorizer_changes_nothing_and_shows_no_records_over_http() -> None:
     config = {
         **HTTP,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -251,3 +282,4 @@ def test_a_node_with_an_authorizer_changes_nothing_over_http() -> None:
         refused = ask(broker, "POST", "/v1/topics", {"name": "t"})
         assert (refused.status, refused.kind) == (403, "application/problem+json")
         assert ask(broker, "GET", "/v1/topics").status == 200
+        assert ask(broker, "GET", "/v1/topics/t/records?partition=0").status == 403

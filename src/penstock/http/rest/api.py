@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
-from penstock.http.rest import cluster, groups, health, topics
+from penstock.http.rest import cluster, groups, health, records, topics
 from penstock.http.rest.openapi import document
 from penstock.http.rest.routes import Call, Route
 
@@ -22,5 +22,6 @@ ROUTES: tuple[Route, ...] = (
     *cluster.ROUTES,
     *topics.ROUTES,
     *groups.ROUTES,
+    *records.ROUTES,
     Route("GET", "/v1/openapi.json", "This document", openapi),
 )

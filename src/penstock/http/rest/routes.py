@@ -40,6 +40,8 @@ class Route:
     query: Mapping[str, Field] = field(default_factory=dict)
     body: Mapping[str, Field] | None = None
     status: int = 200
+    guarded: bool = False
+    """True if the answer has data that ACLs protect, although the route changes nothing."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -81,10 +83,9 @@ class Router:
         return problem(405, f"{request.path} takes {allowed}.", ("Allow", allowed))
 
     async def _run(self, service: Service, request: Request, route: Route, found: Mapping[str, str]) -> Any:
-        if route.method in CHANGES:
-            refusal = service.refusal(request)
-            if refusal is not None:
-                return refusal
+        refusal = service.refusal(request, changes=route.method in CHANGES, guarded=route.guarded)
+        if refusal is not None:
+            return refusal
         try:
             call = Call(
                 {name: route.path[name].parse(name, text) for name, text in found.items()},

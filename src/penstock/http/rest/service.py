@@ -29,14 +29,15 @@ class Service:
     state: Callable[[], Awaitable[tuple[Facts, Overview]]]
     events: Callable[[], Awaitable[list[EventRow]]]
 
-    def refusal(self, request: Request) -> Response | None:
-        """Returns the answer to a change that is not allowed; None if it is allowed.
+    def refusal(self, request: Request, *, changes: bool, guarded: bool) -> Response | None:
+        """Returns the answer that refuses a request; None if the request is allowed.
 
-        A page of another origin can't send JSON without asking first, which this server never answers. So the check of
-        the body's type also keeps web pages from changing anything.
+        `guarded` is True if the answer has data that ACLs protect. A page of another origin can't send the type of JSON
+        without a preflight request, which this server refuses. So the check of the type keeps web pages from changing
+        anything.
         """
-        if request.content_type != BODY_TYPE:
+        if changes and request.content_type != BODY_TYPE:
             return problem(415, f"A change has to have the header Content-Type: {BODY_TYPE}.")
-        if self.broker.access is not None:
-            return problem(403, "HTTP changes nothing on a node with an authorizer: use Kafka's protocol.")
+        if (changes or guarded) and self.broker.access is not None:
+            return problem(403, "HTTP has no users, so a node with an authorizer refuses this: use Kafka's protocol.")
         return None

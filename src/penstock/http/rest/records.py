@@ -1,0 +1,179 @@
+"""Operations on records: read a bounded number from an offset or a time, with a filter, and append a few.
+
+A key, a value or a header is `{"text": …}` if it is UTF-8, else `{"base64": …}`; null has neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.consumer import Consumer, ConsumerSettings, Since
+from penstock.client.offsets import list_offsets
+from penstock.client.producer import Producer
+from penstock.http.rest.fields import Field, FieldError, list_of, object_of
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.routes import Call, Route
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
+
+if TYPE_CHECKING:
+    from penstock.http.rest.service import Service
+    from penstock.records.record import Record
+
+RECORDS_MAX = 500
+#: Bytes and seconds that one request may spend on a search for matching records.
+READ_MAX_BYTES = 8 * 1024 * 1024
+READ_S = 5.0
+FETCH_BYTES = 256 * 1024
+
+
+async def read_records(service: Service, call: Call) -> Any:
+    """Reads records of one partition. `next_offset` is where the next request goes on."""
+    topic, partition = call.path["topic"], call.query["partition"]
+    image = service.broker.metadata.image
+    if image.partition(topic, partition) is None:
+        raise Problem(404, f"There is no partition {topic}-{partition}.")
+    client, key = await service.client(), (topic, partition)
+    end = (await list_offsets(client, {key: LATEST}))[key].offset
+    limit, wanted = call.query.get("limit", 50), call.query.get("contains", "").encode()
+    found: list[Record] = []
+    room = READ_MAX_BYTES
+    settings = ConsumerSettings(READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
+    stop_at = asyncio.get_running_loop().time() + READ_S
+    async with Consumer(client, settings) as consumer:
+        await consumer.assign({key: _start(call)})
+        next_offset = consumer.position(key)
+        if next_offset > end:
+            raise Problem(400, f"offset can't be {next_offset}: {topic}-{partition} ends at {end}.")
+        while next_offset < end and len(found) < limit and room > 0 and asyncio.get_running_loop().time() < stop_at:
+            for fetched in await consumer.poll():
+                records, used = await asyncio.to_thread(_matching, fetched, wanted)
+                room -= used
+                found += records
+            next_offset = consumer.position(key)
+    if len(found) > limit:
+        next_offset = found[limit].offset
+    rows = await asyncio.to_thread(lambda: [_row(partition, each) for each in found[:limit]])
+    return {"records": rows, "next_offset": next_offset, "end_offset": end}
+
+
+def _start(call: Call) -> int | Since:
+    if "timestamp_ms" in call.query:
+        if "offset" in call.query:
+            raise Problem(400, "Give offset or timestamp_ms, not both.")
+        return Since(call.query["timestamp_ms"])
+    offset: int = call.query.get("offset", EARLIEST)
+    return offset
+
+
+def _matching(fetched: Any, wanted: bytes) -> tuple[list[Record], int]:
+    """Returns the records whose key or value has the wanted bytes, and the number of bytes that were searched."""
+    records = fetched.records()
+    used = sum(len(batch) for _, batch in fetched.batches)
+    return [each for each in records if wanted in (each.key or b"") or wanted in (each.value or b"")], used
+
+
+def _row(partition: int, record: Record) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp,
+        "key": _shown(record.key),
+        "value": _shown(record.value),
+        "headers": [{"name": name, "value": _shown(value)} for name, value in record.headers],
+    }
+
+
+def _shown(data: bytes | None) -> dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+async def produce_records(service: Service, call: Call) -> Any:
+    """Appends records with acks=all, and answers with their offsets."""
+    topic = call.path["topic"]
+    if topic not in service.broker.metadata.image.topics:
+        raise Problem(404, f"There is no topic {topic!r}.")
+    rows = call.body["records"]
+    if not 0 < len(rows) <= RECORDS_MAX:
+        raise FieldError(f"records has to have 1 to {RECORDS_MAX} items.")
+    prepared = [
+        (_bytes(each, "key"), _bytes(each, "value"), each.get("partition"), _headers(each.get("headers", {})))
+        for each in rows
+    ]
+    async with Producer(await service.client(), service.broker.clock) as producer:
+        sent = [
+            await producer.send(topic, value, key, partition=partition, headers=headers)
+            for key, value, partition, headers in prepared
+        ]
+        return {"offsets": [{"partition": one.partition, "offset": one.offset} for one in await _all(sent)]}
+
+
+async def _all(sent: list[Any]) -> list[Any]:
+    return [await each for each in sent]
+
+
+def _bytes(row: dict[str, Any], name: str) -> bytes | None:
+    coded = row.get(f"{name}_base64")
+    if coded is None:
+        text: str | None = row.get(name)
+        return None if text is None else text.encode()
+    if name in row:
+        raise FieldError(f"give {name} or {name}_base64, not both.")
+    try:
+        return base64.b64decode(coded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FieldError(f"{name}_base64 is not base64: {error}") from error
+
+
+def _headers(given: dict[str, str | None]) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((name, None if value is None else value.encode()) for name, value in given.items())
+
+
+TOPIC = {"topic": Field("string", "name of the topic")}
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/topics/{topic}/records",
+        "Reads records of a partition",
+        read_records,
+        path=TOPIC,
+        query={
+            "partition": Field("integer", required=True, low=0, high=2**31 - 1),
+            "offset": Field("integer", "first offset; default: the first record", low=0),
+            "timestamp_ms": Field("integer", "reads from the first record at or after this time", low=0),
+            "limit": Field("integer", low=1, high=RECORDS_MAX),
+            "contains": Field("string", "only records with this text in their key or value"),
+        },
+        guarded=True,
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/records",
+        "Appends records",
+        produce_records,
+        path=TOPIC,
+        body={
+            "records": list_of(
+                object_of(
+                    {
+                        "key": Field("string"),
+                        "key_base64": Field("string"),
+                        "value": Field("string"),
+                        "value_base64": Field("string"),
+                        "partition": Field("integer", "default: chosen by the key", low=0),
+                        "headers": Field("object", "values by name"),
+                    }
+                ),
+                required=True,
+            )
+        },
+        status=201,
+    ),
+)

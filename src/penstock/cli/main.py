@@ -32,6 +32,7 @@ NOUNS = {
     "events": "list what happened in the cluster: elections, failed brokers, in-sync sets, moves, changes",
     "acl": "list, add and remove ACLs",
     "user": "list SCRAM users, set their passwords and remove them",
+    "token": "create, renew, expire and list delegation tokens",
     "txn": "list, describe and abort transactions, and find hanging ones",
     "log": "look inside log files",
     "pipeline": "run and inspect data pipelines on Spark",
@@ -42,6 +43,7 @@ WITH_VERBS = frozenset(
     {
         "acl",
         "user",
+        "token",
         "storage",
         "topic",
         "config",

@@ -149,7 +149,7 @@ def _login(properties: Mapping[str, str]) -> AnyLogin:
     if not user or password is None:
         raise ClientSecurityError("SASL needs a user: set sasl.username and sasl.password, or sasl.jaas.config.")
     try:
-        return Login(mechanism, user, password)
+        return Login(mechanism, user, password, token=(options or {}).get("tokenauth", "").lower() == "true")
     except ValueError as problem:
         raise ClientSecurityError(str(problem)) from None
 

@@ -12,7 +12,7 @@ from penstock.net.web import FetchError
 from penstock.security.errors import SaslError
 from penstock.security.oauthbearer import OAUTHBEARER, OAuthBearerClient
 from penstock.security.plain import plain_message
-from penstock.security.scram import MECHANISMS, ScramClient
+from penstock.security.scram import MECHANISMS, TOKEN_EXTENSION, ScramClient
 
 NONCE_BYTES = 24
 LOGIN_MECHANISMS = ("PLAIN", *MECHANISMS)
@@ -36,8 +36,14 @@ class Login:
     mechanism: str
     username: str
     password: str = field(repr=False)
+    #: True if user name and password are the id and the HMAC of a delegation token.
+    token: bool = False
 
     def __post_init__(self) -> None:
+        if self.token and self.mechanism not in MECHANISMS:
+            raise ValueError(
+                f"A delegation token can't log in with {self.mechanism}: use SCRAM-SHA-256 or SCRAM-SHA-512."
+            )
         if self.mechanism not in LOGIN_MECHANISMS:
             raise ValueError(
                 f"The SASL mechanism {self.mechanism!r} is not supported: use {', '.join(LOGIN_MECHANISMS)}."
@@ -53,7 +59,8 @@ class Login:
         if self.mechanism == "PLAIN":
             return _PlainClient(self.username, self.password)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
-        return ScramClient(MECHANISMS[self.mechanism], self.username, self.password, nonce)
+        extensions = TOKEN_EXTENSION if self.token else ""
+        return ScramClient(MECHANISMS[self.mechanism], self.username, self.password, nonce, extensions)
 
 
 @dataclass(frozen=True, slots=True)

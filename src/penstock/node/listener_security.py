@@ -19,6 +19,8 @@ from penstock.client.token_sources import endpoint_tls
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
 from penstock.node.oauth_listener import TokenListener
+from penstock.node.token_users import TokenUsers
+from penstock.security.delegation_tokens import TokenLookup
 from penstock.security.jaas import JaasEntry, parse_jaas
 from penstock.security.oauthbearer import OAUTHBEARER
 from penstock.security.plain import PlainServer
@@ -65,9 +67,13 @@ class ListenerSecurity:
         plan: ListenerPlan,
         credentials: Callable[[], ScramCredentials],
         wall_ms: Callable[[], int],
+        find_token: Callable[[ScramMechanism, str], TokenLookup | None],
         on_failure: OnFailure | None = None,
     ) -> None:
-        """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError."""
+        """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError.
+
+        `find_token` returns a delegation token.
+        """
         self.name = plan.name
         self.tls: TlsSource | None = None
         self.sasl: SaslRules | None = None
@@ -84,7 +90,7 @@ class ListenerSecurity:
             enabled = _enabled_mechanisms(settings, plan.name)
             if OAUTHBEARER in enabled:
                 self._tokens = _tokens(settings, plan.name, wall_ms)
-            mechanisms = _mechanisms(settings, plan.name, enabled, credentials, self._tokens)
+            mechanisms = _mechanisms(settings, plan.name, enabled, credentials, self._tokens, find_token)
             self.sasl = _sasl_rules(settings, plan.name, mechanisms, wall_ms, on_failure)
 
     async def start(self) -> None:
@@ -164,6 +170,7 @@ def _mechanisms(
     names: Sequence[str],
     credentials: Callable[[], ScramCredentials],
     tokens: TokenListener | None,
+    find_token: Callable[[ScramMechanism, str], TokenLookup | None],
 ) -> dict[str, Callable[[], Exchange]]:
     secret = secrets.token_bytes(32)
     mechanisms: dict[str, Callable[[], Exchange]] = {}
@@ -171,7 +178,7 @@ def _mechanisms(
         if name == PLAIN:
             mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
         elif name in MECHANISMS:
-            mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, secret).exchange
+            mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, secret, find_token).exchange
         elif name == OAUTHBEARER and tokens is not None:
             mechanisms[name] = tokens.exchange
         else:
@@ -226,8 +233,15 @@ def _sasl_rules(
 class _ScramUsers:
     """Creates the SCRAM exchanges of one mechanism, from the current credentials."""
 
-    def __init__(self, mechanism: ScramMechanism, credentials: Callable[[], ScramCredentials], secret: bytes) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        credentials: Callable[[], ScramCredentials],
+        secret: bytes,
+        find_token: Callable[[ScramMechanism, str], TokenLookup | None],
+    ) -> None:
         self._mechanism = mechanism
+        self._find_token = partial(find_token, mechanism)
         self._credentials = credentials
         self._secret = secret
         self._known: ScramCredentials | None = None
@@ -241,7 +255,9 @@ class _ScramUsers:
                 {(len(one.salt), one.iterations) for (_, kind), one in known.items() if kind == mechanism}
             )
         nonce = secrets.token_urlsafe(NONCE_BYTES)
-        return ScramServer(mechanism, lambda user: known.get((user, mechanism)), nonce, self._secret, self._shapes)
+        return ScramServer(
+            mechanism, lambda user: known.get((user, mechanism)), nonce, self._secret, self._shapes, self._find_token
+        )
 
 
 def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
@@ -278,9 +294,11 @@ def securities(
     def of_controllers() -> ScramCredentials:
         return metadata().credentials_for_controllers()
 
+    secret = settings.optional_str("delegation.token.secret.key")
+    tokens = TokenUsers(secret, lambda: metadata().image.delegation_tokens, wall_ms)
     return {
         plan.name: ListenerSecurity(
-            settings, plan, of_controllers if plan.controller else of_clients, wall_ms, on_failure
+            settings, plan, of_controllers if plan.controller else of_clients, wall_ms, tokens.find, on_failure
         )
         for plan in plans
     }

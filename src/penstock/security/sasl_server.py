@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from penstock.security.errors import SaslError
+from penstock.security.scram import ScramServer
 
 #: Tokens that one exchange may take; SCRAM takes two.
 MAX_STEPS = 10
@@ -61,6 +62,8 @@ class SaslServer:
         self.user: str | None = None
         #: When the credential of the last authentication expires, in milliseconds since 1970.
         self.expires_ms: int | None = None
+        #: True if the client logged in with a delegation token.
+        self.by_token = False
 
     @property
     def refusal(self) -> str | None:
@@ -112,5 +115,6 @@ class SaslServer:
             raise
         if user is not None:
             self.user, self.expires_ms = user, self._exchange.expires_ms
+            self.by_token = isinstance(self._exchange, ScramServer) and self._exchange.by_token
             self.state, self._exchange = SaslState.DONE, None
         return answer

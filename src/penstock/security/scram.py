@@ -28,6 +28,8 @@ MIN_ITERATIONS, MAX_ITERATIONS, DEFAULT_ITERATIONS = 4_096, 16_384, 4_096
 #: Limits of a client's messages; real ones have a few hundred bytes.
 MAX_MESSAGE_BYTES, MAX_NONCE, MAX_NAME = 8_192, 256, 1_024
 SALT_BYTES = 16
+#: Attribute of the client's first message: the user name is the id of a delegation token.
+TOKEN_EXTENSION = "tokenauth=true"  # noqa: S105 - no password
 _BINDING = "biws"  # "n,," in base64: no channel binding
 
 
@@ -60,6 +62,17 @@ class ScramKeys(Protocol):
     def server_key(self) -> bytes: ...
     @property
     def iterations(self) -> int: ...
+
+
+class ScramToken(Protocol):
+    """A delegation token with which a client logs in."""
+
+    @property
+    def credential(self) -> ScramKeys: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def expires_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -157,8 +170,9 @@ class ScramServer:
         nonce: str,
         secret: bytes,
         shapes: Sequence[tuple[int, int]] = (),
+        find_token: Callable[[str], ScramToken | None] = lambda token_id: None,
     ) -> None:
-        """Finds a user's credential with `find`.
+        """Finds a user's credential with `find`, a delegation token with `find_token`.
 
         For users that do not exist, salts are made with `secret`: it must not change while the node runs, and clients
         must not know it. `shapes` has (length of the salt, iterations) of existing credentials, which the made
@@ -169,6 +183,8 @@ class ScramServer:
         self._nonce = nonce
         self._secret = secret
         self._shapes = shapes
+        self._find_token = find_token
+        self._token: ScramToken | None = None
         self._keys: ScramKeys | None = None
         self._known = False
         self._messages = ""
@@ -176,6 +192,8 @@ class ScramServer:
         self.user: str | None = None
         self.expires_ms: int | None = None
         self.refusal: str | None = None
+        #: True if the client says that its user name is the id of a delegation token.
+        self.by_token = False
 
     def step(self, message: bytes) -> bytes:
         """Handles the client's message and returns the server's next message. Raises SaslError."""
@@ -194,7 +212,10 @@ class ScramServer:
         if authzid not in ("", f"a={escaped}"):
             raise SaslError("The client requested an authorization id that differs from its user name.")
         self._nonce = _nonce_in(nonce) + self._nonce
-        found = self._find(self._name)
+        self.by_token = TOKEN_EXTENSION in bare.lower().split(",")[2:]
+        if self.by_token:
+            self._token = self._find_token(self._name)
+        found = self._find(self._name) if not self.by_token else self._token and self._token.credential
         self._known = found is not None
         self._keys = found or self._of_nobody()
         salt = base64.b64encode(self._keys.salt).decode()
@@ -233,6 +254,8 @@ class ScramServer:
         if not (hmac.compare_digest(nonce.encode(), self._nonce.encode()) and matches and self._known):
             raise SaslError("Invalid credentials.")
         self.user = self._name
+        if self._token is not None:
+            self.user, self.expires_ms = self._token.owner, self._token.expires_ms
         verifier = base64.b64encode(_mac(self._mechanism, self._keys.server_key, signed)).decode()
         return f"v={verifier}".encode()
 

@@ -13,7 +13,6 @@ from penstock.metadata.configs.protection import check_protection
     ("name", "value"),
     [
         ("authorizer.class.nam", "misspelt"),
-        ("delegation.token.secret.key", "hunter2"),
         ("ssl.engine.factory.class", "com.example.Factory"),
         ("listener.name.plaintext.ssl.engine.factory.class", "com.example.Factory"),
         ("sasl.oauthbearer.assertion.file", "/etc/assertion"),

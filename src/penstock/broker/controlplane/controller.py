@@ -27,6 +27,7 @@ from penstock.metadata.controller.brokers import check_cluster, epoch_to_name, r
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
 from penstock.metadata.controller.heartbeats import Heartbeats, Session
 from penstock.metadata.controller.partition_change import Rules
+from penstock.metadata.controller.tokens import remove_expired
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import FENCINGS_MAX
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -162,6 +163,11 @@ class Controller:
             timer.cancel()
         self._timers.clear()
 
+    async def _remove_expired_tokens(self) -> None:
+        removed = await self._decide(lambda image: remove_expired(image, self._clock.wall_ms()))
+        if removed:
+            logger.info("%d expired delegation tokens were removed", removed)
+
     async def _take_over(self) -> None:
         settings = self._settings
         self._check_sessions_later()
@@ -169,6 +175,9 @@ class Controller:
             self._every(
                 "balance", settings.int("leader.imbalance.check.interval.seconds"), lambda: self._elect(balance_leaders)
             )
+        if settings.optional_str("delegation.token.secret.key"):
+            interval_s = settings.int("delegation.token.expiry.check.interval.ms") / 1000
+            self._every("tokens", interval_s, self._remove_expired_tokens)
         interval_s = settings.int("unclean.leader.election.interval.ms") / 1000
         self._every("unclean", interval_s, lambda: self._elect(elect_unclean))
         await self._decide(lambda pending: Decision([], None))  # waits until the earlier records are committed

@@ -20,6 +20,7 @@ from penstock.broker.handlers.access import guarded
 from penstock.broker.handlers.audited import audited
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS, by_the_controller
 from penstock.broker.handlers.registry import Role, load_handler, served_versions, serves_unstable
+from penstock.broker.handlers.token_calls import TOKEN_APIS, for_logged_in
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import error_response
@@ -220,6 +221,8 @@ class Dispatcher:
         else:
             handler = guarded(load_handler(api_key), api_key, access)
             handler = by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
+        if api_key in TOKEN_APIS:
+            handler = for_logged_in(handler)
         return audited(handler, api_key, self._broker.audit)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> Reply:

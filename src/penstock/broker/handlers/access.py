@@ -93,6 +93,10 @@ ACCESS: dict[int, Access] = {
     35: _CLUSTER_DESCRIBE,
     36: OPEN,
     37: Access((rules.each(_ALTER, TOPIC, "topics"),)),
+    38: Access((rules.token_owner,)),
+    39: OPEN,  # the controller compares the client with the token's owner and renewers
+    40: OPEN,
+    41: OPEN,  # the handler lists only tokens that the client may see
     42: Access((rules.each(_DELETE, GROUP, "groups_names"),)),
     43: _CLUSTER_ALTER,
     44: Access((rules.configs(Operation.ALTER_CONFIGS),)),

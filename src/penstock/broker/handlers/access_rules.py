@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.metadata.controller.tokens import owner_of
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import GROUP_COORDINATOR, INTERNAL_TOPICS, TRANSACTION_COORDINATOR, ResourceType
@@ -280,3 +281,12 @@ def named_topics(topology: Any) -> set[str]:
         names.update(each.source_topics, each.repartition_sink_topics)
         names.update(topic.name for topic in (*each.repartition_source_topics, *each.state_changelog_topics))
     return names
+
+
+def token_owner(asker: Asker, request: Any) -> ErrorCode | None:
+    """CreateDelegationToken: requires CREATE_TOKENS on an owner other than the client."""
+    requester = asker.ctx.principal
+    owner = owner_of(request, requester)
+    if owner == requester or asker.may(Operation.CREATE_TOKENS, AclResource.USER, owner):
+        return None
+    return ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED

@@ -110,6 +110,18 @@ def _fields(*names: str) -> Names:
     return lambda request: [" ".join(str(getattr(request, name)) for name in names)]
 
 
+def _token_owner(request: Any) -> Iterator[str]:
+    if request.owner_principal_name:
+        yield f"owner {request.owner_principal_type}:{request.owner_principal_name}"
+    for each in request.renewers:
+        yield f"renewer {each.principal_type}:{each.principal_name}"
+
+
+def _nothing(request: Any) -> Iterator[str]:
+    """Names nothing: the request has only the token's secret."""
+    yield from ()
+
+
 _TOPIC, _GROUP, _CLUSTER, _USER = "TOPIC", "GROUP", "CLUSTER", "USER"
 CHANGES: dict[int, Change] = {
     19: Change("CREATE", _TOPIC, _each("topics", "name")),
@@ -121,6 +133,9 @@ CHANGES: dict[int, Change] = {
     33: Change("ALTER_CONFIGS", "CONFIG", _configs),
     34: Change("MOVE", _TOPIC, _directories),
     37: Change("ALTER", _TOPIC, _each("topics", "name", "count")),
+    38: Change("CREATE", "TOKEN", _token_owner),
+    39: Change("RENEW", "TOKEN", _nothing),
+    40: Change("EXPIRE", "TOKEN", _nothing),
     42: Change("DELETE", _GROUP, _each("groups_names")),
     43: Change("ELECT", _TOPIC, _each("topic_partitions", "topic")),
     44: Change("ALTER_CONFIGS", "CONFIG", _configs),

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 INCREMENTAL_ALTER_CONFIGS = 44
 #: CreateTopics, DeleteTopics, AlterConfigs, CreatePartitions, ElectLeaders, IncrementalAlterConfigs,
 #: AlterPartitionReassignments, ListPartitionReassignments, AlterClientQuotas, AlterUserScramCredentials, CreateAcls,
-#: DeleteAcls, DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter.
-CONTROLLER_APIS = frozenset({19, 20, 30, 31, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
+#: DeleteAcls, CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeQuorum, UpdateFeatures,
+#: UnregisterBroker, AddRaftVoter, RemoveRaftVoter.
+CONTROLLER_APIS = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81})
 
 
 def by_the_controller(handler: Handler) -> Handler:

@@ -29,6 +29,8 @@ R = TypeVar("R")
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 #: Key of the session in a connection's state.
 SESSION = "sasl"
+#: Key in a connection's state: True if the client logged in with a delegation token.
+BY_TOKEN = "by_token"  # noqa: S105 - no password
 BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
 #: Requests before authentication: ApiVersions twice, a handshake, and the steps of a mechanism.
 MAX_REQUESTS_BEFORE = 20
@@ -96,6 +98,7 @@ class SaslSession:
             self._forget_deadline()
             connection = self._connection
             connection.principal = f"User:{self.server.user}"
+            connection.state[BY_TOKEN] = self.server.by_token
             connection.max_frame_bytes = self._frame_limit
             self.raw = False
             self._set_lifetime()

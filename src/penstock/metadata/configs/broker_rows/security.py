@@ -7,13 +7,13 @@ authorizer.class.name STRING = low
     Class that authorizes requests; without it every request is allowed.
 create.topic.policy.class.name CLASS low unsupported
     Class that may refuse new topics.
-delegation.token.expiry.check.interval.ms LONG =3600000 [1..] low unsupported
+delegation.token.expiry.check.interval.ms LONG =3600000 [1..] low
     How often expired delegation tokens are removed.
-delegation.token.expiry.time.ms LONG =86400000 [1..] unsupported
+delegation.token.expiry.time.ms LONG =86400000 [1..]
     How long a delegation token lives without being renewed.
-delegation.token.max.lifetime.ms LONG =604800000 [1..] unsupported
+delegation.token.max.lifetime.ms LONG =604800000 [1..]
     How long a delegation token may live when renewed.
-delegation.token.secret.key PASSWORD unsupported
+delegation.token.secret.key PASSWORD
     Secret that signs delegation tokens, the same on all nodes.
 principal.builder.class CLASS \
 =org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder per-broker unsupported

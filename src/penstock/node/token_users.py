@@ -1,0 +1,41 @@
+"""Finds the delegation tokens with which clients log in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.security.delegation_tokens import TokenLookup, token_credential
+
+if TYPE_CHECKING:
+    from penstock.metadata.image import TokenImage
+    from penstock.security.scram import ScramCredential, ScramMechanism
+
+#: Credentials that are kept, because making one takes milliseconds.
+MAX_KEPT = 10_000
+
+
+class TokenUsers:
+    def __init__(
+        self, secret: str | None, tokens: Callable[[], Mapping[str, TokenImage]], wall_ms: Callable[[], int]
+    ) -> None:
+        """Finds tokens in the mapping that `tokens` returns; none without a secret (`delegation.token.secret.key`)."""
+        self._secret = secret
+        self._tokens = tokens
+        self._wall_ms = wall_ms
+        self._kept: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+
+    def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLookup | None:
+        """Returns the token; None if it does not exist or has expired."""
+        token = self._tokens().get(token_id) if self._secret else None
+        if token is None or self._secret is None:
+            return None
+        expires_ms = min(token.max_timestamp, token.expiration_timestamp)
+        if expires_ms <= self._wall_ms():
+            return None
+        credential = self._kept.get((mechanism, token_id))
+        if credential is None:
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            credential = self._kept[mechanism, token_id] = token_credential(mechanism, self._secret, token_id)
+        return TokenLookup(credential, token.owner.partition(":")[2], expires_ms)

@@ -1,0 +1,34 @@
+"""Makes the secrets of delegation tokens from their ids and the cluster's secret: HMACs, and SCRAM credentials."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from typing import NamedTuple
+
+from penstock.security.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, credential_of
+from penstock.security.scram import salted_password as salted
+
+
+class TokenLookup(NamedTuple):
+    """A delegation token with which a client logs in."""
+
+    credential: ScramCredential
+    owner: str
+    expires_ms: int
+
+
+def token_hmac(secret: str, token_id: str) -> bytes:
+    """Returns the token's HMAC, as Kafka makes it: every node with the same secret can make it again."""
+    return hmac.new(secret.encode(), token_id.encode(), "sha512").digest()
+
+
+def token_password(secret: str, token_id: str) -> str:
+    return base64.b64encode(token_hmac(secret, token_id)).decode()
+
+
+def token_credential(mechanism: ScramMechanism, secret: str, token_id: str) -> ScramCredential:
+    """Returns the SCRAM credential of a token. Its salt depends on secret and id alone, so that no node stores it."""
+    salt = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()[:SALT_BYTES]
+    password = token_password(secret, token_id)
+    return credential_of(mechanism, salt, salted(mechanism, password, salt, MIN_ITERATIONS), MIN_ITERATIONS)

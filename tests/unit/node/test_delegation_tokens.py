@@ -1,0 +1,210 @@
+"""Delegation tokens on a running node: created, used to log in, renewed, expired and listed, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.client.client_security import credentials_of
+from penstock.client.connection import BrokerConnection, ConnectionSettings
+from penstock.client.login import Login
+from penstock.disk.memory import MemoryDisk
+from penstock.metadata.controller.tokens import TokenRules, create_token, expire_token, remove_expired, renew_token
+from penstock.metadata.image import MetadataImage, TokenImage
+from penstock.net.network import RealNetwork
+from penstock.node.local import format_if_new, local_settings, make_node
+from penstock.node.node import Node
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_30_create_acls as acls
+from penstock.protocol.messages import api_38_create_delegation_token as create
+from penstock.protocol.messages import api_39_renew_delegation_token as renew
+from penstock.protocol.messages import api_40_expire_delegation_token as expire
+from penstock.protocol.messages import api_41_describe_delegation_token as describe
+from penstock.protocol.messages.api_03_metadata import MetadataRequest
+from penstock.security.delegation_tokens import token_hmac
+
+JAAS = 'x required username="admin" password="a" user_admin="a" user_ann="b" user_bob="c";'
+SECURED = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "inter.broker.listener.name": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+    "connection.failed.authentication.delay.ms": "0",
+    "delegation.token.secret.key": "cluster-secret",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+}
+RULES = TokenRules("cluster-secret", 7_000, 1_000)
+IMAGE = MetadataImage(features={"metadata.version": 25})
+
+
+def with_node(scenario: Callable[[Node, int], Awaitable[None]], **changes: str) -> None:
+    async def main() -> None:
+        own = {**SECURED, **{name.replace("_", "."): value for name, value in changes.items()}}
+        settings = local_settings("/data", overrides={name: value for name, value in own.items() if value})
+        node = make_node(settings, MemoryDisk(), seed=1)
+        format_if_new(node)
+        await node.start()
+        try:
+            await scenario(node, int(node.bootstrap.rpartition(":")[2]))
+        finally:
+            await node.stop(0.1)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+async def connect(port: int, login: Any) -> BrokerConnection:
+    return await BrokerConnection.open(RealNetwork(), "127.0.0.1", port, ConnectionSettings(login=login))
+
+
+def creation(owner: str | None = None, *renewers: str, **fields: Any) -> create.CreateDelegationTokenRequest:
+    return create.CreateDelegationTokenRequest(
+        owner_principal_type="User" if owner else None,
+        owner_principal_name=owner,
+        renewers=[create.CreatableRenewers(principal_type="User", principal_name=name) for name in renewers],
+        **{"max_lifetime_ms": -1, **fields},
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_client_logs_in_with_a_token_as_its_owner_until_the_token_is_expired(mechanism: str) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        ann = await connect(port, Login("PLAIN", "ann", "b"))
+        made = await ann.request(creation())
+        assert (made.error_code, made.principal_name) == (0, "ann")
+        line = f'x required username="{made.token_id}" password="{base64.b64encode(made.hmac).decode()}"'
+        properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+        login = credentials_of({**properties, "sasl.jaas.config": f'{line} tokenauth="true";'}).login
+        job = await connect(port, login)
+        (_, second) = sorted(node._server.connections.values(), key=lambda one: one.id)
+        assert second.principal == "User:ann"
+        assert (await job.request(MetadataRequest(topics=[]))).brokers
+        for refused in (creation(), describe.DescribeDelegationTokenRequest(owners=None)):
+            assert (await job.request(refused)).error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        for wrong in (
+            Login(mechanism, made.token_id, "wrong", token=True),
+            Login(mechanism, made.token_id, base64.b64encode(made.hmac).decode()),
+            Login(mechanism, "ann", base64.b64encode(made.hmac).decode(), token=True),
+        ):
+            with pytest.raises(KafkaError, match="Invalid credentials"):
+                await connect(port, wrong)
+        ended = await ann.request(expire.ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
+        assert ended.error_code == 0
+        with pytest.raises(KafkaError, match="Invalid credentials"):
+            await connect(port, login)
+
+    with_node(scenario)
+
+
+def test_tokens_are_seen_by_their_users_and_by_clients_with_an_acl() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        ann, bob = await connect(port, Login("PLAIN", "ann", "b")), await connect(port, Login("PLAIN", "bob", "c"))
+        admin = await connect(port, Login("PLAIN", "admin", "a"))
+
+        async def seen(peer: BrokerConnection, owners: list[str] | None = None) -> list[str]:
+            named = None
+            if owners is not None:
+                kind = describe.DescribeDelegationTokenOwner
+                named = [kind(principal_type="User", principal_name=name) for name in owners]
+            answer = await peer.request(describe.DescribeDelegationTokenRequest(owners=named))
+            assert answer.error_code == 0
+            return [token.principal_name for token in answer.tokens]
+
+        await ann.request(creation())
+        assert (await seen(ann), await seen(bob), await seen(admin)) == (["ann"], [], ["ann"])
+        assert (await seen(ann, []), await seen(ann, ["bob"]), await seen(ann, ["ann"])) == ([], [], ["ann"])
+        denied = await bob.request(creation("ann"))
+        assert denied.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        for operation in (13, 14):  # CREATE_TOKENS, DESCRIBE_TOKENS
+            acl = acls.AclCreation(
+                resource_type=7,
+                resource_name="User:ann",
+                resource_pattern_type=3,
+                principal="User:bob",
+                host="*",
+                operation=operation,
+                permission_type=3,
+            )
+            await admin.request(acls.CreateAclsRequest(creations=[acl]))
+        made = await bob.request(creation("ann"))
+        assert (made.principal_name, made.token_requester_principal_name) == ("ann", "bob")
+        assert await seen(bob) == ["ann", "ann"]
+
+    with_node(scenario)
+
+
+def test_tokens_are_disabled_without_a_secret() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        ann = await connect(port, Login("PLAIN", "ann", "b"))
+        for request in (creation(), describe.DescribeDelegationTokenRequest(owners=None)):
+            assert (await ann.request(request)).error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+
+    with_node(scenario, delegation_token_secret_key="")
+
+
+# --- decisions --------------------------------------------------------------------------------------
+
+
+def with_token(**changes: Any) -> tuple[MetadataImage, bytes]:
+    token = TokenImage("User:ann", "User:ann", ("User:carl",), 0, 7_000, 1_000)
+    image = replace(IMAGE, delegation_tokens={"id": replace(token, **changes)})
+    return image, token_hmac("cluster-secret", "id")
+
+
+def test_lifetime_of_a_token_is_limited_by_the_settings() -> None:
+    dice = random.Random(1)
+    for asked, most, until in ((-1, 7_000, 1_000), (500, 500, 500), (90_000, 7_000, 1_000)):
+        made = create_token(IMAGE, creation(max_lifetime_ms=asked), RULES, "User:ann", 0, dice)
+        assert (made.reply.max_timestamp_ms, made.reply.expiry_timestamp_ms) == (most, until)
+
+
+@pytest.mark.parametrize("principal", ["User:ann", "User:carl"])
+def test_token_is_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
+    image, mac = with_token()
+    for period, until in ((-1, 1_900), (3_000, 3_900), (90_000, 7_000)):
+        request = renew.RenewDelegationTokenRequest(hmac=mac, renew_period_ms=period)
+        decided = renew_token(image, request, RULES, principal, 900)
+        assert decided.reply.expiry_timestamp_ms == until
+        assert decided.records[0].expiration_timestamp == until
+
+
+@pytest.mark.parametrize(
+    ("mac", "principal", "now_ms", "code"),
+    [
+        (b"wrong", "User:ann", 0, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
+        (None, "User:bob", 0, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+        (None, "User:ann", 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
+    ],
+)
+def test_other_users_and_expired_tokens_are_refused(
+    mac: bytes | None, principal: str, now_ms: int, code: ErrorCode
+) -> None:
+    image, right = with_token()
+    with pytest.raises(KafkaError) as refused:
+        renew_token(image, renew.RenewDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms)
+    assert refused.value.code is code
+    with pytest.raises(KafkaError) as refused:
+        expire_token(image, expire.ExpireDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms)
+    assert refused.value.code is code
+
+
+def test_expired_tokens_are_removed() -> None:
+    image, _ = with_token()
+    assert remove_expired(image, 1_000).records == []
+    (record,) = remove_expired(image, 1_001).records
+    assert record.token_id == "id"
+
+
+def test_renewers_are_users() -> None:
+    request = creation()
+    request.renewers = [create.CreatableRenewers(principal_type="Group", principal_name="x")]
+    with pytest.raises(KafkaError) as refused:
+        create_token(IMAGE, request, RULES, "User:ann", 0, random.Random(1))
+    assert refused.value.code is ErrorCode.INVALID_PRINCIPAL_TYPE

@@ -29,13 +29,15 @@ from penstock.raft.events import (
     StateSaved,
     Tick,
 )
-from penstock.raft.log_view import LogView
+from penstock.raft.log_view import LogView, OffsetAndEpoch
 from penstock.raft.machine import Raft
 from penstock.raft.messages import (
     AddVoter,
     BeginEpoch,
     Fetch,
     FetchAnswer,
+    FetchSnapshot,
+    SnapshotChunk,
     UpdateVoter,
     Vote,
     VoteAnswer,
@@ -65,6 +67,19 @@ def lead(raft: Raft) -> list[Effect]:
 
 def answers(effects: list[Effect]) -> list[object]:
     return [effect.answer for effect in effects if isinstance(effect, Reply)]
+
+
+def test_leader_limits_the_size_of_a_snapshot_chunk_that_a_replica_asks_for() -> None:
+    raft = alone(RaftConfig(max_snapshot_chunk_bytes=1000))
+    lead(raft)
+    request = FetchSnapshot(ReplicaKey(7), raft.core.epoch, OffsetAndEpoch(1, 1), 0, 1 << 30)
+    [chunk] = answers(raft.step(Received(1, request), 0))
+    assert isinstance(chunk, SnapshotChunk)
+    assert chunk.max_bytes == 1000
+
+
+def test_voter_without_endpoints_has_no_listener_to_prefer() -> None:
+    assert Voter(1).preferring("CONTROLLER") == Voter(1)
 
 
 def test_single_voter_becomes_leader_after_one_save_of_its_state() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.raft.progress import caught_up_at
+from penstock.raft.progress import Replicas, caught_up_at
+from penstock.raft.voters import ReplicaKey, VoterSet
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,11 @@ def test_follower_counts_as_caught_up_at_the_leaders_end_or_at_its_end_of_the_pr
 
 def test_a_late_fetch_does_not_lower_the_caught_up_time() -> None:
     assert caught_up_at(8, 10, 500, earlier_end=8, earlier_ms=400, caught_up_ms=450) == 450
+
+
+@pytest.mark.parametrize("key", [ReplicaKey(1), ReplicaKey(1, b"another directory"[:16]), ReplicaKey(-1)])
+def test_leader_keeps_no_progress_for_its_own_id_or_for_a_client(key: ReplicaKey) -> None:
+    replicas = Replicas(ReplicaKey(1), 0)
+    replicas.heard(key, 5)
+    replicas.fetched(key, 10, 10, 5)
+    assert replicas.observers(VoterSet()) == []

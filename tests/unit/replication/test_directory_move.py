@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.protocol.errors import ErrorCode
 from penstock.replication.directory_move import (
     RATE_SECONDS,
+    SAMPLE_SECONDS,
     Action,
     Bounds,
     CopyRate,
@@ -169,6 +170,13 @@ def test_copy_rate_counts_only_recently_copied_bytes() -> None:
     rate.add(50, 100.0 + RATE_SECONDS)
     assert rate.per_second(100.0 + RATE_SECONDS) == 5.0
     assert rate.copied == 2100
+
+
+def test_copy_rate_keeps_few_samples_of_many_small_copies() -> None:
+    rate = CopyRate()
+    for number in range(10_000):
+        rate.add(1, number / 1_000)
+    assert len(rate._samples) <= RATE_SECONDS / SAMPLE_SECONDS + 3
 
 
 def test_remaining_time_is_computed_from_rate_and_remaining_bytes() -> None:

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing = verb(verbs, "list", "list groups", run_list)
     connection(listing)
     listing.add_argument("--state", action="append", default=[], help="Empty, Stable, … (repeatable)")
-    listing.add_argument("--type", action="append", default=[], help="classic or consumer (repeatable)")
+    listing.add_argument("--type", action="append", default=[], help="classic, consumer, share or streams (repeatable)")
 
     describe = verb(verbs, "describe", "show committed offsets, lag and the owners of partitions", run_describe)
     connection(describe)
@@ -165,7 +165,7 @@ def run_describe(args: argparse.Namespace) -> int:
 
     rows: list[dict[str, Any]] = []
     with connect(args) as broker:
-        known = list_groups(broker, types=["classic", "consumer"]) if not args.groups else []
+        known = list_groups(broker, types=["classic", "consumer", "streams"]) if not args.groups else []
         groups = args.groups or [str(each["group"]) for each in known]
         for group in groups:
             described = describe(broker, group)

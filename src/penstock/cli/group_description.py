@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe(broker: Broker, group: str) -> Described:
-    """Describes a group of the classic or consumer protocol. Raises Failure if the group does not exist."""
+    """Describes a group of the classic, consumer or streams protocol. Raises Failure if the group does not exist."""
     try:
         return broker.run(broker.groups.describe(group))
     except Failure as failure:

@@ -16,6 +16,7 @@ from penstock.protocol.messages import api_15_describe_groups as classic
 from penstock.protocol.messages import api_16_list_groups as listing
 from penstock.protocol.messages import api_42_delete_groups as deleting
 from penstock.protocol.messages import api_69_consumer_group_describe as consumer
+from penstock.protocol.messages import api_89_streams_group_describe as streams
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
 from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from penstock.protocol.vocabulary import TopicPartition
@@ -63,11 +64,13 @@ class GroupAdmin:
         return sorted(found, key=lambda row: str(row["group"]))
 
     async def describe(self, group: str) -> Described:
-        """Describes a group of the classic or the consumer protocol.
+        """Describes a group of the classic, the consumer or the streams protocol.
 
         Raises KafkaError(GROUP_ID_NOT_FOUND) if there is no such group.
         """
-        found = await self._describe_consumer(group) or await self._describe_classic(group)
+        found = await self._describe_consumer(group) or await self._describe_streams(group)
+        if found is None:
+            found = await self._describe_classic(group)
         if found.state in NOT_FOUND_STATES:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
         return found
@@ -88,6 +91,38 @@ class GroupAdmin:
             members[owner] = [
                 (topic.topic_name, index) for topic in each.assignment.topic_partitions for index in topic.partitions
             ]
+        return _described(described.group_state, members)
+
+    async def _describe_streams(self, group: str) -> Described | None:
+        """Returns None if the group, or the broker, does not support the streams protocol.
+
+        A member owns the partitions that its active tasks read.
+        """
+        try:
+            answer: streams.StreamsGroupDescribeResponse = await self._client.ask_coordinator(
+                group, streams.StreamsGroupDescribeRequest(group_ids=[group])
+            )
+        except KafkaError:
+            return None
+        [described] = answer.groups
+        if described.error_code or described.topology is None:
+            return None
+        read = {
+            each.subtopology_id: {*each.source_topics, *(topic.name for topic in each.repartition_source_topics)}
+            for each in described.topology.subtopologies or ()
+        }
+        topics = (await self._client.metadata(sorted(set().union(*read.values())))).topics if read else []
+        known = {(topic.name or "", part.partition_index) for topic in topics for part in topic.partitions}
+        members = {
+            Owner(each.member_id, each.client_id, each.client_host, each.instance_id): [
+                (topic, index)
+                for task in each.assignment.active_tasks
+                for topic in sorted(read.get(task.subtopology_id, ()))
+                for index in task.partitions
+                if (topic, index) in known
+            ]
+            for each in described.members
+        }
         return _described(described.group_state, members)
 
     async def _describe_classic(self, group: str) -> Described:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Callable
@@ -13,6 +14,16 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.client.connection import BrokerConnection
+from penstock.net.network import RealNetwork
+from penstock.protocol.messages import api_88_streams_group_heartbeat as wire
+from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+from penstock.protocol.messages.api_44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from penstock.protocol.vocabulary import ResourceType
 from penstock.testing import Broker
 
 Run = Callable[..., str]
@@ -150,6 +161,41 @@ def test_group_with_members_shows_them_and_refuses_to_reset_offsets(
         assert "stop them first" in run("delete", name, code=Exit.FAILED)
     finally:
         consumer.close()
+
+
+def test_streams_group_shows_the_partitions_that_its_members_read(
+    run: Run, penstock_session: Broker, topic: str
+) -> None:
+    name = f"g-{secrets.token_hex(4)}"
+    subtopology = wire.Subtopology(subtopology_id="0", source_topics=[topic])
+
+    async def join() -> None:
+        connection = await BrokerConnection.open(RealNetwork(), penstock_session.host, penstock_session.port)
+        config = AlterableConfig(name="streams.initial.rebalance.delay.ms", config_operation=0, value="0")
+        resource = AlterConfigsResource(resource_type=ResourceType.GROUP, resource_name=name, configs=[config])
+        await connection.request(IncrementalAlterConfigsRequest(resources=[resource]), version=1)
+        await connection.request(FindCoordinatorRequest(coordinator_keys=[name]), version=4)
+        request = wire.StreamsGroupHeartbeatRequest(
+            group_id=name,
+            member_id="m",
+            rebalance_timeout_ms=1000,
+            topology=wire.Topology(subtopologies=[subtopology]),
+            active_tasks=[],
+            standby_tasks=[],
+            warmup_tasks=[],
+        )
+        async with asyncio.timeout(60):
+            while not (await connection.request(request, version=0)).active_tasks:
+                pass
+        connection.close()
+        await connection.wait_closed()
+
+    asyncio.run(join())
+    [member] = described(run, name, "--members")
+    assert (member["member"], member["partitions"]) == ("m", [f"{topic}-0", f"{topic}-1"])
+    assert {row["state"] for row in described(run, name)} == {"Stable"}
+    assert name in run("list", "--type", "streams")
+    assert "stop them first" in run("delete", name, code=Exit.FAILED)
 
 
 COORDINATOR_ERRORS = ["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"]

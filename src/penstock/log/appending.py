@@ -65,7 +65,7 @@ def check_verified(log: Log, header: BatchHeader, verification: Verification | N
     if not log.producers.is_verified(header, verification):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"Producer {header.producer_id} has no open transaction on this partition: add the partition to one first.",
+            f"Producer {header.producer_id} has no open transaction for this partition: add it to a transaction first.",
         )
 
 
@@ -75,8 +75,8 @@ def check_producer_room(log: Log, now_ms: int) -> None:
     if not producer_ids.grant(1, now_ms):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"The broker remembers as many producers as penstock.max.producer.ids={producer_ids.limit} allows: wait "
-            "until some are older than producer.id.expiration.ms, or raise that limit.",
+            f"The broker already remembers penstock.max.producer.ids={producer_ids.limit} producers: wait until some "
+            "of them expire (producer.id.expiration.ms), or raise the limit.",
         )
 
 
@@ -114,7 +114,7 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
         if header.base_offset < expected or header.last_offset_delta < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"The leader sent offset {header.base_offset} where the log continues at {expected}.",
+                f"The leader sent a batch at offset {header.base_offset}, but this log continues at offset {expected}.",
             )
         if header.partition_leader_epoch > leader_epoch:
             break

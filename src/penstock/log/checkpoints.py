@@ -46,7 +46,7 @@ def parse_lines(data: bytes) -> list[str]:
     # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
         raise CheckpointError(
-            f"the count of lines is {count}, but {len(lines) - 2} follow, the last one empty or cut off"
+            f"the file announces {count} lines, but {len(lines) - 2} follow, and the last of them is empty or cut off"
         )
     return body
 

@@ -123,7 +123,11 @@ class LogDirectories(Sequence[LogDir]):
             try:
                 directory.forget_incarnation() if failed else directory.note_incarnation(incarnation)
             except OSError as error:  # safe: the next start takes this incarnation for one that lost something
-                logger.warning("%s records no incarnation id, so the next start is slower: %s", directory.path, error)
+                logger.warning(
+                    "the incarnation id could not be written to %s, so the next start is slower: %s",
+                    directory.path,
+                    error,
+                )
 
 
 class PathLookup:

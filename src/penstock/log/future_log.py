@@ -185,7 +185,7 @@ class FutureLog:
             if header.base_offset < expected:
                 raise KafkaError(
                     ErrorCode.CORRUPT_MESSAGE,
-                    f"{self.current.path} has a batch at offset {header.base_offset} where the copy continues at "
+                    f"{self.current.path} has a batch at offset {header.base_offset}, but the copy continues at offset "
                     f"{expected}.",
                 )
             expected = header.next_offset

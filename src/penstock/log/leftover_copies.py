@@ -171,7 +171,8 @@ class LeftoverCopies:
         self.orphans.remove(leftover)
         name = f"{leftover.topic}-{leftover.partition}"
         logger.warning(
-            "%s becomes the log of its partition: the directory with the log that it copied is gone", leftover.path
+            "the future log %s becomes the log of its partition, because the directory with the original log is gone",
+            leftover.path,
         )
         disk = self._logs.disk
         synced_mark.remove_file(disk, leftover.path)

@@ -596,7 +596,7 @@ class LogManager:
             await log.durability.settle()
             if not log.prepare_stop():
                 logger.error(
-                    "%s could not be prepared for the stop: the next start verifies the end of its directory's logs",
+                    "%s could not be prepared for the stop: the next start verifies the logs of this directory",
                     log,
                 )
                 unfinished.add(log.log_dir)

@@ -178,7 +178,7 @@ class ProducerStateManager:
         if entry.txn_first_offset is not None and not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"Producer {header.producer_id} has an open transaction: end it before you send records without one.",
+                f"Producer {header.producer_id} has an open transaction: end it before you send a record outside it.",
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:

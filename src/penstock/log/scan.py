@@ -50,7 +50,7 @@ def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: in
         raise CorruptBatchError(
             path,
             position,
-            f"a batch starts at offset {header.base_offset}, below {lowest}, where the batch before ended",
+            f"a batch starts at offset {header.base_offset}, but the lowest possible offset here is {lowest}",
         )
     return header
 

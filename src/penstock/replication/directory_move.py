@@ -68,7 +68,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise ValueError(f"a move that is {state.value} can't take the event: {event.value}") from None
+        raise ValueError(f"the event is impossible for a move that is {state.value}: {event.value}") from None
 
 
 # Requests.

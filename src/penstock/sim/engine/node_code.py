@@ -94,7 +94,9 @@ def _package_directory(path: str) -> Path:
     for root in (start, start / PACKAGE, start / "src" / PACKAGE):
         if (root / "node" / "node.py").is_file():
             return root
-    raise VersionError(f"{path} has no package {PACKAGE}: name a checkout of it, its src, or a copy of the package")
+    raise VersionError(
+        f"{path} has no package {PACKAGE}: name a directory with a checkout, its src, or the package itself"
+    )
 
 
 def _renamed(name: str, package: str = OTHER) -> str:

@@ -263,7 +263,7 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
                 return Outcome(killed, how, run.command, time.process_time(), runs, _reached(finder))
             if time.process_time() >= task.cpu_s:
                 return Outcome(killed, "", "", time.process_time(), runs, _reached(finder))
-    raise AssertionError("the rotation has no end")
+    raise AssertionError("the rotation never ends")
 
 
 def run_reach(task: SimTask) -> list[str]:
@@ -274,7 +274,7 @@ def run_reach(task: SimTask) -> list[str]:
         for _ in simulate(drawn, lambda run: limit(task.run_cpu_s)):
             if time.process_time() >= task.cpu_s:
                 return sorted(finder.reached)
-    raise AssertionError("the rotation has no end")
+    raise AssertionError("the rotation never ends")
 
 
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
@@ -330,7 +330,9 @@ def main(words: list[str]) -> None:
             ((_, how),) = simulate(Run.of(command), lambda run: limit(RUN_CPU_S))
             outcome = Outcome(bool(how), how, command, time.process_time(), 1, 0)
         case _:
-            raise SystemExit(f"a worker can't do {task!r}: only its parent starts it")
+            raise SystemExit(
+                f"the worker does not know the task {task!r}: run `penstock sim --mutants`, which starts workers itself"
+            )
     reporter.line("result", asdict(outcome))
     os._exit(0)  # threads that a mutant keeps alive must not keep the process alive
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import cluster_cells, move_cells, share_cells, spark_cells
+from bench import cluster_cells, move_cells, security_cells, share_cells, spark_cells
 from bench.brokers import Kafka, Peer, Penstock
 from bench.cells import FULL, QUICK, Cell, Numbers, cells, warm_up
 from bench.cluster_cells import ClusterCell
@@ -51,14 +51,15 @@ def main() -> int:
         scale = replace(scale, recovery_gib=told.gib, move_gib=told.gib)
     chosen = [cell for cell in (*cells(scale), *share_cells.cells(scale)) if _wanted(cell, told.only)]
     of_moves = [cell for cell in move_cells.cells(scale) if _wanted(cell, told.only)]
+    of_security = [cell for cell in security_cells.cells(scale) if _wanted(cell, told.only)]
     of_clusters = [cell for cell in cluster_cells.cells(scale) if _wanted(cell, told.only)]
     spark_scale = spark_cells.QUICK if told.quick else spark_cells.FULL
     of_spark = [cell for cell in spark_cells.cells(spark_scale) if _wanted(cell, told.only)]
     if told.list:
-        every: list[Cell | ClusterCell | SparkCell] = [*chosen, *of_moves, *of_clusters, *of_spark]
+        every: list[Cell | ClusterCell | SparkCell] = [*chosen, *of_moves, *of_security, *of_clusters, *of_spark]
         print("\n".join(cell.name for cell in every))
         return 0
-    if not chosen and not of_moves and not of_clusters and not of_spark:
+    if not chosen and not of_moves and not of_security and not of_clusters and not of_spark:
         print("bench: no cell matches --only: see --list", file=sys.stderr)
         return 2
     try:
@@ -68,6 +69,7 @@ def main() -> int:
         return 1
     home = told.data or Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     peers, with_two_directories = _peers(told.peers, home), _peers(told.peers, home / "two-directories", directories=2)
+    secured = security_cells.secured_peers(told.peers, home / "secured") if of_security else []
     clusters = _clusters(told.peers, home)
     spark = SparkBench(home / "spark")
     report = Report(conditions(["a quick run: fewer records and samples"] if told.quick else []))
@@ -75,10 +77,11 @@ def main() -> int:
     try:
         run(peers, chosen, repeat, warm_records, report)
         run(with_two_directories, of_moves, repeat, warm_records, report)
+        run(secured, of_security, repeat, warm_records, report)
         run_clusters(clusters, of_clusters, repeat, warm_records // 4, report)
         run_spark(spark, of_spark, told.repeat or SPARK_SAMPLES, told.peers, report)
     finally:
-        running: list[Peer | ClusterPeer | SparkBench] = [*peers, *with_two_directories, *clusters, spark]
+        running: list[Peer | ClusterPeer | SparkBench] = [*peers, *with_two_directories, *secured, *clusters, spark]
         for each in running:
             with contextlib.suppress(Exception):
                 each.stop()

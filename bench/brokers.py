@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +50,7 @@ class Penstock:
     directories: int = 1
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
@@ -72,6 +74,7 @@ class Penstock:
             "--data",
             str(self.data / "log"),
             *("--override", f"log.dirs={_log_dirs(self.data, self.directories)}"),
+            *(word for name, value in self.overrides.items() for word in ("--override", f"{name}={value}")),
         ]
         with (self.data / "console.log").open("ab") as console:
             began = time.monotonic()
@@ -125,6 +128,13 @@ class Kafka:
         # The one node of a cluster has its data in `node-1`.
         log_dirs = _log_dirs(self.data / "node-1", self.directories)
         return KafkaCluster(self.data, overrides={"log.dirs": log_dirs})
+
+    def secure(self, overrides: Callable[[dict[str, int]], dict[str, str]]) -> None:
+        """Sets properties that depend on the ports of the listeners, before the start."""
+        self.cluster.place()
+        node = self.cluster.members[0]
+        more = overrides({"PLAINTEXT": node.port, "CONTROLLER": node.controller_port})
+        self.cluster.overrides = {**self.cluster.overrides, **more}
 
     @property
     def bootstrap(self) -> str:

@@ -120,6 +120,7 @@ def produce(told: argparse.Namespace) -> dict[str, Any]:
             "queue.buffering.max.messages": 500_000,
             "batch.size": told.batch_size,
             "on_delivery": lambda error, _: failed.append(str(error)) if error else None,
+            **json.loads(told.config),
         }
     )
     value = os.urandom(told.size)
@@ -144,7 +145,8 @@ def produce(told: argparse.Namespace) -> dict[str, Any]:
 def consume(told: argparse.Namespace) -> dict[str, Any]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": told.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+    settings = {"bootstrap.servers": told.bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    consumer = Consumer({**settings, **json.loads(told.config)})
     consumer.assign([TopicPartition(told.topic, partition, OFFSET_BEGINNING) for partition in range(told.partitions)])
     seen, began = 0, time.monotonic()
     while seen < told.records:
@@ -201,6 +203,7 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=131_072)
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--warmup", type=int, default=0)
+    parser.add_argument("--config", default="{}", help="further settings of librdkafka, as JSON")
     told = parser.parse_args()
     print(json.dumps({"produce": produce, "consume": consume, "pace": pace}[told.what](told)))
     return 0

@@ -285,8 +285,7 @@ class KafkaCluster:
     def start(self) -> float:
         """Formats new directories, starts every node, and waits until all serve; returns the seconds from the spawn."""
         install()
-        if not self.members:
-            self._place()
+        self.place()
         for node in self.members:
             self._write_properties(node)
             if not (node.log_dir / "meta.properties").exists():
@@ -306,7 +305,10 @@ class KafkaCluster:
         for node in self.members:
             node.end(signal.SIGKILL)
 
-    def _place(self) -> None:
+    def place(self) -> None:
+        """Chooses ports and directories of the nodes, once."""
+        if self.members:
+            return
         wanted = [self.port + i for i in range(self.nodes)] if self.port else free_ports(self.nodes)
         for port in wanted:
             if _listening(port):

@@ -189,7 +189,7 @@ class LogDir:
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
         """Writes the changed checkpoint files without blocking the event loop, one save at a time.
 
-        If the log is truncated during a save, the truncation writes the files itself. Then the save is dropped, because
+        If a log is truncated during a save, the truncation writes the files itself. Then the save is dropped, because
         its contents may include records that have been truncated since.
         """
         async with self._saving:

@@ -1,10 +1,10 @@
-"""Decides how a follower reacts to its leader's answers. It takes offsets and epochs and returns a step, which the
-caller carries out.
+"""Decides how a follower reacts to its leader's answers. The caller passes offsets and epochs, and carries out the step
+that is returned.
 
-Two logs diverge if a leader wrote records that no follower fetched before the next election, or after an unclean
-election. The leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's
-log (KIP-101). A follower without this epoch truncates its log to the end of its own largest smaller epoch and asks
-again (KIP-279), until both logs agree.
+Two logs diverge after an unclean election, or if the old leader wrote records that the new leader had not fetched. The
+leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's log (KIP-101).
+A follower without this epoch truncates its log to the end of its largest epoch below this one and asks again (KIP-279),
+until both logs agree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Members of a streams group (KIP-1071): they read and commit the partitions of their active tasks.
 
-Subtopology 0 reads the topic `t0` and has a store, so that its tasks have standbys and a changelog topic, which the
-coordinator has to create; subtopology 1 reads `t1`.
+Subtopology 0 reads the topic `t0` and has a store. So its tasks have standbys and a changelog topic, which the
+coordinator has to create. Subtopology 1 reads `t1`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STATEFUL = "0"
 @dataclass(frozen=True, slots=True)
 class StreamsMemberOptions(ReaderOptions):
     replication_factor: int = 1
-    """Of the changelog topic."""
+    """The replication factor of the changelog topic."""
     process: str = ""
     """Members of one process never hold the same task."""
 

@@ -2,11 +2,11 @@
 
     one owner per epoch      in one member epoch or generation, no two members are assigned the same partition
     one owner at a time      no member is assigned a partition before its last owner has reported its release
-    one owner by state       in a coordinator's state, no two members own a partition or still have to release it
+    one owner by state       in a coordinator's state, only one member owns a partition or still has to release it
 
 The check observes the answers to ConsumerGroupHeartbeat, StreamsGroupHeartbeat and SyncGroup where clients receive
-them. In a streams group, it looks at active tasks instead of partitions. It identifies a
-static member by its instance id: the member keeps its partitions when it comes back with another member id.
+them. In a streams group, the check looks at active tasks instead of partitions. It identifies a static member by its
+instance id: the member keeps its partitions when it comes back with another member id.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _consumer_beat(request: ConsumerGroupHeartbeatRequest, answer: ConsumerGroup
 
 
 def _streams_beat(request: StreamsGroupHeartbeatRequest, answer: StreamsGroupHeartbeatResponse) -> _Beat:
-    """Takes the active tasks; a standby may be on several members."""
+    """Returns a heartbeat with the active tasks as partitions. Several members may have the same standby task."""
 
     def listed(tasks: Sequence[TaskIds] | None) -> list[Owned] | None:
         if tasks is None:

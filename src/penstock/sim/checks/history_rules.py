@@ -186,8 +186,8 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 
 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record of an idempotent producer that is stored twice, or that is stored before an earlier sent
-    record."""
+    """Yields each record of an idempotent producer that is stored twice, or that is stored after a record that was sent
+    later."""
     # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
     own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}

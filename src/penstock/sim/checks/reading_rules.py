@@ -108,7 +108,8 @@ def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bo
 
 
 def _excused(plan: Plan, history: History, before: Read, after: Read) -> bool:
-    """True if a power loss may have erased records of one of the two reads, or the outcome of a transaction."""
+    """True if, between the reads `before` and `after`, a power loss may have erased records or the outcome of a
+    transaction."""
     if not history.power_lost_within(before.began, after.ended):
         return False
     return not (plan.fsync_everywhere if before.committed_only else plan.fsync(before.partition[0]))

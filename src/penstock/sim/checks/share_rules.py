@@ -173,7 +173,7 @@ def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
 
 
 def back_offs_are_kept(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that was delivered again earlier than its group's back-off after a release allows."""
+    """Yields each released record that was delivered again before its group's back-off had passed."""
     limits = {
         group: ShareLimits(retry_ms=int(configs[RETRY]), max_retry_ms=int(configs[MAX_RETRY]))
         for group, configs in _configs(plan).items()

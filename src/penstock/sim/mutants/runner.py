@@ -1,8 +1,8 @@
 """Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
 
 A kill counts only if the same run passes without the mutant. For each package, the unit tests run once without a
-mutant. Tests that fail then are left out, and each mutant gets only the tests that run its function. A simulated run is
-repeated without a mutant after its first kill.
+mutant. Tests that fail then are left out, and each mutant gets only the tests that run its function. If a simulated
+run kills a mutant for the first time, the run is repeated without a mutant.
 """
 
 from __future__ import annotations

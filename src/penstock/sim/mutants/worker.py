@@ -205,7 +205,7 @@ class _Failures:
 
 
 class _Coverage(_Failures):
-    """Notes also which functions each test runs. `reached` is the set that the functions add themselves to."""
+    """Also notes which functions each test runs. Each function adds its name to the set `reached` when it runs."""
 
     def __init__(self, reached: set[str]) -> None:
         super().__init__()

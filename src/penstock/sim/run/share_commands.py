@@ -50,7 +50,8 @@ class ShareCommands:
         }
 
     async def share(self, name: str, group: str, topic: str, most: str = "500") -> str:
-        """Lets a member join a share group, which starts at the first record, and waits until it has partitions."""
+        """Lets a member join a share group and waits until the member has partitions. The group starts at the first
+        record."""
 
         async def work(role: Participant) -> str:
             client = await role.connected()

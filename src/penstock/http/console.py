@@ -72,6 +72,8 @@ class PageContext:
     """The moves of this node's replicas between its log directories."""
     events: Sequence[Row] = ()
     """The newest events of the cluster."""
+    warnings: Sequence[str] = ()
+    """Sentences about this node's configuration, such as listeners without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,8 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
             yield f"{name} is fenced: it was stopped, or has not caught up since it started."
         elif row["state"] == "silent":
             yield f"{name} does not answer node {context.node_id}."
+    for warning in context.warnings:
+        yield f"Node {context.node_id}: {warning}"
     for directory, error in context.failed_directories.items():
         where = f"Directory {directory} of node {context.node_id}"
         yield f"{where} has failed ({error}): replace the disk and restart the node."

@@ -149,6 +149,7 @@ class Site:
             list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
             (await self._events.get())[:EVENTS_SHOWN],
+            self._view.warnings,
         )
         html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -37,6 +37,8 @@ class View:
     """The inter-broker listener, over which this node sends requests to other nodes; empty for the first listener."""
     credentials: Credentials = NO_CREDENTIALS
     """The credentials with which this node connects to the inter-broker listener of other nodes."""
+    warnings: Sequence[str] = ()
+    """Sentences about this node's configuration that the console shows, such as listeners without TLS."""
 
 
 async def yield_between_slices(number: int) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.http.address import PROPERTY, HttpAddress
-from penstock.node.listeners import HttpUnavailableError, ListenerPlan, inter_broker_listener, plan_http
+from penstock.node.listeners import (
+    HttpUnavailableError,
+    ListenerPlan,
+    exposed_listeners,
+    inter_broker_listener,
+    plan_http,
+)
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -84,7 +90,11 @@ class HttpSide:
             pipelines = self._pipelines or no_pipelines
             world = self._world
             listener = inter_broker_listener(world.settings, self._plans)
-            return Site(View(broker, server, world.network, self._started_ms, pipelines, listener, world.to_brokers))
+            warnings = exposed_listeners(world.settings, self._plans)
+            to_brokers = world.to_brokers
+            return Site(
+                View(broker, server, world.network, self._started_ms, pipelines, listener, to_brokers, warnings)
+            )
 
         self._server.serve(make)
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.testing import Broker
+from penstock.testing import Broker, Cluster
 from penstock.testing.tokens import TokenIssuer
 from tools import kafka
 
@@ -197,6 +197,42 @@ def test_command_line_logs_in_with_a_token_from_a_file(secured: Broker, issuer: 
     assert token.read_text() not in refused.stderr
     token.unlink()
     assert "There is no access token" in topics().stderr
+
+
+def test_cluster_whose_nodes_log_in_with_tokens_replicates_and_survives_a_killed_node(
+    issuer: TokenIssuer, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(issuer.token("node"))
+    config = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": issuer.write_keys(tmp_path / "keys.json"),
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:node;User:admin",
+    }
+    with Cluster(nodes=3, config=config) as cluster:
+        settings = {
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (issuer.token("admin"), time.time() + 3600),
+        }
+        admin = AdminClient(settings)  # kept: without it the answer would be lost
+        for future in admin.create_topics([NewTopic("orders", 3, 3)]).values():
+            future.result(30)
+        producer = Producer({**settings, "acks": "all"})
+        delivered: list[Any] = []
+        for number in range(100):
+            if number == 50:
+                cluster.kill(2)
+            producer.produce("orders", str(number), on_delivery=lambda error, _: delivered.append(error))
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        assert delivered == [None] * 100
 
 
 @pytest.mark.java

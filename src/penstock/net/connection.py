@@ -417,9 +417,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
-        """Closes the connection after an unexpected exception of the dispatcher.
-
-        The dispatcher itself handles all expected errors.
+        """Closes the connection, because the dispatcher raised an unexpected exception. It handles all expected errors
+        itself.
         """
         self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")

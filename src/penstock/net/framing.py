@@ -26,7 +26,7 @@ class PartialFrame:
         at_once: int = PARTIAL_MIN_BYTES,
         allocated: Callable[[int], None] | None = None,
     ) -> None:
-        """Calls `allocated` with the number of bytes whenever the buffer gets memory."""
+        """Creates the first buffer. Whenever the buffer gets memory, `allocated` is called with the number of bytes."""
         self.size = size
         self.received = len(first)
         self._allocated = allocated

@@ -165,7 +165,9 @@ class ByteBudget:
 
     @property
     def share(self) -> int:
-        """Returns the bytes that one more response may use: a fraction of `room`, so that some are left for others."""
+        """Returns how many bytes one more response may use: only a fraction of `room`, so that other responses get some
+        too.
+        """
         return self.room // SHARES
 
     @property
@@ -206,9 +208,9 @@ class Idler(Protocol):
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Closes the connection, because it was idle for a whole period.
+        """Closes the connection or decides to keep it open. Called when the connection was idle for a whole period.
 
-        Returns False if the connection has to stay open.
+        Returns True if the connection is closed, False if it stays open.
         """
         ...
 

@@ -90,9 +90,10 @@ class Server:
         logger: logging.Logger = _logger,
         nanoseconds: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Measures the time of requests with the clock `nanoseconds`, to limit the time of a pass of the event loop.
+        """Creates a server; `start` opens its listeners.
 
-        Without this clock, only the number of requests is limited.
+        The clock `nanoseconds` is used to limit the time that a pass of the event loop spends on requests. Without this
+        clock, only their number is limited.
         """
         self.dispatch = dispatch
         self.limits = limits or Limits()

@@ -127,7 +127,7 @@ def _pem_text(data: bytes, name: str) -> str:
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:
-        raise TlsError(f"{name} is no PEM file: set the store's type to PKCS12 or JKS.") from None
+        raise TlsError(f"{name} is not a PEM file: set the store's type to PKCS12 or JKS.") from None
 
 
 def _pem(der: bytes, label: str) -> str:
@@ -150,7 +150,7 @@ def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, s
     try:
         store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError:
-        raise TlsError(f"{name}.location can't be read: the password is wrong, or it is no PKCS12 store.") from None
+        raise TlsError(f"{name}.location can't be read: the password is wrong, or the file is not PKCS12.") from None
 
     def certificate(one: pkcs12.PKCS12Certificate) -> str:
         return one.certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -42,7 +42,7 @@ class JksStore:
 def read_jks(data: bytes, password: str, key_password: str | None = None) -> JksStore:
     """Returns the entries of a store. Raises JksError for a wrong password or a damaged file."""
     if len(data) < 12 + _DIGEST or int.from_bytes(data[:4], "big") != MAGIC:
-        raise JksError("the file is no JKS key store")
+        raise JksError("the file is not a JKS key store")
     body, digest = data[:-_DIGEST], data[-_DIGEST:]
     expected = hashlib.sha1(_utf16(password) + _WHITENER + body).digest()  # noqa: S324 - the format's own checksum
     if not hmac.compare_digest(expected, digest):

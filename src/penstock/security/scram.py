@@ -172,11 +172,13 @@ class ScramServer:
         shapes: Sequence[tuple[int, int]] = (),
         find_token: Callable[[str], ScramToken | None] = lambda token_id: None,
     ) -> None:
-        """Finds a user's credential with `find`, a delegation token with `find_token`.
+        """Prepares one authentication.
 
-        For users that do not exist, salts are made with `secret`: it must not change while the node runs, and clients
-        must not know it. `shapes` has (length of the salt, iterations) of existing credentials, which the made
-        credentials imitate.
+        `find` returns a user's credential, `find_token` a delegation token; None if there is none.
+
+        The salt for a user that does not exist is made with `secret`, which must not change while the node runs, and
+        which clients must not know. `shapes` has (length of the salt, iterations) of the existing credentials. The
+        credential that is made up for a missing user has one of these shapes.
         """
         self._mechanism = mechanism
         self._find = find

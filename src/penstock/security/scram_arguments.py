@@ -68,7 +68,9 @@ def _values(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or name not in _KNOWN:
-            raise ValueError(f"its parts are {', '.join(f'{each}=…' for each in _KNOWN)}, separated by commas")
+            raise ValueError(
+                f"the parts in brackets must be {', '.join(f'{each}=…' for each in _KNOWN)}, separated by commas"
+            )
         values[name] = value[1:-1] if len(value) >= 2 and value[0] == value[-1] == '"' else value
     return values
 
@@ -77,7 +79,7 @@ def _iterations(text: str | None) -> int:
     if text is None:
         return DEFAULT_ITERATIONS
     if not text.isdigit() or not MIN_ITERATIONS <= int(text) <= MAX_ITERATIONS:
-        raise ValueError(f"iterations is a number from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
+        raise ValueError(f"iterations must be a number from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     return int(text)
 
 

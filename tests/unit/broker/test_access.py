@@ -364,7 +364,7 @@ def test_acls_are_described_by_filter_and_created_once() -> None:
         ({"permission_type": 0}, "permission type"),
         ({"resource_name": ""}, "must not be empty"),
         ({"resource_type": 4, "resource_name": "other"}, "kafka-cluster"),
-        ({"principal": "ann"}, "no principal"),
+        ({"principal": "ann"}, "not a principal"),
         ({"host": ""}, "host"),
     ],
 )

@@ -159,7 +159,7 @@ def _valid(asked: create.AclCreation) -> AclImage:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}.")
     kind, _, name = asked.principal.partition(":")
     if not kind or not name:
-        raise _invalid(f"{asked.principal!r} is no principal: write it as User:name.")
+        raise _invalid(f"{asked.principal!r} is not a principal: write it as User:name.")
     if not asked.host:
         raise _invalid("The host of an ACL must not be empty: use * for all hosts.")
     return AclImage(

@@ -160,7 +160,7 @@ def run_remove(args: argparse.Namespace) -> int:
             raise failure("ACLs", result.error_code, result.error_message)
     removed = list(_removed(answer.filter_results))
     if not removed:
-        raise Failure("there is no such ACL: `penstock acl list` shows them", Exit.NOT_FOUND)
+        raise Failure("no ACL matches: `penstock acl list` shows the ACLs", Exit.NOT_FOUND)
     output.rows(args.output, COLUMNS, removed)
     return Exit.OK
 

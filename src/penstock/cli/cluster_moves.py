@@ -75,7 +75,8 @@ def _run(
 ) -> int:
     """Shows a plan and carries it out.
 
-    Cordons the nodes in `close`, so that they get no new replicas; uncordons the nodes in `reopen`.
+    Before the moves, cordons the nodes in `close`, so that they get no new replicas, and uncordons the nodes in
+    `reopen`.
     """
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
@@ -374,7 +375,8 @@ def run_reset(args: argparse.Namespace) -> int:
             )
         if not any(each in part.isr for each in others):
             raise Failure(
-                f"no other replica of {args.partition} is in sync to copy from: wait until one is", Exit.FAILED
+                f"no other replica of {args.partition} is in sync, so there is none to copy: wait until one is in sync",
+                Exit.FAILED,
             )
         if partition in broker.run(broker.cluster.reassignments()):
             raise Failure(f"{args.partition} is being moved: wait, or run `penstock cluster cancel`", Exit.FAILED)

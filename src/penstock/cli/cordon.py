@@ -21,8 +21,8 @@ CORDONED = "cordoned.log.dirs"
 def set_cordoned(broker: Broker, node: int, directories: str | None, reached: Callable[[Holdings], bool]) -> None:
     """Sets the config (None unsets it), and waits until the node's response satisfies `reached`.
 
-    Clusters before Kafka 4.3 don't have this config: they still place new replicas in these directories. Then prints a
-    note.
+    If the config can't be changed, prints a note. A cluster before Kafka 4.3 does not have this config, and still
+    places new replicas in these directories.
     """
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     try:

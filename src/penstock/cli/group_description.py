@@ -1,4 +1,4 @@
-"""What the group commands share: a group's description with the command line's advice, and reasons of refusals."""
+"""Helps the group commands: describes a group, and says why a broker refused a request."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _find_directory(held: Held, path: str) -> tuple[int, str]:
     wanted = posixpath.normpath(path)
     having = [node for node, holdings in held.items() if any(each.path == wanted for each in holdings.directories)]
     if not having:
-        raise Failure(f"no node has a log directory {path}: `penstock logdir list` shows them", Exit.NOT_FOUND)
+        raise Failure(f"no node has a log directory {path}: `penstock logdir list` shows all", Exit.NOT_FOUND)
     if len(having) > 1:
         nodes = ", ".join(map(str, having))
         raise Failure(f"nodes {nodes} have a log directory {path}: choose one with --node", Exit.USAGE)
@@ -227,8 +227,8 @@ def _run(
 ) -> int:
     """Shows a plan, asks for confirmation, and carries it out.
 
-    `cordon` is a directory that takes no new replicas from the first move on; replicas that it got before are moved
-    too.
+    `cordon` is called before the first move. It cordons a directory, which from then on gets no new replicas. Replicas
+    that the directory got after the plan was made are moved too.
     """
     moves = _plans(held, plan)
     _show(args, moves)
@@ -320,8 +320,9 @@ def _ended(
 ) -> tuple[int, bool]:
     """Removes ended moves from `going`. Returns their number, and True if a move ended without moving its replica.
 
-    During a swap, Kafka lists the replica neither as a copy nor in its new directory. So a move counts as failed only
-    if two successive checks find this state; `suspected` has the moves that the first check found.
+    For a moment at the end of a move, Kafka lists the replica neither as a copy nor in its new directory. So one such
+    check does not prove a failure: the move is added to `suspected`, and counts as failed if the next check finds the
+    same.
     """
     ended, failed = 0, False
     for partition, move in list(going.items()):

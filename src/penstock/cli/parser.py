@@ -99,7 +99,7 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves shared options that come before the command or its verb to the place after it.
+    """Moves shared options from before the command and its verb to the place after both.
 
     Returns the words of the command line in the new order.
     """

@@ -57,7 +57,10 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def seconds_to_run(given: float | None, told: str | None, *, terminal: bool) -> float | None:
-    """Returns how many seconds the demo runs: --seconds (`given`) or RUN_SECONDS (`told`); None means until Ctrl-C."""
+    """Returns how many seconds the demo runs; None means until Ctrl-C.
+
+    `given` is the option --seconds, `told` is the environment variable RUN_SECONDS. The option takes precedence.
+    """
     if given is not None:
         return given
     if told:
@@ -140,8 +143,8 @@ class _Show:
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """Returns True once all produced events are in the table, or the wait has timed out. Called after the producer
-        stopped.
+        """Returns True once all produced events are in the table, or if this takes too long. The first call stops the
+        producer.
 
         The query keeps running meanwhile, because a query that is stopped within a batch repeats that batch.
         """
@@ -197,9 +200,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function for a polling loop: it runs `work` now and then, and returns True once `due()` is true.
+    """Returns a function for a polling loop to call. Each call returns True if `due()` is true; otherwise it may run
+    `work`.
 
-    `work` runs if its last run is a few seconds ago, or if `at_once()` is true.
+    A call runs `work` if the last run of `work` is a few seconds ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

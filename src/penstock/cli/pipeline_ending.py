@@ -1,4 +1,4 @@
-"""Decides when a pipeline stops. A signal does not raise an exception, which would interrupt a call into Java."""
+"""Decides when a pipeline stops. A signal sets a flag; an exception would interrupt a call into Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ AGAIN_S = 1.0
 
 
 class Ending:
-    """Tells a pipeline to stop at a deadline or a signal. A second signal, a moment later, raises KeyboardInterrupt."""
+    """Tells a pipeline to stop at a deadline or a signal.
+
+    A second signal raises KeyboardInterrupt, if it arrives at least AGAIN_S seconds after the first.
+    """
 
     def __init__(self, until_s: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._until_s = until_s

@@ -250,7 +250,7 @@ def run_archive(args: argparse.Namespace) -> int:
     if args.segments:
         return _archive_segments(args)
     if args.all:
-        raise Failure("--all needs --segments: without it all committed records are archived anyway", Exit.USAGE)
+        raise Failure("--all needs --segments: without --segments, all committed records are archived", Exit.USAGE)
     source = topic(args, args.topic)
     with spark_session(args, f"archive {args.topic}") as spark:
         start = partial(start_archive, spark, source, args.path, checkpoint=args.checkpoint, pace=pace(args))
@@ -265,7 +265,8 @@ def _archive_segments(args: argparse.Namespace) -> int:
 
     if args.follow or args.checkpoint:
         raise Failure(
-            "--segments archives the segments sealed now: leave --follow out, and run it again for more",
+            "--segments archives the segments that are sealed now: leave --follow and --checkpoint out, and run the "
+            "command again for later segments",
             Exit.USAGE,
         )
     source = topic(args, args.topic)

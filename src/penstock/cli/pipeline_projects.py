@@ -65,7 +65,7 @@ def run_dry(args: argparse.Namespace) -> int:
 
 def run_run(args: argparse.Namespace) -> int:
     if args.full_refresh_all and (args.refresh or args.full_refresh):
-        raise Failure("--full-refresh-all takes all tables: leave --refresh and --full-refresh out", Exit.USAGE)
+        raise Failure("--full-refresh-all refreshes all tables: leave --refresh and --full-refresh out", Exit.USAGE)
     return _run(args, dry=False)
 
 
@@ -124,7 +124,7 @@ def run_stop(args: argparse.Namespace) -> int:
 
     run = _known(args.name)
     if not run.alive or not stop(run):
-        raise Failure(f"{args.name} is not running: its last run is {run.shown}", Exit.NOT_FOUND)
+        raise Failure(f"{args.name} is not running: the state of its last run is {run.shown}", Exit.NOT_FOUND)
     output.record(args.output, {"pipeline": run.name, "result": "asked to stop", "pid": run.pid})
     return Exit.OK
 

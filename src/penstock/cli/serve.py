@@ -53,9 +53,9 @@ class PrintableFormatter(logging.Formatter):
 
 
 def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Node:
-    """Returns the node that this process runs. The process ends with the node, and the node's console lists pipelines.
+    """Returns the node that this process runs. Its console lists the pipelines of this machine.
 
-    Raises ConfigError and ListenerError.
+    A fatal failure of the node ends the process. Raises ConfigError and ListenerError.
     """
     from penstock.node.local import make_node
 

@@ -105,7 +105,7 @@ def _describe(broker: Broker, group: str) -> Any:
 
     [described] = broker.ask_coordinator(group, api.ShareGroupDescribeRequest(group_ids=[group])).groups
     if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise Failure(f"there is no share group {group!r}: `penstock share list` shows them", Exit.NOT_FOUND)
+        raise Failure(f"there is no share group {group!r}: `penstock share list` shows all", Exit.NOT_FOUND)
     if described.error_code:
         raise failure(group, described.error_code, described.error_message)
     return described

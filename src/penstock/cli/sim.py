@@ -206,7 +206,7 @@ def execute(plan: Plan, plant: str | None, *, trace: bool = False, record_points
     from penstock.sim.faults.planted import PLANTS
 
     if plant not in PLANTS:
-        raise Failure(f"there is no planted bug {plant!r}: --plant list names them", Exit.USAGE)
+        raise Failure(f"there is no planted bug {plant!r}: `--plant list` lists all", Exit.USAGE)
     with PLANTS[plant].planted():
         return run_plan(plan, keep_trace=trace, record_points=record_points)
 

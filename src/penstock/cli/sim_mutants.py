@@ -1,7 +1,8 @@
 """`penstock sim --mutants` measures how many generated bugs the unit tests and the simulator detect.
 
-Survivors of the development half are listed with their code change. Survivors of the held-out half are only counted:
-once somebody tunes the tests for them, they no longer measure anything.
+The bugs are divided into two halves. An undetected bug of the development half is listed with its code change.
+Undetected bugs of the held-out half are only counted: once somebody improves the tests to detect a certain bug, this
+bug no longer measures anything.
 """
 
 from __future__ import annotations

@@ -268,9 +268,10 @@ def _open(topic: str, partition: int, leader: int, producer: Any) -> Open:
 
 
 def _unknown_to_coordinators(broker: Broker, candidates: Sequence[Open]) -> list[Open]:
-    """Returns the transactions that no coordinator will end.
+    """Returns those of the transactions that no coordinator will end.
 
-    No coordinator knows their producer, or the producer's transaction does not include the partition.
+    Either no coordinator knows the transaction's producer, or the coordinator's transaction does not include the
+    partition.
     """
     from penstock.protocol.messages import api_66_list_transactions as api
 

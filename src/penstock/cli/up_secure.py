@@ -36,8 +36,9 @@ class Secured:
 def security_of(args: argparse.Namespace, directory: str, first_node: str) -> Iterator[Secured]:
     """Yields the security that the command line asks for.
 
-    Its files are in `directory`, which is not below a log directory, because Kafka refuses strange files there. The
-    files of an ephemeral cluster are removed at the end. `first_node` is the data directory of the first node.
+    The certificates and passwords are in `directory`. It is outside of the log directories, because Kafka refuses
+    unknown files in them. For an ephemeral cluster, the files are temporary. `first_node` is the data directory of the
+    first node.
     """
     if args.ephemeral and args.secure:
         with tempfile.TemporaryDirectory(prefix="penstock-secure-") as made:

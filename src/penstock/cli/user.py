@@ -104,7 +104,9 @@ def run_remove(args: argparse.Namespace) -> int:
     had = {each.mechanism for result in known.results for each in result.credential_infos}
     wanted = [mechanism for mechanism in _mechanisms(args) if mechanism in had]
     if not wanted:
-        raise Failure(f"user {args.user} has no such password: `penstock user list` shows the users", Exit.NOT_FOUND)
+        raise Failure(
+            f"user {args.user} has no password for this mechanism: `penstock user list` shows the users", Exit.NOT_FOUND
+        )
     deletions = [
         AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion(name=args.user, mechanism=mechanism)])
         for mechanism in wanted

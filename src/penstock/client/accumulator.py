@@ -122,7 +122,9 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """Yields the oldest batch of each partition, and True if the batch need not wait for more records."""
+        """Yields (batch, ready) for the oldest batch of each partition. `ready` is True if the batch takes no more
+        records.
+        """
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes

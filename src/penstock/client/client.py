@@ -282,9 +282,9 @@ class AsyncClient:
                 raise
 
     async def topic(self, name: str, *, create: bool = False) -> TopicInfo:
-        """Returns a topic's partitions, from the cache if possible. Raises KafkaError, e.g.
+        """Returns a topic's partitions, from the cache if possible.
 
-        UNKNOWN_TOPIC_OR_PARTITION.
+        Raises KafkaError, for example UNKNOWN_TOPIC_OR_PARTITION.
         """
         known = self.cluster.topics.get(name)
         if known is not None:

@@ -71,7 +71,7 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
     """Returns the TLS context and the login that the properties define. Raises ClientSecurityError."""
     for name in properties:
         if name.startswith(("ssl.", "sasl.")) and name not in SECURITY_PROPERTIES | _HARMLESS:
-            raise ClientSecurityError(f"{name} is not supported: remove it, or use a property that is.")
+            raise ClientSecurityError(f"{name} is not supported: remove it, or use a supported property.")
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
         raise ClientSecurityError(f"security.protocol is {protocol}: use {', '.join(PROTOCOLS)}.")
@@ -126,7 +126,7 @@ def _text(name: str, path: str) -> str:
     except OSError as problem:
         raise ClientSecurityError(f"{name}: {path} can't be read ({problem.strerror or problem}).") from None
     except UnicodeDecodeError:
-        raise ClientSecurityError(f"{name}: {path} is no PEM file.") from None
+        raise ClientSecurityError(f"{name}: {path} is not a PEM file.") from None
 
 
 def _login(properties: Mapping[str, str]) -> AnyLogin:

@@ -391,7 +391,7 @@ class BrokerConnection:
                 token = exchange.step(bytes(answer.auth_bytes))
         except SaslError as error:
             raise KafkaError(
-                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.address} can't be trusted or understood: {error}"
+                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self.address} could not be authenticated: {error}"
             ) from None
         if answer.session_lifetime_ms > 0:
             self._stream.end_in(answer.session_lifetime_ms / 1000 * SESSION_SHARE)

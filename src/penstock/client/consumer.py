@@ -244,9 +244,9 @@ class Consumer:
         return fetched
 
     def _forget_preferred(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Fetches these partitions from their leaders again.
+        """Forgets the preferred read replicas of these partitions, so that the next fetches go to the leaders.
 
-        Returns True if another replica was preferred for one of them.
+        Returns True if one of the partitions had a preferred read replica.
         """
         forgotten = [self._preferred.pop(partition, None) for partition in partitions]
         return any(node is not None for node in forgotten)

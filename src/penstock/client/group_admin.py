@@ -76,7 +76,10 @@ class GroupAdmin:
         return found
 
     async def _describe_consumer(self, group: str) -> Described | None:
-        """Returns None if the group, or the broker, supports only the classic protocol."""
+        """Describes a group of the consumer protocol.
+
+        Returns None if the group is of another protocol, or if the broker does not know the consumer protocol.
+        """
         request = consumer.ConsumerGroupDescribeRequest(group_ids=[group])
         try:
             answer: consumer.ConsumerGroupDescribeResponse = await self._client.ask_coordinator(group, request)
@@ -234,7 +237,7 @@ def _assigned(protocol_type: str, assignment: bytes) -> list[TopicPartition]:
 def lag_rows(
     described: Described, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> list[dict[str, Any]]:
-    """Returns a row for each partition that the group has committed or owns, with its lag."""
+    """Returns a row with the lag of each partition that has a committed offset or is assigned to a member."""
     rows = []
     for partition in sorted(offsets.keys() | described.owners.keys()):
         owner = described.owners.get(partition)

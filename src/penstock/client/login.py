@@ -104,5 +104,5 @@ class _PlainClient:
 
     def step(self, message: bytes) -> bytes | None:
         if message:
-            raise SaslError("The broker answered PLAIN with a token, which the mechanism does not have.")
+            raise SaslError("The broker answered a PLAIN login with a token, but PLAIN has no token from the broker.")
         return None

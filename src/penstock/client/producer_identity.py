@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """Holds the producer id. It comes from the transaction coordinator, or from any broker without transactions."""
+    """Holds the producer id. The transaction coordinator allocates it; without transactions, any broker does."""
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client

@@ -83,7 +83,9 @@ class ShareConsumer:
         *,
         member_id: str | None = None,
     ) -> None:
-        """Joins later with `member_id`, which must be unique in the group; a random id by default."""
+        """Sends no request: `start` joins the group. `member_id` must be unique in the group; the default is a random
+        id.
+        """
         self.group = group
         self.member_id = member_id or str(uuid4())
         self.assignment: set[TopicPartition] = set()

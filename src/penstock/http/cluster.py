@@ -96,7 +96,7 @@ class ClusterFacts:
     # --- other nodes
 
     def client(self, image: MetadataImage | None = None) -> AsyncClient:
-        """Returns a client of the whole cluster, which connects as this node does to other nodes."""
+        """Returns a client of the whole cluster. It uses the inter-broker listener and this node's credentials."""
         if self._client is None:
             view = self._view
             brokers = (image or view.broker.metadata.image).brokers.values()
@@ -162,6 +162,8 @@ def behind(ends: dict[int, int]) -> dict[int, int]:
 
 
 def _address(broker: BrokerImage, listener: str = "") -> str:
-    """Returns `host:port` of a listener of the broker; of its first listener if it has none of this name."""
+    """Returns `host:port` of the broker's listener with this name, or of its first listener if it has none with this
+    name.
+    """
     endpoint = broker.endpoints.get(listener) or next(iter(broker.endpoints.values()))
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

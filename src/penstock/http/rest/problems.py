@@ -63,5 +63,5 @@ def problem(status: int, detail: str, *headers: tuple[str, str], **more: Any) ->
 
 
 def kafka_problem(error: KafkaError) -> Response:
-    """Returns the answer to a request that Kafka's protocol refused."""
+    """Returns the HTTP response for an error code of Kafka's protocol."""
     return problem(_STATUSES.get(error.code, 409), error.message or error.code.name, kafka_error=error.code.name)

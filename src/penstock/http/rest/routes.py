@@ -70,7 +70,7 @@ class Router:
         self.routes = tuple(routes)
 
     async def serve(self, service: Service, request: Request) -> Response | Any:
-        """Returns the JSON value of the answer, with its status if it is not 200; or a response that refuses."""
+        """Returns (status, JSON value) if the operation succeeded; otherwise a response with problem details."""
         parts = request.path.split("/")[1:]
         matches = [(each, found) for each in self.routes if (found := each.match(parts)) is not None]
         if not matches:

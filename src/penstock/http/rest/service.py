@@ -1,8 +1,8 @@
-"""What the operations of the REST API work with: the node's parts, and a client of the whole cluster.
+"""Holds what the operations of the REST API need: the node's parts, and a client of the whole cluster.
 
-Changes are requests of Kafka's protocol, which the client sends over the inter-broker listener with this node's own
-credentials. So each change is decided where Kafka's tools have it decided, and no logic exists twice. HTTP has no users
-yet: on a node with an authorizer, HTTP changes nothing.
+Each change is a request of Kafka's protocol. The client sends it over the inter-broker listener, with this node's own
+credentials. So brokers and controllers decide on it exactly as on a request of Kafka's tools, and no rule is
+implemented twice. HTTP requests have no authenticated user yet. So on a node with an authorizer, HTTP changes nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Service:
     def refusal(self, request: Request, *, changes: bool, guarded: bool) -> Response | None:
         """Returns the answer that refuses a request; None if the request is allowed.
 
-        `guarded` is True if the answer has data that ACLs protect. A page of another origin can't send the type of JSON
-        without a preflight request, which this server refuses. So the check of the type keeps web pages from changing
-        anything.
+        `guarded` is True if the answer has data that ACLs protect. The check of Content-Type also stops changes by web
+        pages of other origins: a browser sends JSON to another origin only after a successful preflight request (CORS),
+        and this server refuses preflight requests.
         """
         if changes and request.content_type != BODY_TYPE:
             return problem(415, f"A change has to have the header Content-Type: {BODY_TYPE}.")

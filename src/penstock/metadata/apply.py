@@ -1,9 +1,9 @@
 """Applies records to an image: the only code that makes a new image, for live changes and for replay.
 
-An image is copied once per call and map by map: a map that no record changes is shared with the previous image. Records
-of a metadata transaction are held back until its end record and dropped by its abort record, even across batches.
-Dispatch is by the record's class name, so that the class of a record type is imported only when a record of that type
-appears.
+Each call makes one new image. It copies only the maps that a record changes; the new image shares all other maps with
+the previous image. Records of a metadata transaction are held back until its end record arrives, and dropped if its
+abort record arrives; this may be in a later batch. Records are dispatched by class name, so that the class of a record
+type is imported only when a record of that type appears.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def apply(
     epoch: int | None = None,
     timestamp_ms: int = -1,
 ) -> MetadataImage:
-    """Returns the image after `records`. `offset` is the offset of the last record; by default the records follow the
-    image without a gap.
+    """Returns the image after `records`.
+
+    `offset` is the offset of the last record. By default, the first record comes directly after the image's offset.
     """
     return apply_batches(image, [(timestamp_ms, records)], offset=offset, epoch=epoch)
 

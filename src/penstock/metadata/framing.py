@@ -1,7 +1,7 @@
 """Metadata records as bytes: frame version, record type and record version as varints, then the body.
 
-Record classes are imported when the first record of their type appears. The record version follows the cluster's
-metadata.version, so that an older release can read the log of a cluster at its metadata.version.
+Record classes are imported when the first record of their type appears. Records are written in the version that belongs
+to the cluster's metadata.version. So a release of that metadata.version can read the log.
 """
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """A broker that was fenced without a controlled shutdown: the time of its record, and how many partitions
-    changed."""
+    """A broker that was fenced without a controlled shutdown, with the time of the fencing and the number of partitions
+    that changed.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -143,7 +144,9 @@ class Fencing:
 
 @dataclass(frozen=True, slots=True)
 class ImageChanges:
-    """The differences from the image `base_version`. With them, a listener need not compare every topic."""
+    """Holds the differences from the image with version `base_version`, so that a listener need not compare every
+    topic.
+    """
 
     base_version: int = -1
     topics: frozenset[str] = frozenset()
@@ -219,8 +222,11 @@ class TopicChanges:
 
 
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
-    """Compares two images. Returns the topics that were created, deleted or changed. A topic that was deleted and
-    created again under one name is in both lists."""
+    """Compares two images. Returns the topics that were created, deleted or changed.
+
+    If a topic was deleted and another topic was created under the same name, the old one is in `deleted` and the new
+    one is in `created`.
+    """
     if old.topics is new.topics:
         return TopicChanges()
     if new.changes.base_version == old.version:

@@ -181,7 +181,7 @@ _OF_ANY_LISTENER = frozenset({"max.connections", "max.connection.creation.rate",
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Returns the names under which a value for this property is searched, in this order; its own name is included."""
+    """Returns the property's own name and its synonyms, in the order in which they are searched for a value."""
     for names in _SAME_THING:
         if name in names and (name != "log.flush.scheduler.interval.ms"):
             return names

@@ -229,7 +229,7 @@ def _int_of(name: str, values: Mapping[str, str], settings: Settings) -> int:
 
 
 def group_default(name: str, settings: Settings) -> ConfigValue:
-    """Returns the value that a group config has in a group without its own value."""
+    """Returns the value of a group config in a group that does not set it."""
     inherited = GROUP_INHERITANCE.get(name, Inheritance()).default
     return GROUP_CONFIGS[name].default_value() if inherited is None else settings.get(inherited)
 

@@ -79,7 +79,9 @@ def _provider(name: str, properties: Mapping[str, str], surroundings: Surroundin
     named = properties.get(setting, "").strip()
     kind = named.removeprefix(_PACKAGE)
     if kind not in _PARAMETERS or named == kind:
-        raise ConfigError(f"{setting} is not one of {', '.join(_PACKAGE + each for each in _PARAMETERS)}: use one.")
+        raise ConfigError(
+            f"{setting} is not one of {', '.join(_PACKAGE + each for each in _PARAMETERS)}: use one of these."
+        )
     parameter = properties.get(f"{PROVIDERS}.{name}.param.{_PARAMETERS[kind]}", "").strip()
     if kind == _ENV:
         return _of_environment(parameter, surroundings.environment)

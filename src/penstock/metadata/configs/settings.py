@@ -193,9 +193,9 @@ class Settings:
         return None if key is None else key.default
 
     def of_listener(self, listener: _Str, name: _Str, own: Mapping[_Str, _Str] | None = None) -> _Str | None:
-        """Returns the string that is set for this listener alone (`listener.name.<listener>.<name>`); None if none.
+        """Returns the value of `listener.name.<listener>.<name>`; None if it is not set.
 
-        `own` replaces the dynamic configs of this broker.
+        If `own` is given, it is used in place of this broker's dynamic configs.
         """
         prefixed = f"listener.name.{listener.lower()}.{name}"
         sources = (self._own if own is None else own, self._cluster, self.static)

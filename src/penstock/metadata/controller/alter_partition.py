@@ -1,8 +1,9 @@
-"""Decisions on two requests: with AlterPartition (KIP-497) leaders report ISRs; with AssignReplicasToDirs (KIP-858)
-brokers report the directories of replicas.
+"""Decides two requests of brokers. With AlterPartition (KIP-497), a leader requests a new ISR. With
+AssignReplicasToDirs (KIP-858), a broker reports the directories of its replicas.
 
-A leader's request is granted only if three conditions hold: it still leads in the epoch that it names; its partition
-epoch is current; and each replica that it adds is alive, in the incarnation that caught up (KIP-903).
+A request for a new ISR is granted only if three conditions hold: the broker still leads the partition in the leader
+epoch of the request; the partition epoch of the request is current; and each replica in the new ISR is alive, in the
+incarnation that caught up (KIP-903).
 """
 
 from __future__ import annotations
@@ -124,11 +125,12 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 
 
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
-    """Returns a record that only increments the partition epoch, after a request that named an ineligible replica.
+    """Returns a record that only increments the partition epoch. Used after a request that named an ineligible replica.
 
-    The refused request may be a retry of a leader that got no answer to its first attempt. The first attempt has the
-    same epoch, and may arrive when the replica is eligible again and the leader no longer counts it. With the new
-    epoch, the controller refuses the first attempt. (Kafka does not increment the epoch, and would grant it.)
+    The refused request may be a retry, and its first attempt, with the same partition epoch, may still be on the way.
+    If the first attempt arrived later, the replica could be eligible again, although the leader no longer has it in its
+    ISR. Because of the new partition epoch, the controller refuses the first attempt. (Kafka does not increment the
+    epoch, and would grant it.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 

@@ -16,8 +16,10 @@ def refuse_assignment(message: str) -> KafkaError:
 
 
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Raises KafkaError if a requested list of replicas is impossible, or its length differs from that of other
-    partitions."""
+    """Raises KafkaError if a requested list of replicas is impossible.
+
+    `replication_factor` is the length of the other partitions' lists, which must be equal; None if it is not known yet.
+    """
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")
     seen: set[int] = set()

@@ -190,7 +190,10 @@ def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, dir
 
 
 def offline_directories(image: MetadataImage, broker_id: int, offline: list[bytes], rules: Rules) -> list[Any]:
-    """Returns the records that remove replicas in failed directories from their ISRs. The other replicas stay."""
+    """Returns the records that remove the broker's replicas in failed directories from their ISRs.
+
+    Its replicas in other directories stay in their ISRs.
+    """
     broker = image.brokers[broker_id]
     failed = [directory for directory in broker.log_dirs if directory in offline]
     if not failed:
@@ -220,7 +223,11 @@ def heartbeat(
     shutdown_offset: int | None = None,
     lowest_active_offset: int | None = None,
 ) -> Decision[HeartbeatReply]:
-    """Decides on a broker's heartbeat. Both offsets come from `Heartbeats`, which keeps the sessions of brokers."""
+    """Decides on a broker's heartbeat.
+
+    `shutdown_offset` is the metadata offset at which the broker's controlled shutdown began; None if it is not shutting
+    down. Every active broker has applied the metadata log up to `lowest_active_offset`.
+    """
     broker_id = request.broker_id
     broker = registered_broker(image, broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset >= broker.epoch

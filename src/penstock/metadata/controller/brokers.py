@@ -117,16 +117,16 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the epoch of the registered incarnation if this request would end that incarnation uncleanly without
-    naming its epoch; None otherwise.
+    """Returns the epoch that the registration has to name; None if the controller may accept it as it is.
 
-    A request may arrive late: after its process ended, a later incarnation may have registered, joined ISRs with
-    records in its page cache, and been killed. The late request would remove that incarnation from the eligible
-    leaders.
+    The registration has to name the epoch of the registered incarnation if it would end that incarnation uncleanly.
+    Otherwise a request that arrives late could do harm. Suppose that its process has ended, and that a later
+    incarnation has registered, joined ISRs with records that are only in its page cache, and been killed. The late
+    request would remove this later incarnation from the eligible leaders, although it has lost nothing.
 
-    A request that names the epoch was sent by a process that ran after the epoch was assigned. The incarnation with
-    that epoch had ended before that process started, because a directory has one process at a time. A late request
-    names an earlier epoch or none, on any connection and at any controller.
+    A late request can't name that epoch, because its process ended before the epoch was assigned. A request that names
+    the epoch comes from a later process. When that process started, the incarnation with the epoch had already ended,
+    because a directory has one process at a time. This holds on any connection and at any controller.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:

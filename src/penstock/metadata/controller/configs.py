@@ -78,9 +78,12 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """Returns the error if the request sets this broker's cordoned.log.dirs to directories that it does not have, or
-    names keys and certificates that it can't use; None if there is no error. Only the broker itself can read its
-    files."""
+    """Returns the error if the request sets configs of this broker that this broker can't use; None if there is no
+    error.
+
+    These are directories in cordoned.log.dirs that the broker does not have, and keys and certificates that it can't
+    load. This broker makes the check, because no other node can read its files.
+    """
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
     own = dict(settings.dynamic_own())
@@ -105,8 +108,11 @@ def incremental_alter_configs(
     settings: Settings,
     settled: Mapping[int, KafkaError | None],
 ) -> Decision[incremental.IncrementalAlterConfigsResponse]:
-    """Decides an IncrementalAlterConfigs request. `settled` has the outcomes of resources that are already refused or
-    are not metadata (loggers)."""
+    """Decides an IncrementalAlterConfigs request.
+
+    `settled` has the outcomes of resources that need no decision here: they are already refused, or they are loggers,
+    which are not metadata. The key is the position in the request.
+    """
     outcomes: Outcomes = dict(settled)
     records: list[ConfigRecord] = []
     work = Work()
@@ -242,7 +248,7 @@ def _validate(
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
     """Raises KafkaError unless `name` is the id of a registered broker or of this node.
 
-    The request may arrive at any node, because the active controller decides on it.
+    Any node can get the request, because it forwards the request to the active controller.
     """
     try:
         number = int(name)

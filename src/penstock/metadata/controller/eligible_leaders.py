@@ -1,9 +1,10 @@
 """Clears eligible leader replicas (KIP-966) that a change of min.insync.replicas has made unsafe.
 
-A partition has eligible leaders while its ISR is below min.insync.replicas, because then no record is committed. If the
-ISR reaches the new value, the leader commits records that the eligible leaders lack, so they are cleared. All other
-partitions keep their eligible leaders. Kafka clears these too: then a partition whose in-sync replicas have lost their
-records has no leader, although an eligible leader with all records is alive.
+While a partition's ISR is below min.insync.replicas, no record is committed, so replicas that left the ISR still have
+all committed records: they are eligible leaders. If the ISR is large enough for the new value, the leader commits
+records that the eligible leaders lack. So the eligible leaders of such a partition are cleared. All other partitions
+keep theirs. (Kafka clears them too. If the in-sync replicas of such a partition then lose their records, the partition
+has no leader, although an eligible leader with all records is alive.)
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ MIN_ISR = "min.insync.replicas"
 def clear_unsafe_eligible_leaders(
     image: MetadataImage, changes: Sequence[ConfigRecord], rules: Rules
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
-    """Returns the records to commit together with `changes`.
+    """Returns the records that clear unsafe eligible leaders. They are committed together with `changes`.
 
-    If there were too many records for one request, one record for each changed resource clears all its partitions, as
-    in Kafka.
+    There is one record for each affected partition. If these are too many for one request, there is one record for each
+    changed resource instead, which clears the eligible leaders of all its partitions, as in Kafka.
     """
     if image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return []

@@ -1,4 +1,4 @@
-"""Decides UpdateFeatures requests: makes all updates, or none and returns the first error."""
+"""Decides UpdateFeatures requests. If one update of a request is refused, none is made, and the reply is its error."""
 
 from __future__ import annotations
 

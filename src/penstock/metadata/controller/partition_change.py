@@ -33,7 +33,9 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The broker's defaults, for topics without their own config and without a dynamic broker config."""
+    """Holds this broker's own values of configs. They apply to a topic if neither the topic nor a dynamic config sets a
+    value.
+    """
 
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
@@ -192,8 +194,8 @@ def complete_reassignment(target: _Target) -> None:
 def eligible_leaders(change: Change, target: _Target) -> list[int]:
     """Returns the replicas that left the ISR while it was below min.insync.replicas, in the order in which they left.
 
-    They lack no acknowledged record, because no record was acknowledged since. A replica that a reassignment removed
-    does not count.
+    These replicas have all acknowledged records, because no record was acknowledged after they left. A replica that a
+    reassignment removed does not count.
     """
     if len(target.isr) >= change.rules.min_isr(change.image, change.topic):
         return []
@@ -248,8 +250,10 @@ def has_everything(target: _Target, broker_id: int) -> bool:
 
 
 def may_elect_last_known(target: _Target, last_known: Sequence[int]) -> bool:
-    """Returns True if the last known leader may be elected: no other replica is in sync or eligible, so it has the most
-    records."""
+    """Returns True if the last known leader may be elected: no replica is in sync or an eligible leader.
+
+    Then no other replica can have more records than the last known leader.
+    """
     return not target.isr and not target.elr and len(last_known) == 1 and last_known[0] in target.replicas
 
 

@@ -92,8 +92,10 @@ def _reassign(
 
 
 def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
-    """Returns the record that restores the replicas from before the reassignment. Raises KafkaError if that would lose
-    records."""
+    """Returns the record that cancels a reassignment: the partition gets its earlier replicas back.
+
+    Raises KafkaError if this would lose records, because none of these replicas is in sync.
+    """
     partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)

@@ -29,8 +29,9 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the error for a missing or damaged package. If the missing module belongs to Penstock, raises `error`
-    itself."""
+    """Returns the SourceError for a package that is missing or damaged. Raises `error` itself if it concerns a module
+    of Penstock.
+    """
     name = error.name or ""
     package = name.partition(".")[0]
     if package in ("penstock", "pyspark_penstock"):

@@ -1,11 +1,13 @@
 """Pickles the source, readers and writers so that a task reports a module that is missing on its executor.
 
-Spark pickles an object with the name of its class. On an executor without Penstock this ends with a ModuleNotFoundError
-inside of Spark's own unpickling, which names no remedy. So these objects are pickled as a small function, by value,
-which unpickles the rest or reports the missing module in one sentence.
+Spark pickles an object with the name of its class. On an executor without Penstock, Spark's own unpickling then raises
+a ModuleNotFoundError, which names no remedy. So each of these objects is pickled together with a small function. The
+function is pickled by value, so every executor can run it. It unpickles the object, or reports the missing module in
+one sentence.
 
-Spark brings the archives of `--py-files` to every executor, and adds them to the path of Python functions, but not to
-the path of a data source's tasks. The small function adds them if Penstock is not found otherwise.
+Spark copies the archives of `--py-files` to every executor. It adds them to the path of Python functions, but not to
+the path of a data source's tasks. So if a task does not find Penstock, the small function adds these archives to the
+path.
 """
 
 from __future__ import annotations

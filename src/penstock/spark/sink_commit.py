@@ -249,12 +249,14 @@ async def _end_all(
 async def end_transaction(
     client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this transaction, even if its transactional id has a new owner. No-op if it has ended.
+    """Ends exactly this transaction, even if its transactional id has a new owner. Does nothing if the transaction has
+    ended.
 
-    Without `insist`, raises KafkaError if the transactional id has a new owner or the transaction has ended. `held` is
-    True if the task has taken over the transaction once, to prepare it. Then the owner's epoch is the transaction's
-    epoch plus one, and no other transaction gets that epoch. So the first try uses the owner's epoch, which usually
-    saves a request. If that epoch is wrong, asks the coordinator for the owner.
+    With insist=False, raises KafkaError in both cases.
+
+    `held` is True if the task took over the transaction once, to prepare it. Then the owner's epoch is the
+    transaction's epoch plus one, and no other transaction gets that epoch. So the first attempt uses that epoch, which
+    usually saves a request. If the epoch is wrong, the next attempt asks the coordinator for the owner.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

@@ -152,8 +152,8 @@ def read_json(values: Column, wanted: Any) -> Any:
     """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
 
     The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
-    object. A cut-off object would need its rest at the start of the next value, but each value begins with a new
-    object. A value with two objects gives one row too many. No value gives zero rows.
+    object: every value gives at least one row, and a value with two objects gives one row too many. An object can't
+    continue in the next value, because each value begins with a new object.
     """
     from pyarrow import json as arrow_json
 

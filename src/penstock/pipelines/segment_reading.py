@@ -26,7 +26,7 @@ Stretch = tuple[int, Sequence[Part]]
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
-    """Returns a DataFrame of the records in the stretches; one task reads each stretch."""
+    """Returns a DataFrame of archived records. Each task reads one stretch: a partition with parts of its archive."""
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -53,7 +53,10 @@ def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
 
 
 def read_stretch(place: Place, topic: str, partition: int, parts: Sequence[Part]) -> Iterator[Any]:
-    """Yields the records as Arrow batches. Raises SourceError if a file has changed since it was archived."""
+    """Yields the records in these parts of a partition's archive, as Arrow batches.
+
+    Raises SourceError if a file has changed since it was archived.
+    """
     import pyarrow as pa
 
     from penstock.spark.decode import decode_batches

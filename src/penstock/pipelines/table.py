@@ -123,7 +123,8 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
 def check_place(spark: Any, job: TableJob) -> None:
     """Raises SourceError if there is a table of the other format at the path.
 
-    This run would continue the checkpoint of that table, so records that the other table has would be missing here.
+    The checkpoint at the path belongs to the existing table. A new table would continue from this checkpoint, so it
+    would lack all records that are already in the existing table.
     """
     from pyspark.errors import AnalysisException
 
@@ -184,7 +185,8 @@ class _Count:
 def _understood(schema: str, value_format: str) -> str:
     """Returns the schema unchanged. Raises SourceError if it is invalid.
 
-    The check is made here because Spark's error message would quote a longer schema, which contains this one.
+    Without this check, Spark's error message would quote a longer schema, which the user did not write: it contains
+    this schema as a part.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType

@@ -1,9 +1,10 @@
 """Turns records into rows of a table, and into changes of a table that has one row per key.
 
 A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
-null value deletes the row of its key. If fields are the key, it deletes every row of earlier records with the same
-record key. A record without a key, or whose value has none of the key fields, becomes a separate row that no record
-replaces. A record with a value in `_bad` becomes a separate row too, if the columns may lack some of its key fields.
+null value deletes the row of its key. If fields of the value are the key, a record with a null value deletes all rows
+of earlier records that have its record key. A record without a key, or whose value has none of the key fields, becomes
+a separate row that no record replaces. A record with a value in `_bad` becomes a separate row too, if the columns may
+lack some of its key fields.
 """
 
 from __future__ import annotations

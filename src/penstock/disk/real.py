@@ -188,8 +188,9 @@ class RealFile:
         return await self._pinned(self.pread, size, offset)
 
     async def _pinned(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs `function` in a thread, and keeps the file's descriptor open until it ends, even if the task is
-        cancelled."""
+        """Runs `function` in a thread. Keeps the file's descriptor open until the function returns, even if the waiting
+        task is cancelled.
+        """
         with _reported(self.path):
             self.descriptor()
         self._pins += 1

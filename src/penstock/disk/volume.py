@@ -283,7 +283,10 @@ class Volume:
             self._forget_paths()
 
     def detach(self, path: str) -> Directory:
-        """Syncs the directory and replaces it by an empty one, as unmounting its disk does. Returns it for `attach`."""
+        """Syncs the directory at `path` and puts an empty directory in its place, as unmounting a disk does.
+
+        Returns the old directory, for a later `attach`.
+        """
         directory = self.directory(path)
         for inner in _directories(directory):
             inner.pending.clear()
@@ -293,7 +296,7 @@ class Volume:
         return directory
 
     def attach(self, path: str, directory: Directory) -> None:
-        """Puts a directory in the place of the one at `path`, as mounting a disk does."""
+        """Puts `directory` at `path`, in place of the directory there, as mounting a disk does."""
         parent, name = self.split(path)
         parent.link((name, directory), durable=True)
         self._forget_paths()

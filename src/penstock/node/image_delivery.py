@@ -49,7 +49,7 @@ class ImageDelivery:
         on_fatal: Callable[[Exception], None],
         on_settings: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls `on_settings` when dynamic settings of this node have changed."""
+        """Creates the delivery. `on_settings` is called when dynamic settings of this node have changed."""
         self._broker = broker
         self._server = server
         self._is_broker = is_broker

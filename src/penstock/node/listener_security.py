@@ -70,9 +70,9 @@ class ListenerSecurity:
         find_token: Callable[[ScramMechanism, str], TokenLookup | None],
         on_failure: OnFailure | None = None,
     ) -> None:
-        """Reads SCRAM credentials, by user and mechanism, from `credentials`. Raises ListenerError.
+        """Reads the listener's settings. Raises ListenerError.
 
-        `find_token` returns a delegation token.
+        `credentials` returns the SCRAM credentials by user and mechanism; `find_token` returns a delegation token.
         """
         self.name = plan.name
         self.tls: TlsSource | None = None

@@ -89,8 +89,9 @@ class Node:
         http_optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """Calls `on_fatal` when the node can't continue: its metadata log or all log directories have failed.
+        """Reads the settings; `start` makes and starts the parts.
 
+        `on_fatal` is called when the node can't continue, because its metadata log or all log directories have failed.
         `faults` are the fault rules of tests. `HttpSide` describes `http_optional` and `pipelines`.
         """
         self.settings = settings
@@ -474,11 +475,12 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's previous incarnation if all directories record that its writes are complete.
+    """Returns the broker's previous incarnation if the logs have everything that it wrote. All directories must record
+    this.
 
-    Unlike Kafka, this includes a killed process: the page cache survives, so the logs are as complete as after a clean
-    stop. Records may be missing only after a power loss or a disk change. Then the broker's replicas are no longer
-    eligible leaders (ELR).
+    Unlike in Kafka, the previous process may have been killed: its writes survive in the page cache, so the logs are as
+    complete as after a clean stop. Records may be missing only after a power loss or a change of disks. In that case
+    the broker's replicas are no longer eligible leaders (ELR).
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
     return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

@@ -197,8 +197,11 @@ class KafkaError(Exception):
 
 
 def without_frames(error: E) -> E:
-    """Returns the error without its tracebacks. Their frames keep the bytes of the request in memory; a frame that
-    refers to the error keeps them until the next garbage collection."""
+    """Returns the error without its tracebacks.
+
+    The frames of a traceback keep the bytes of the request in memory. If one of the frames refers to the error, the
+    bytes are freed only by the next garbage collection.
+    """
     link: BaseException | None = error
     while link is not None:
         behind = link.__context__

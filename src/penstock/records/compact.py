@@ -80,7 +80,10 @@ class TransactionScan:
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
 
     def data_is_aborted(self, header: BatchHeader) -> bool:
-        """Notes a data batch for later markers. Returns True if the batch belongs to an aborted transaction."""
+        """Returns True if the data batch belongs to an aborted transaction.
+
+        Remembers that this compaction has read a batch of the transaction, for `marker_is_spent`.
+        """
         self._start_up_to(header)
         if not header.is_transactional:
             return False
@@ -92,8 +95,10 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Notes a control batch. Returns True if it is a marker and this compaction has read no batch of its
-        transaction."""
+        """Returns True if the control batch is a marker and this compaction has read no batch of its transaction.
+
+        Forgets the transaction, because its marker ends it.
+        """
         self._start_up_to(header)
         if header.records_count == 0:
             return True  # emptied in an earlier round

@@ -267,7 +267,7 @@ def _only_batch(view: memoryview) -> memoryview:
         raise NotOneBatchError("A produce request needs one whole record batch for each partition.")
     if len(found) > 1:
         raise NotOneBatchError(
-            f"A produce request may have one record batch per partition, and this one has {len(found)}."
+            f"A produce request must have one record batch for each partition, but this one has {len(found)}."
         )
     return found[0][1]
 

@@ -150,6 +150,13 @@ def test_offset_retention_time_in_a_commit_of_an_old_client_is_respected() -> No
     assert driver.fetch() == {}
 
 
+def test_offset_with_a_retention_time_of_zero_expires_at_once() -> None:
+    driver = Driver()
+    driver.commit({T0: 1}, retention_ms=0, version=4)
+    expire(driver)
+    assert driver.fetch() == {}
+
+
 def test_offset_expiry_time_beyond_int64_is_capped() -> None:
     driver = Driver()
     driver.commit({T0: 5}, retention_ms=2**63 - 1, version=4)

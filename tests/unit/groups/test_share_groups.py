@@ -9,6 +9,7 @@ from consumer_driver import ConsumerDriver, topic_id
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.allowance import Allowance
 from penstock.groups import admin, share_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.share import assignor
@@ -258,3 +259,12 @@ def test_every_partition_has_a_member_and_every_member_a_partition(
     if len(set(members.values())) == 1:
         counts = {sum(map(len, held.values())) for held in first.values()}
         assert max(counts) - min(counts) <= 1
+
+
+def test_new_members_of_a_share_group_are_refused_at_the_memory_limit() -> None:
+    driver = ShareDriver()
+    allowance = driver.shard.allowance = Allowance(7_000)
+    allowance.counted_by(driver.shard.held_bytes)
+    codes = [ErrorCode(driver.come(f"m{number}", "t").error_code) for number in range(20)]
+    assert codes[0] is ErrorCode.NONE
+    assert codes[-1] is ErrorCode.POLICY_VIOLATION

@@ -8,6 +8,7 @@ import pytest
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
+from penstock.metadata.controller.assignments import DIRECTORIES_SINCE
 from penstock.metadata.controller.broker_states import State, fence_broker, heartbeat
 from penstock.metadata.controller.brokers import Registration, check_cluster, register_broker, register_controller
 from penstock.metadata.controller.configs import incremental_alter_configs
@@ -15,7 +16,15 @@ from penstock.metadata.controller.elections import balance_leaders, elect_unclea
 from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.features import SUPPORTED_FEATURES, default_features
-from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    METADATA_VERSION,
+    BrokerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_44_incremental_alter_configs as api_44
 from penstock.protocol.messages import api_56_alter_partition as api_56
@@ -239,6 +248,11 @@ def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     assert after.brokers[1].log_dirs == (disk(1, 2),)
     assert [(one.leader, one.isr) for one in after.topics["t"].partitions.values()] == [(2, (2, 3)), (1, (1, 2, 3))]
     assert beat(after, offline_log_dirs=[disk(1)]).records == []
+
+
+def test_failed_directories_are_not_recorded_below_the_metadata_version_that_has_them() -> None:
+    old = replace(image_of(LED), features={METADATA_VERSION: DIRECTORIES_SINCE - 1})
+    assert beat(old, offline_log_dirs=[disk(1)]).records == []
 
 
 def test_directories_are_cordoned_and_uncordoned_by_heartbeats() -> None:

@@ -9,6 +9,7 @@ partition without batches is described: the answer's message is the JSON of `/ap
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.handlers.share_acknowledgements import check_topic_access
@@ -27,6 +28,8 @@ from penstock.share.state_journal import ShareKey
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.requests.context import RequestContext
+
+logger = logging.getLogger(__name__)
 
 #: Runs of records in the same state that are described of one partition; the text must fit into 32,767 bytes.
 RUNS_MAX = 150
@@ -55,6 +58,7 @@ async def serve(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRe
                 key = ShareKey(str(request.group_id), topic.topic_id, partition.partition_index)
                 if partition.acknowledgement_batches:
                     await _operate(broker, key, partition.acknowledgement_batches)
+                    logger.info("%s changed records in flight of share group %r", ctx.principal, key.group)
                 else:
                     answer.error_message = _described(broker, key)
             except KafkaError as error:

@@ -133,6 +133,22 @@ def test_session_ends_with_its_token_unless_the_client_sends_a_new_one(issuer: T
     with_node(scenario, keys_url)
 
 
+def test_reason_of_a_refused_token_is_in_the_audit_file_once_and_not_in_the_answer(
+    issuer: TokenIssuer, keys_url: str, tmp_path: Path
+) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        token = issuer.token("ann", lifetime_s=-100)
+        assert "expired" not in await refused(port, token)
+        silent = await connect(port, None)  # it does not acknowledge the error status
+        assert json.loads((await authenticate(silent, token)).auth_bytes) == {"status": "invalid_token"}
+        silent.close()
+
+    with_node(scenario, keys_url, penstock_audit_file=str(tmp_path / "audit.log"))
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert [line.count("it has expired") for line in lines] == [1, 1]
+    assert "eyJ" not in "".join(lines)
+
+
 def test_shorter_lifetime_of_the_listener_wins_over_the_tokens(issuer: TokenIssuer, keys_url: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, None)

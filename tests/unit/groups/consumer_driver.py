@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from group_driver import Driver
 
@@ -61,8 +61,8 @@ class ConsumerDriver(Driver):
     def see(self, topics: dict[str, int], racks: dict[int, str] | None = None) -> None:
         self.shard.see(image_of(topics, racks, version=self.shard.image.version + 1))
 
-    def reload(self) -> ConsumerDriver:
-        other = ConsumerDriver(self.config)
+    def reload(self) -> Self:
+        other = type(self)(self.config)
         other.shard.see(self.shard.image)
         other.now_ms = self.now_ms
         other.replay(self.journal)

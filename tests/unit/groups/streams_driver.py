@@ -71,14 +71,6 @@ class StreamsDriver(ConsumerDriver):
         super().__init__(config, topics)
         self.answers: dict[str, Answer] = {}
 
-    def reload(self) -> StreamsDriver:
-        other = StreamsDriver(self.config)
-        other.shard.see(self.shard.image)
-        other.now_ms = self.now_ms
-        other.replay(self.journal)
-        other.run(other.shard.loaded)
-        return other
-
     @property
     def group(self) -> StreamsGroup:
         group = self.shard.groups["g"]

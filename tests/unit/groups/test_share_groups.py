@@ -34,14 +34,6 @@ class ShareDriver(ConsumerDriver):
         self.asked += turn.effects
         super()._settle(turn, code)
 
-    def reload(self) -> ShareDriver:
-        other = ShareDriver(self.config)
-        other.shard.see(self.shard.image)
-        other.now_ms = self.now_ms
-        other.replay(self.journal)
-        other.run(other.shard.loaded)
-        return other
-
     @property
     def group(self) -> ShareGroup:
         group = self.shard.groups["g"]

@@ -58,17 +58,23 @@ class TopicRecreator:
             count += 1
             await self._change(client, name, 1)
             await self._write(client, partition)
-            await session.think(self.options.pause_s)
+            if not await self._pause():
+                return
             if session.random.random() < 0.7:
                 offset = count * OFFSETS_EACH + session.random.randrange(OFFSETS_EACH)
                 await session.commit(client, GROUP, {partition: offset})
-            await session.think(self.options.pause_s)
-            if session.random.random() < 0.2:
+            if not await self._pause() or session.random.random() < 0.2:
                 return  # the topic stays
             offsets = self._forget(partition)
             await self._change(client, name, 0)
             session.history.outlived.setdefault((GROUP, partition), set()).update(offsets)
             await session.think(self.options.pause_s)
+
+    async def _pause(self) -> bool:
+        """Returns False if the run has ended meanwhile. Then the round ends too: its pauses together may be longer than
+        the bound within which all actors finish."""
+        await self.session.think(self.options.pause_s)
+        return not self.session.done
 
     async def _change(self, client: AsyncClient, name: str, partitions: int) -> None:
         change = TopicChange(name, partitions, self.session.now)

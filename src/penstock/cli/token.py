@@ -1,7 +1,7 @@
 """`penstock token` creates, renews, expires and lists delegation tokens (KIP-48).
 
-A token lets a job log in as its owner without the owner's password, for a limited time: with SCRAM, the token's id as
-the user name and its HMAC as the password, and `tokenauth="true"` in the JAAS line.
+With a token, a job logs in as the token's owner for a limited time, without the owner's password. The job uses SCRAM:
+the token's id is the user name, the token's HMAC is the password, and the JAAS line has `tokenauth="true"`.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _principal(text: str) -> tuple[str, str]:
 
 
 def _hmac(path: str) -> bytes:
-    """Reads an HMAC in base64 from a file: other users of the machine see arguments."""
+    """Reads an HMAC in base64 from a file. Arguments would be visible to other users of the machine."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         return base64.b64decode(text.strip(), validate=True)

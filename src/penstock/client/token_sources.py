@@ -1,7 +1,7 @@
 """Gets access tokens for OAUTHBEARER: from a file, or from an issuer with a client's id and secret (RFC 6749, 4.4).
 
-A source is a function without arguments that returns a token. It may block: the client calls it in a thread, once for
-each connection. A user's own function is a source too.
+A source is a function without arguments that returns a token; a user can write one, too. A source may block, because
+the client calls it in a thread, once for each connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ TOKEN_PROPERTIES = frozenset(
 
 @dataclass(slots=True)
 class ClientCredentials:
-    """Gets tokens from an issuer, and uses each for most of its lifetime; for all of it if the issuer fails."""
+    """Gets tokens from an issuer. Requests a new token when most of the current token's lifetime is over.
+
+    If the issuer fails, uses the current token until it expires.
+    """
 
     endpoint: Document
     client_id: str
@@ -79,13 +82,13 @@ class ClientCredentials:
         except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
             raise FetchError(f"{self.endpoint.url} answered without an access token.") from None
         if not isinstance(token, str):
-            raise FetchError(f"{self.endpoint.url} answered with an access token that is no text.")
+            raise FetchError(f"{self.endpoint.url} answered with an access token that is not a text.")
         return token, lifetime_s
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Reads a token from a file, anew for each connection: another program may renew it."""
+    """Reads a token from a file. Reads the file for each connection, because another program may replace the token."""
 
     file: Document
 
@@ -124,9 +127,9 @@ def token_login(properties: Mapping[str, str], options: Mapping[str, str]) -> To
 
 
 def endpoint_tls(options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Returns the TLS context for an issuer from `ssl.*` options of a JAAS line; None to use the system's authorities.
+    """Returns the TLS context for connections to an issuer, from `ssl.*` options of a JAAS line.
 
-    Raises ValueError.
+    Returns None if there are no such options: then the system's certificate authorities are trusted. Raises ValueError.
     """
     named = {name: value for name, value in options.items() if name.startswith("ssl.")}
     try:

@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps the rest of a read, to cut it into frames later: one read may contain thousands of tiny requests."""
+        """Keeps the bytes of a read that are not processed yet: one read may contain thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))

@@ -1,7 +1,8 @@
-"""Fetches small documents over HTTPS, or from files: an issuer's keys and access tokens.
+"""Fetches small documents over HTTPS or from files: the keys of an issuer, and access tokens.
 
-The functions block: call them in a thread. They follow no redirects, use no proxy, and read a bounded number of bytes.
-Plain HTTP is accepted for loopback addresses alone, because a changed key set lets everybody in.
+The functions block, so call them in a thread. They follow no redirects, use no proxy, and read a limited number of
+bytes. Plain HTTP is accepted only for loopback addresses: whoever could change a key set on its way could log in as any
+user.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Where a small document is, and the limits for reading it."""
+    """Describes how to read a small document: its URL, and limits on its size and on the time."""
 
     url: str
     max_bytes: int
@@ -31,10 +32,12 @@ class Document:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the URL can't be used; the message follows the name of a property."""
+        """Raises ValueError if the URL can't be used. The message has no subject: the caller puts a property's name
+        before it.
+        """
         parts = self._parts()
         if parts.scheme not in ("file", "https", "http"):
-            raise ValueError("is no file:// or https:// URL")
+            raise ValueError("is not a file:// or https:// URL")
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost") or not parts.path:
                 raise ValueError("names no file: use file:///path")
@@ -48,7 +51,7 @@ class Document:
         return self._parts().scheme == "file"
 
     def read(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
-        """Returns the document; with `body`, the answer to a POST request. Raises FetchError."""
+        """Returns the document. With `body`, sends it in a POST request and returns the answer. Raises FetchError."""
         try:
             content = self._from_file() if self.in_file else self._from_server(body, dict(headers or {}))
         except ssl.SSLCertVerificationError as problem:

@@ -94,7 +94,7 @@ class ListenerSecurity:
             self.sasl = _sasl_rules(settings, plan.name, mechanisms, wall_ms, on_failure)
 
     async def start(self) -> None:
-        """Reads what is needed before the listener opens. Raises ListenerError."""
+        """Reads the keys for OAUTHBEARER, which must be known before the listener opens. Raises ListenerError."""
         if self._tokens is not None:
             await self._tokens.start()
 

@@ -123,7 +123,7 @@ def _protocol(name: str, protocols: dict[str, str], controllers: set[str]) -> st
 
 
 def protocol_of(settings: Settings, listener: str) -> str:
-    """Returns the security protocol of the listener with this name. It may be a listener of another node."""
+    """Returns the security protocol of the listener with this name, which may be a listener of another node."""
     controllers = {name.upper() for name in settings.list("controller.listener.names")}
     return _protocol(listener, _protocol_map(settings.str("listener.security.protocol.map")), controllers)
 

@@ -1,8 +1,8 @@
 """Checks the access tokens of a listener with the keys of their issuer, and keeps these keys up to date.
 
-The keys (a JWK set) come from `sasl.oauthbearer.jwks.endpoint.url`: they are read once before the listener opens, then
-every `sasl.oauthbearer.jwks.endpoint.refresh.ms`, and soon after a token names a key that is not known. They are read
-in a thread, never by the event loop. If they can't be read, the former keys stay in use and the node tries again.
+The keys (a JWK set) are read from `sasl.oauthbearer.jwks.endpoint.url`: once before the listener opens, then every
+`sasl.oauthbearer.jwks.endpoint.refresh.ms`, and also soon after a token names an unknown key. A thread reads the keys,
+never the event loop. If the keys can't be read, the old keys stay in use and the node tries again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class KeySource:
             self._task = None
 
     def want_new_keys(self) -> None:
-        """Reads the keys soon, unless they have just been read."""
+        """Requests that the keys are read again soon. Does nothing if they have just been read."""
         if asyncio.get_running_loop().time() - self._last_read >= UNKNOWN_KEY_PAUSE_S:
             self._wanted.set()
 
@@ -100,7 +100,9 @@ class TokenListener:
     def __init__(
         self, listener: str, read: Read, wall_ms: Callable[[], int], issuer_tls: ssl.SSLContext | None = None
     ) -> None:
-        """Reads properties with `read`. Raises ListenerError if they can't be used."""
+        """Prepares the listener. `read` returns the value of a property. Raises ListenerError if the properties can't
+        be used.
+        """
         self._listener = listener
         self._wall_ms = wall_ms
         url = read(URL)
@@ -130,7 +132,7 @@ class TokenListener:
         )
 
     async def start(self) -> None:
-        """Raises ListenerError if the keys of the issuer can't be read."""
+        """Reads the keys of the issuer. Raises ListenerError if they can't be read."""
         try:
             await self._source.start()
         except (FetchError, TokenError) as problem:

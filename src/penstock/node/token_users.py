@@ -19,7 +19,9 @@ class TokenUsers:
     def __init__(
         self, secret: str | None, tokens: Callable[[], Mapping[str, TokenImage]], wall_ms: Callable[[], int]
     ) -> None:
-        """Finds tokens in the mapping that `tokens` returns; none without a secret (`delegation.token.secret.key`)."""
+        """`tokens` returns all delegation tokens by id. `secret` is `delegation.token.secret.key`; without it, no token
+        is found.
+        """
         self._secret = secret
         self._tokens = tokens
         self._wall_ms = wall_ms

@@ -65,7 +65,7 @@ _Entries = dict[str, list[tuple[str, int, bool]]]
 
 
 class Authorizer:
-    """Decides what principals may do, with the ACLs that it has."""
+    """Decides what principals may do. `change` adds and removes its ACLs."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Authorizer:
         self.change(acls, ())
 
     def change(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
-        """Adds and removes ACLs. Costs time for these, not for all ACLs: a cluster may have very many."""
+        """Adds and removes ACLs. The cost depends on the number of changed ACLs, not on the number of all ACLs."""
         for acl in added:
             patterns, key, entry = self._place(acl)
             patterns.setdefault(key, {}).setdefault(acl.principal, []).append(entry)
@@ -196,7 +196,7 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the names or prefixes for which ACLs allow the operation, and the ones for which ACLs deny it."""
+        """Returns the names or prefixes for which ACLs allow the operation, and those for which ACLs deny it."""
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

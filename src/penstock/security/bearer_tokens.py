@@ -1,7 +1,8 @@
 """Checks the claims of an access token (a JWT) by the rules of Kafka's broker.
 
-The token needs `exp`, `iat` and a subject. It must not be expired or issued for later, by more than the allowed clock
-skew. Audience and issuer must be the expected ones; a token that names audiences is refused if none is expected.
+The token must have `exp`, `iat` and a subject. Its validity must have begun (`nbf`) and must not have ended (`exp`);
+both checks allow for clock skew. Audience and issuer must be the expected ones. If no audience is expected, a token
+that names an audience is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def strict_object(text: bytes, what: str) -> dict[str, Any]:
 
 
 def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> BearerToken:
-    """Returns the token's subject and end. Raises TokenError."""
+    """Returns the token's subject, expiry time and scopes. Raises TokenError."""
     expires, issued, begins = (_time(claims, name) for name in ("exp", "iat", "nbf"))
     if expires is None or issued is None:
         raise TokenError("the claim exp or iat is missing")
@@ -72,7 +73,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_TIME_S:
-        raise TokenError(f"the claim {name} is no time")
+        raise TokenError(f"the claim {name} is not a time")
     return math.floor(value)
 
 
@@ -81,7 +82,7 @@ def _check_audience(audience: object, expected: frozenset[str]) -> None:
     if named is None and not expected:
         return
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
-        raise TokenError("the claim aud is missing or is no list of names")
+        raise TokenError("the claim aud is missing or is not a list of names")
     if not expected:
         raise TokenError("it names an audience, but sasl.oauthbearer.expected.audience is not set")
     if expected.isdisjoint(named):
@@ -94,7 +95,7 @@ def _scopes(value: object) -> frozenset[str]:
         return frozenset()
     texts = [each.strip() for each in named if isinstance(each, str)]
     if len(texts) != len(named) or not all(texts) or len(set(texts)) != len(texts):
-        raise TokenError("its scopes are repeated, empty or no texts")
+        raise TokenError("its scopes are repeated, empty or not texts")
     return frozenset(texts)
 
 

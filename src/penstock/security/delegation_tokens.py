@@ -1,4 +1,4 @@
-"""Makes the secrets of delegation tokens from their ids and the cluster's secret: HMACs, and SCRAM credentials."""
+"""Computes the secrets of a delegation token (HMAC, SCRAM credentials) from its id and the cluster's secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.security.scram import salted_password as salted
 
 
 class TokenLookup(NamedTuple):
-    """A delegation token with which a client logs in."""
+    """The delegation token that a client uses to log in, as `TokenUsers` finds it."""
 
     credential: ScramCredential
     owner: str
@@ -19,7 +19,7 @@ class TokenLookup(NamedTuple):
 
 
 def token_hmac(secret: str, token_id: str) -> bytes:
-    """Returns the token's HMAC, as Kafka makes it: every node with the same secret can make it again."""
+    """Returns the token's HMAC, computed as in Kafka. Every node with the same secret computes the same HMAC."""
     return hmac.new(secret.encode(), token_id.encode(), "sha512").digest()
 
 
@@ -28,7 +28,9 @@ def token_password(secret: str, token_id: str) -> str:
 
 
 def token_credential(mechanism: ScramMechanism, secret: str, token_id: str) -> ScramCredential:
-    """Returns the SCRAM credential of a token. Its salt depends on secret and id alone, so that no node stores it."""
+    """Returns the SCRAM credential of a token. Nothing is stored, because the salt is computed from the secret and the
+    id.
+    """
     salt = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()[:SALT_BYTES]
     password = token_password(secret, token_id)
     return credential_of(mechanism, salt, salted(mechanism, password, salt, MIN_ITERATIONS), MIN_ITERATIONS)

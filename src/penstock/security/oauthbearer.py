@@ -66,7 +66,7 @@ class OAuthBearerServer:
     """Runs the server's side of one OAUTHBEARER authentication. Sets `user` and `expires_ms` if the token is valid."""
 
     def __init__(self, check: Callable[[str], BearerToken]) -> None:
-        """Checks tokens with `check`, which raises TokenError."""
+        """Prepares one authentication. `check` verifies an access token, and raises TokenError to refuse it."""
         self._check = check
         self.user: str | None = None
         self.expires_ms: int | None = None
@@ -74,10 +74,9 @@ class OAuthBearerServer:
         self.refusal: str | None = None
 
     def step(self, message: bytes) -> bytes:
-        """Checks the token in the client's message.
+        """Checks the access token in the client's message. Returns an empty SASL token if the access token is valid.
 
-        Returns an empty token, or Kafka's error status if the access token is refused; any further message then raises
-        SaslError.
+        Otherwise returns Kafka's error status. After an error status, the client's next message raises SaslError.
         """
         if self.refusal is not None:
             raise SaslError(REFUSED, self.refusal)
@@ -106,5 +105,9 @@ class OAuthBearerClient:
         return first_message(self._token)
 
     def step(self, message: bytes) -> bytes | None:
-        """Acknowledges the broker's error status, after which the broker refuses the authentication."""
+        """Handles the broker's message. Returns None if the client is authenticated.
+
+        Otherwise the message is an error status. Returns an acknowledgement; after it, the broker ends the
+        authentication.
+        """
         return ACKNOWLEDGED if message else None

@@ -37,7 +37,7 @@ class Exchange(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Returns why the credential is refused, if the mechanism has a last step to tell the client; else None."""
+        """Returns why the credential is refused, if the client still has to send a last message; otherwise None."""
         ...
 
     def step(self, message: bytes) -> bytes: ...

@@ -1,7 +1,7 @@
 """Verifies the signatures of access tokens with the public keys of a JWK set. Needs joserfc, of the extra `oauth`.
 
-Only signatures with asymmetric keys are accepted: never `none`, and never HMAC, whose key would be a secret that the
-broker shares with the issuer. The set decides which keys count; a key that the token itself brings is ignored.
+Only signatures with asymmetric keys are accepted. `none` is refused, and so is HMAC, because its key would be a secret
+that broker and issuer share. Only keys of the set are used; a key inside of the token is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPACT = re.compile(r"([\w-]+)\.[\w-]+\.[\w-]+", re.ASCII)
 
 
 class UnknownKeyError(TokenError):
-    """Raised for a token whose key is not in the set: the issuer may have a new key."""
+    """Raised for a token that was signed with a key that is not in the set. The issuer may have added a key."""
 
 
 class _Registry(jws.JWSRegistry):
@@ -72,7 +72,7 @@ class TokenKeys:
         return strict_object(signed.payload or b"", "token's content")
 
     def _key(self, algorithm: str, kid: str | None) -> Key:
-        """Returns the key with this id, or the only key for the algorithm if the token names none."""
+        """Returns the key with the id in the token; without a key id in the token, the only key for the algorithm."""
         fitting = [
             key
             for key in self._keys

@@ -41,13 +41,13 @@ class TokenIssuer:
         return path.absolute().as_uri()
 
     def token(self, subject: str, *, lifetime_s: float = 3600, **claims: Any) -> str:
-        """Returns a signed token. `claims` are added, and replace those that the token has by default."""
+        """Returns a signed token. `claims` are added to the default claims, or replace them."""
         now = int(time.time())
         content = {"sub": subject, "iat": now, "exp": now + lifetime_s, **claims}
         return self.signed(json.dumps(content).encode())
 
     def signed(self, content: bytes, **header: Any) -> str:
-        """Returns a token with any content. `header` fields replace those that the token has by default."""
+        """Returns a token with any content. The fields of `header` are added to the default fields, or replace them."""
         fields = {"alg": self.algorithm, "kid": self.kid, "typ": "JWT", **header}
         fields = {name: value for name, value in fields.items() if value is not None}
         registry = jws.JWSRegistry(algorithms=[self.algorithm], strict_check_header=False)

@@ -69,7 +69,7 @@ def test_host_name_check_can_be_turned_off_only_explicitly(value: str) -> None:
         ({**TOKEN, "sasl.oauthbearer.method": "default"}, "method is not supported"),
         ({**TOKEN, "sasl.login.callback.handler.class": "com.example.Mine"}, "names a class"),
         ({**TOKEN, ENDPOINT: "http://issuer.example/token"}, "is not protected: use https://"),
-        ({**TOKEN, ENDPOINT: "ftp://issuer.example/token"}, "is no file:// or https:// URL"),
+        ({**TOKEN, ENDPOINT: "ftp://issuer.example/token"}, "is not a file:// or https:// URL"),
         ({**TOKEN, ENDPOINT: "file://issuer.example/token"}, "names no file"),
         ({**TOKEN, ENDPOINT: "https://issuer.example/token"}, "OAUTHBEARER needs a client"),
         ({"security.protocol": "SSL", ENDPOINT: "file:///token"}, "has no effect with security.protocol=SSL"),

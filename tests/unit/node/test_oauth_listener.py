@@ -207,7 +207,7 @@ def test_former_keys_stay_in_use_while_the_issuer_can_not_be_read(
     [
         ({URL: ""}, f"needs the keys of the issuer: set {URL}"),
         ({URL: "http://issuer.example/keys"}, "is not protected: use https://"),
-        ({URL: "ftp://issuer.example/keys"}, "is no file:// or https:// URL"),
+        ({URL: "ftp://issuer.example/keys"}, "is not a file:// or https:// URL"),
         ({URL: "https:///keys"}, "names no host"),
         ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "refresh.ms to be more than 0"),
         ({"sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}, "OAUTHBEARER needs tokens"),

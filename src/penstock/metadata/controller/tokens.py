@@ -1,7 +1,7 @@
 """Decides requests for delegation tokens (APIs 38 to 40), and removes expired tokens.
 
-A token belongs to its owner; the owner, its requester and its renewers may renew and expire it. Principals are strings
-such as `User:ann`, as Kafka stores them.
+Three kinds of principals may renew and expire a token: its owner, the requester that created it, and its renewers.
+Principals are strings such as `User:ann`, as Kafka stores them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def renew_token(
 def expire_token(
     image: MetadataImage, request: ExpireDelegationTokenRequest, rules: TokenRules, requester: str, now_ms: int
 ) -> Decision[ExpireDelegationTokenResponse]:
-    """Removes the token at once if the period is negative; otherwise shortens its life."""
+    """Sets a new expiry time of the token. With a negative period, removes the token at once."""
     token_id, token = _found(image, bytes(request.hmac), rules)
     _check_user(token, requester)
     if request.expiry_time_period_ms < 0:
@@ -130,7 +130,7 @@ def expire_token(
 
 
 def remove_expired(image: MetadataImage, now_ms: int) -> Decision[int]:
-    """Removes tokens whose time is over. Returns their number."""
+    """Removes expired tokens. The reply is their number."""
     expired = list(_expired(image, now_ms))[:MAX_RECORDS_PER_REQUEST]
     return Decision([RemoveDelegationTokenRecord(token_id=token_id) for token_id in expired], len(expired))
 
@@ -150,7 +150,7 @@ def _secret(rules: TokenRules) -> str:
 
 
 def _found(image: MetadataImage, mac: bytes, rules: TokenRules) -> tuple[str, TokenImage]:
-    """Returns the token with this HMAC. Compares all of them, because a token is looked up by its secret part."""
+    """Returns the token with this HMAC. Computes and compares the HMAC of each token, because HMACs are not stored."""
     secret = _secret(rules)
     for token_id, token in image.delegation_tokens.items():
         if hmac.compare_digest(token_hmac(secret, token_id), mac):

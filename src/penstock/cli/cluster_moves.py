@@ -247,7 +247,7 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
 
 
 def _unthrottle(broker: Broker) -> None:
-    """Removes all replication throttles, also those that other tools have set, because no move is under way."""
+    """Removes all replication throttles, even those of other tools. Called only when no move is under way."""
     from penstock.protocol.errors import KafkaError
 
     topics = [topic.name for topic in broker.topics() if topic.name]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """What --secure adds to the nodes; the defaults are those of a cluster without --secure."""
+    """Holds what --secure adds to the nodes. The default values are for a cluster without --secure."""
 
     listener: str = "PLAINTEXT"
     properties: dict[str, str] = field(default_factory=dict, repr=False)
@@ -50,7 +50,9 @@ def security_of(args: argparse.Namespace, directory: str, first_node: str) -> It
 
 
 def _check(directory: str, first_node: str, *, secure: bool) -> None:
-    """Raises Failure if existing data was made with --secure and is started without it, or the other way round."""
+    """Raises Failure if existing data was made with --secure and --secure is missing now, or if it was made without
+    --secure and --secure is given now.
+    """
     from penstock.node.local_security import is_there
 
     formatted = os.path.exists(os.path.join(first_node, "meta.properties"))

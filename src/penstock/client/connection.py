@@ -256,7 +256,7 @@ class BrokerConnection:
 
     @property
     def writable(self) -> bool:
-        """Returns False while the broker reads too slowly. Then `request` waits before it sends."""
+        """Returns False while the broker reads too slowly. Meanwhile, `request` waits before it sends."""
         return self._stream.writable.is_set()
 
     def post(self, message: Message, version: int, timeout_s: float | None = None) -> "asyncio.Future[memoryview]":
@@ -333,9 +333,8 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the part of a request header after the correlation id.
-
-        It is equal for all requests of an API version.
+        """Returns the part of a request header after the correlation id. All requests of an API version have the same
+        part.
         """
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]

@@ -97,9 +97,9 @@ class GroupAdmin:
         return _described(described.group_state, members)
 
     async def _describe_streams(self, group: str) -> Described | None:
-        """Returns None if the group, or the broker, does not support the streams protocol.
+        """Describes a group of the streams protocol. A member owns the partitions that its active tasks read.
 
-        A member owns the partitions that its active tasks read.
+        Returns None if the group is of another protocol, or if the broker does not know the streams protocol.
         """
         try:
             answer: streams.StreamsGroupDescribeResponse = await self._client.ask_coordinator(

@@ -30,7 +30,7 @@ class ProducerIdentity:
 
     @property
     def can_be_replaced(self) -> bool:
-        """Returns True if the producer has an id and is not transactional. Then it can request another id."""
+        """Returns True if the producer can request another id: it has an id and is not transactional."""
         return self._own is not None
 
     async def current(self) -> tuple[int, int]:

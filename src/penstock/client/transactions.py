@@ -150,7 +150,7 @@ class Transactions:
             self._used = self._used or bool(new)
 
     def failed(self, error: KafkaError) -> None:
-        """Marks the transaction as failed, because a batch was not delivered. It can then only be aborted."""
+        """Marks the transaction as failed, because a batch was not delivered. From now on it can only be aborted."""
         if error.code in _FENCED:
             self.state = State.FENCED
         elif self.state is State.OPEN:

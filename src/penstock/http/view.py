@@ -48,7 +48,7 @@ async def yield_between_slices(number: int) -> None:
 
 
 def cached_s(partitions: int) -> float:
-    """Returns how many seconds to cache a result that was computed over this many partitions."""
+    """Returns for how many seconds a result is cached: the more partitions it covers, the longer."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 

@@ -107,8 +107,9 @@ class _Delta:
         return found
 
     def intern(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Returns one shared tuple for equal lists of replicas or directories. It saves memory, because many partitions
-        have equal lists."""
+        """Returns one shared tuple for equal lists of replicas or directories. Many partitions have equal lists, so
+        this saves memory.
+        """
         value = tuple(values)
         return self._interned.setdefault(value, value)
 

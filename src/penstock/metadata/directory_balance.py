@@ -84,8 +84,10 @@ def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartit
 
 
 def _closest(listed: list[tuple[int, TopicPartition]], gap: int, room: float) -> int | None:
-    """Returns the index of the replica whose size is closest to half of `gap`. `gap` is the difference in bytes between
-    two directories. Returns None if no replica reduces the difference."""
+    """Returns the index of the replica whose size is closest to half of `gap`; None if no move would reduce the gap.
+
+    `gap` is the difference in bytes between two directories.
+    """
     largest = bisect_left(listed, int(min(gap - 1, room)) + 1, key=lambda each: each[0]) - 1
     if largest < 0:
         return None
@@ -157,8 +159,9 @@ class _Room:
         return self._usable[path]
 
     def take(self, move: DirectoryMove) -> None:
-        """Adds a planned move. Does not count the freed bytes of the source directory, because the old log is deleted
-        late."""
+        """Adds a planned move. The source directory's free space stays the same in the plan, because the node deletes
+        the old log only some time after the move.
+        """
         self.held[move.target] += move.size
         self._usable[move.target] -= move.size
         if move.source in self.held:

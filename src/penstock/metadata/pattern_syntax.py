@@ -48,8 +48,9 @@ _ALL_ASCII = frozenset(_ASCII)
 
 
 class Item(NamedTuple):
-    """An element of a class: the characters from `low` to `high`, or those of a Unicode category. With `negated`, the
-    element is all other characters.
+    """An element of a class: the characters from `low` to `high`, or the characters of a Unicode category.
+
+    With `negated`, the element is all other characters.
     """
 
     low: str = ""

@@ -89,7 +89,7 @@ def _merge(spark: Any, group: list[Entry], target: str) -> None:
 
 
 def _recover(files: Files) -> None:
-    """Completes an interrupted merge: removes those of the old and new files that the log does not list."""
+    """Completes an interrupted merge: removes each old or new file that the log does not list."""
     if not files.exists(PLAN):
         return
     plan = json.loads(files.read(PLAN))

@@ -28,10 +28,10 @@ M = TypeVar("M", bound=Message)
 
 
 def reader(cls: type[Message], version: int) -> Reader:
-    """Returns the function `read(buffer, position, limit) -> (message, position after it)`.
+    """Returns the function `read(buffer, position, limit) -> (message, position after it)` for a version of a message.
 
-    Raises DecodeError if the message has no such version. `read` raises TooManyElementsError if a message has
-    more array elements and tags than `limit`.
+    Raises DecodeError if the message has no such version. `read` raises TooManyElementsError if the message has more
+    array elements and tags than `limit`.
     """
     readers = cls.CODECS[0]
     try:

@@ -66,8 +66,9 @@ def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list
 
 
 def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
-    """Decodes all records of a batch. Nearly all numbers take one byte; these are decoded without a function call, to
-    be fast."""
+    """Decodes all records of a batch. One-byte numbers, which are by far the most frequent, are decoded without a
+    function call.
+    """
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None

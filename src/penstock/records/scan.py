@@ -29,8 +29,10 @@ SMALL_UNPACKED_BYTES = 64 * 1024
 
 
 def finish(work: Slices[T]) -> T:
-    """Runs the generator `work` to its end and returns its result. Other tasks do not run meanwhile, so it is used only
-    for small batches and in helper processes."""
+    """Runs the generator `work` to its end and returns its result.
+
+    No other task runs meanwhile. So this function is used only for small batches and in helper processes.
+    """
     while True:
         try:
             next(work)

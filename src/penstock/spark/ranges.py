@@ -73,10 +73,11 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns end offsets for a batch of about `limit` records after `start`, over all partitions together.
+    """Returns end offsets for a batch of about `limit` records, over all partitions together. The batch begins at
+    `start`.
 
-    Each partition gets a share in proportion to its number of offsets. As in Spark's own source, every partition with
-    records gets at least one record, so that no partition starves.
+    Each partition gets a share of the limit in proportion to its number of offsets. As in Spark's own source, every
+    partition with records gets at least one record, so that no partition starves.
     """
     sizes = {each: max(0, end[each] - start.get(each, end[each])) for each in end}
     total = sum(sizes.values())

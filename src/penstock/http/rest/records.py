@@ -1,6 +1,6 @@
-"""Operations on records: read a bounded number from an offset or a time, with a filter, and append a few.
+"""Operations on records: read a limited number of records from an offset or a time on, with a filter; and append a few.
 
-A key, a value or a header is `{"text": …}` if it is UTF-8, else `{"base64": …}`; null has neither.
+In an answer, a key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FETCH_BYTES = 256 * 1024
 
 
 async def read_records(service: Service, call: Call) -> Any:
-    """Reads records of one partition. `next_offset` is where the next request goes on."""
+    """Reads records of one partition. A client passes `next_offset` of the answer as the offset of its next request."""
     topic, partition = call.path["topic"], call.query["partition"]
     image = service.broker.metadata.image
     if image.partition(topic, partition) is None:
@@ -96,7 +96,7 @@ def _shown(data: bytes | None) -> dict[str, str] | None:
 
 
 async def produce_records(service: Service, call: Call) -> Any:
-    """Appends records with acks=all, and answers with their offsets."""
+    """Appends records with acks=all. The answer has their offsets."""
     topic = call.path["topic"]
     if topic not in service.broker.metadata.image.topics:
         raise Problem(404, f"There is no topic {topic!r}.")

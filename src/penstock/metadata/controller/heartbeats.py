@@ -104,8 +104,8 @@ class Heartbeats:
     def extend_sessions(self, lost_ms: int, now_ms: int) -> None:
         """Extends all sessions by the length of a pause in which the controller could not receive heartbeats.
 
-        The time of a broker's last contact never moves into the future, so a heartbeat right after the pause does not
-        extend the session twice.
+        The time of a broker's last heartbeat is never set to a time in the future. Otherwise a heartbeat right after
+        the pause would extend the session twice.
         """
         for session in self.sessions.values():
             session.last_contact_ms = min(session.last_contact_ms + lost_ms, now_ms)

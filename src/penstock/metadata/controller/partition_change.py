@@ -208,7 +208,7 @@ def eligible_leaders(change: Change, target: _Target) -> list[int]:
 
 
 def _remember_last_leader(change: Change, record: PartitionChangeRecord) -> None:
-    """Records the last leader when the partition loses its leader, and clears it when a leader is elected."""
+    """Records the last known leader when the partition loses its leader; clears it when a leader is elected."""
     partition = change.partition
     if record.leader == NO_LEADER and not partition.last_known_elr and partition.leader != NO_LEADER:
         record.last_known_elr = [partition.leader]

@@ -268,7 +268,10 @@ class Controller:
     # --- failure detection ------------------------------------------------------------------------------
 
     def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
-        """Watches the connection that carries the broker's heartbeats; suspects the broker when it closes."""
+        """Watches the connection that carries the broker's heartbeats.
+
+        When this connection closes, suspects the broker.
+        """
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
             return
@@ -439,7 +442,7 @@ class Controller:
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
         """Submits a decision and returns its reply; None if the decision was not committed.
 
-        This happens when another controller takes over, which then decides itself.
+        For example, another node may have become the active controller. That node then makes its own decisions.
         """
         try:
             return await self._metadata.submit(decide)

@@ -59,7 +59,7 @@ class EventTopic:
         self._requests = RepeatedRequest("events", self._may_write, self._write)
 
     def start(self) -> None:
-        """Starts to write events: first the events so far, then all later events."""
+        """Starts to write events: first the events that this node has emitted so far, then each later event."""
         self._history.listeners.append(self._add)
         for entry in self._history.entries:
             self._add(entry)

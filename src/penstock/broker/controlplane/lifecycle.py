@@ -399,7 +399,7 @@ class Lifecycle:
     async def hand_over(self, limit_s: float) -> None:
         """Requests a controlled shutdown: the controller moves this broker's leaderships to other brokers.
 
-        Returns at once if no other broker could lead.
+        Returns at once if no other broker can take over the leaderships.
         """
         image, me = self._metadata.image, self.identity.node_id
         others = [broker for broker in image.brokers.values() if broker.broker_id != me and broker.usable]

@@ -110,7 +110,7 @@ class Quorum:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """Authenticates with `credentials` at the other controllers\' listener with the name `listener`."""
+        """Connects to the other controllers' listener named `listener`, and authenticates there with `credentials`."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -216,9 +216,9 @@ class Quorum:
         self.step(SnapshotTaken(snapshot, start_offset))
 
     async def answer(self, message: Any, listener: str | None = None) -> Any:
-        """Answers a peer's or a client's request, which came over a listener with this name.
+        """Answers a request of a peer or a client. `listener` names the listener over which the request came.
 
-        Raises KafkaError for a request of another cluster.
+        Raises KafkaError if the request is for another cluster, or if this node has left the quorum.
         """
         self._check_cluster(message)
         if self._closed or self._failure is not None:

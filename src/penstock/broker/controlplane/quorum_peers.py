@@ -38,7 +38,7 @@ class QuorumPeers:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """`listener` names the listener of the other controllers to which this node connects; None is their first."""
+        """Connects to the other controllers' listener named `listener`; None means each controller's first listener."""
         self._listener = listener
         self._me = me
         self._cluster_id = cluster_id
@@ -61,10 +61,10 @@ class QuorumPeers:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
-        """Sends the request to the peer and returns the response.
+        """Sends the request to the peer and returns the response, with a bool.
 
-        Also returns True if the peer's address comes from the configuration or the log. Raises KafkaError:
-        NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the request.
+        The bool is True if the configuration or the log has the address to which the request was sent. Raises
+        KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the request.
         """
         link = (node_id, FETCHES if isinstance(request, Fetch) else OTHERS)
         try:

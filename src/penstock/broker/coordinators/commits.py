@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Calls `settle` for each committed decision, and `failed` if the other decisions can't be committed."""
+        """Calls `settle` for each decision when it is committed. Calls `failed` if decisions can't be committed."""
         self._partition = partition
         self._settle = settle
         self._failed = failed

@@ -1,8 +1,8 @@
 """Creates the internal topics of streams groups: repartition topics and changelogs.
 
-A heartbeat asks for the topics that its group misses and does not wait for them; a later heartbeat finds them in the
-metadata image. A topic that the controller refused is asked for again after a pause, and until then heartbeats show the
-controller's reason.
+A heartbeat requests the topics that its group lacks, and does not wait until they exist: a later heartbeat finds them
+in the metadata image. If the controller refuses a topic, the topic is requested again after a pause. During the pause,
+the responses to heartbeats show the controller's reason.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class InternalTopics:
         self._refused: dict[str, _Refusal] = {}
 
     def create(self, topics: Mapping[str, InternalTopic], pause_s: float) -> dict[str, str]:
-        """Begins to create the topics that nobody has asked for yet. Returns the reasons of those refused within the
-        last `pause_s` seconds."""
+        """Starts to create the topics that are not being created yet.
+
+        If the controller refuses a topic, the topic is left out for `pause_s` seconds. Returns the controller's reasons
+        for the topics that are left out.
+        """
         now_s = asyncio.get_running_loop().time()
         refused = {
             name: self._refused[name].reason

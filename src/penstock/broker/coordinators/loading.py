@@ -54,7 +54,7 @@ class Loading:
     def stop(self) -> None:
         """Ends a background load after its current slice of the log.
 
-        If the load itself calls this method, it is not cancelled.
+        If the load's own task calls this method, the task is not cancelled.
         """
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Written(NamedTuple):
-    """A written marker. It is committed when the high watermark reaches `end_offset` in this leader epoch."""
+    """Holds a written marker, which is committed when the high watermark reaches `end_offset` in `leader_epoch`."""
 
     partition: Partition
     end_offset: int

@@ -145,7 +145,10 @@ class Coordinator(Generic[M]):
         self._flush()
 
     def _has_uncommitted(self) -> bool:
-        """Returns True if there are uncommitted decisions. A new decision may have read their results."""
+        """Returns True if some decisions are not committed yet.
+
+        A new decision may depend on the state that they changed.
+        """
         return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:

@@ -99,7 +99,8 @@ class SharePersister:
     async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
         """Writes changes of a state. Repeats a failed request only while `still` returns True.
 
-        A write of a state that was dropped meanwhile must not reach the state of a successor.
+        `still` returns False after the caller has dropped its state. A late write of the dropped state must not change
+        a newer state of the same share partition.
         """
 
         def decide(shard: ShareStateShard, turn: Turn) -> None:

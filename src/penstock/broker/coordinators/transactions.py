@@ -121,8 +121,10 @@ class Transactions:
         return found
 
     def _take_producer_id(self) -> int | None:
-        """Returns an unused producer id. If there is none, returns None and fetches ids for the next try: the abort of
-        an overdue transaction needs one, and no request may come that would fetch them."""
+        """Returns an unused producer id. If none is left, returns None and starts to fetch new ids.
+
+        The abort of an overdue transaction needs an id, and there may be no client request that fetches ids.
+        """
         producer_id = self._producer_ids.take()
         if producer_id is None and not self._fetching_ids:
             self._fetching_ids = True
@@ -146,7 +148,7 @@ class Transactions:
         *,
         add: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Checks that partitions belong to the producer's transaction. With `add`, adds the partitions that don't.
+        """Checks that the partitions belong to the producer's transaction. With `add`, adds the missing partitions.
 
         Returns an error code for each partition: NONE if it belongs to the transaction.
         """

@@ -3,7 +3,7 @@
 A frame that can't be decoded closes its connection, and the reason is logged. If a handler raises an unexpected
 exception, the stack trace is logged and the client gets the API's response with UNKNOWN_SERVER_ERROR. A handler that
 need not wait returns its response directly, so that no task or future is created; any other handler returns a `Later`
-of its response. In the same way the dispatcher returns the reply or a `Later` of the reply.
+of its response. The dispatcher itself also returns either the reply or a `Later` of the reply.
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ class LargeRequests:
         self._slots = asyncio.Semaphore(IN_THREADS)
 
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
-        """Runs a pure function in a thread and returns its result. Other code must not use its arguments meanwhile."""
+        """Runs a pure function in a thread and returns its result.
+
+        Until it returns, no other code may use the function's arguments.
+        """
         async with self._slots:
             with self._broker.slices.uncollected():
                 return await self._broker.logs.environment.disk.run(function, *args)
@@ -83,8 +86,8 @@ class LargeRequests:
         if code is not None and await self.aside(_is_too_large, request, largest):
             raise KafkaError(
                 code,
-                f"The request has more than {largest} elements, or more than {WIDEST} at the top level: split it into "
-                "several requests.",
+                f"The request has more than {largest} elements, or more than {WIDEST} in a top-level array: split it "
+                "into several requests.",
             )
         if ctx.api_key not in IN_PIECES:
             return await settled(handle(ctx, request))

@@ -24,8 +24,8 @@ class QuorumChanges:
     def role_changed(self, role: str, epoch: int, leader_id: int, *, stopping: bool, is_voter: bool) -> None:
         """Emits the events for a new role.
 
-        A leader normally resigns if its node stops or is removed from the voters. In any other case it has lost its
-        majority.
+        A leader resigns if its node stops, or if its node is removed from the voters. A leader that resigns for another
+        reason has lost its majority.
         """
         if role == "resigned" and self._role == "leader" and is_voter and not stopping:
             self._observer(MajorityLost(epoch))

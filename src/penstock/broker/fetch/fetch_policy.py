@@ -72,9 +72,10 @@ class FetchPolicy:
         """Returns why the Fetch is not accepted as a follower's; None if it is accepted.
 
         The leader counts records below a follower's fetch offset as replicated, so no other process may fetch with a
-        broker's id. With an authorizer, CLUSTER_ACTION decides, as in Kafka, and any listener is accepted; without one,
-        only the inter-broker listener is. Kafka accepts any broker epoch that is not older than the registered epoch. A
-        Fetch before v15 has no broker epoch; Penstock's brokers send newer versions.
+        broker's id. With an authorizer, the follower needs CLUSTER_ACTION, as in Kafka, and may use any listener.
+        Without an authorizer, it must use the inter-broker listener. The broker epoch must be the registered epoch;
+        Kafka also accepts a newer epoch. A Fetch before v15 has no broker epoch; Penstock's brokers send newer
+        versions.
         """
         expected = self._inter_broker_listener
         if listener != expected and self._access is None:

@@ -1,4 +1,4 @@
-"""Removes the items that the client may not see from a response. `access.py` lists these filters by API."""
+"""Filters responses: removes the items that the client may not see. `access.py` lists these filters by API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.security.vocabulary import CLUSTER_NAME, Operation
 
 
 def visible_topics(asker: Asker, request: Any, response: Any) -> None:
-    """Removes topics that the client may not describe from a Metadata response about all topics."""
+    """Filters a Metadata response about all topics: removes the topics that the client may not describe."""
     response.topics = [topic for topic in response.topics if topic.error_code or asker.sees(TOPIC, topic.name)]
     if request.include_topic_authorized_operations:
         for topic in response.topics:
@@ -58,7 +58,10 @@ def described_members(asker: Asker, request: Any, response: Any) -> None:
 
 
 def described_topologies(asker: Asker, request: Any, response: Any) -> None:
-    """StreamsGroupDescribe: hides the members and the topology if the client may not describe one of its topics."""
+    """Filters a StreamsGroupDescribe response.
+
+    Hides the members and the topology of a group if the client may not describe one of the topology's topics.
+    """
     group_operations(asker, request, response)
     for group in response.groups:
         if not all(asker.sees(TOPIC, name) for name in named_topics(group.topology)):
@@ -83,7 +86,7 @@ def _assigned_topics(group: Any) -> set[str]:
 
 
 def visible_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """Hides topics that the client may not describe from an OffsetFetch response.
+    """Filters an OffsetFetch response: hides the topics that the client may not describe.
 
     A topic that the request named gets an error; any other topic is removed.
     """
@@ -114,7 +117,7 @@ def _offsets(asker: Asker, topics: Any, *, named_topics: bool) -> list[Any]:
 
 
 def visible_share_offsets(asker: Asker, request: Any, response: Any) -> None:
-    """Hides topics that the client may not describe from a DescribeShareGroupOffsets response.
+    """Filters a DescribeShareGroupOffsets response: hides the topics that the client may not describe.
 
     A topic that the request named gets an error; any other topic is removed.
     """
@@ -142,7 +145,7 @@ def visible_transaction_topics(asker: Asker, request: Any, response: Any) -> Non
 
 
 def created_configs(asker: Asker, request: Any, response: Any) -> None:
-    """Hides the configs and counts of a created topic (CreateTopics) from a client without DESCRIBE_CONFIGS."""
+    """Filters a CreateTopics response: hides configs and counts of a topic if the client lacks DESCRIBE_CONFIGS."""
     for topic in response.topics:
         if topic.error_code or asker.access.sees(asker.ctx, Operation.DESCRIBE_CONFIGS, TOPIC, topic.name):
             continue

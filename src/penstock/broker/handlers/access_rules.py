@@ -269,13 +269,13 @@ def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
 
 
 def topology_topics(asker: Asker, request: Any) -> ErrorCode | None:
-    """StreamsGroupHeartbeat: every topic of the member's topology must be visible."""
+    """Requires, for StreamsGroupHeartbeat, DESCRIBE on every topic of the member's topology."""
     names = named_topics(request.topology)
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in sorted(names)) else DENIALS[TOPIC]
 
 
 def named_topics(topology: Any) -> set[str]:
-    """Returns all topics that a topology of a heartbeat or of a description names."""
+    """Returns all topics that a topology names, in a heartbeat request or in a StreamsGroupDescribe response."""
     names: set[str] = set()
     for each in (topology.subtopologies or ()) if topology is not None else ():
         names.update(each.source_topics, each.repartition_sink_topics)
@@ -284,7 +284,7 @@ def named_topics(topology: Any) -> set[str]:
 
 
 def token_owner(asker: Asker, request: Any) -> ErrorCode | None:
-    """CreateDelegationToken: requires CREATE_TOKENS on an owner other than the client."""
+    """Requires, for CreateDelegationToken, CREATE_TOKENS on the token's owner, unless the client is the owner."""
     requester = asker.ctx.principal
     owner = owner_of(request, requester)
     if owner == requester or asker.may(Operation.CREATE_TOKENS, AclResource.USER, owner):

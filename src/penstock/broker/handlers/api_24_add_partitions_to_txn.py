@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn v0-5: adds partitions to a transaction; for brokers, verifies that they belong to it.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction, or verifies for a broker that they belong to it.
 
 Up to v3 a request has one transaction of a client. Since v4 it has several transactions of a broker's clients; with
 `verify_only` the partitions are verified, not added. Either all partitions of a transaction are added or none: if one

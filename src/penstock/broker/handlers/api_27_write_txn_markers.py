@@ -1,9 +1,10 @@
 """WriteTxnMarkers v1-2: ends transactions on partitions, for coordinators and for administrators.
 
 A partition's result waits until the marker is committed. If the followers do not fetch the marker within half of
-`request.timeout.ms`, the partition gets REQUEST_TIMED_OUT, so that a sender with that timeout still gets the other
-results; the marker stays in the log. A repeated marker is not written again: its result only waits until the marker is
-committed. Since v2 the marker contains its transaction version. Many markers are written in several passes of the loop.
+`request.timeout.ms`, the partition gets REQUEST_TIMED_OUT, and the marker stays in the log. The sender waits for the
+whole `request.timeout.ms`, so it still gets the results of the other partitions. A repeated marker is not written
+again: its result only waits until the marker is committed. Since v2 the marker contains its transaction version. Many
+markers are written in several passes of the loop.
 """
 
 from __future__ import annotations

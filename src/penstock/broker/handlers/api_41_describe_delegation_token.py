@@ -1,7 +1,8 @@
 """DescribeDelegationToken v1-3: lists the delegation tokens that the client may see.
 
-These are its own ones (as owner, requester or renewer), and with an authorizer those for which it has DESCRIBE on the
-token, or DESCRIBE_TOKENS on the owner. An empty list of owners selects no token, null selects all.
+The client may see a token if it is the token's owner, requester or renewer. With an authorizer, it may also see a token
+if it has DESCRIBE on the token, or DESCRIBE_TOKENS on the token's owner. An empty list of owners selects no token, null
+selects all.
 """
 
 from __future__ import annotations

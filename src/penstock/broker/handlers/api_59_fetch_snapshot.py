@@ -1,4 +1,4 @@
-"""FetchSnapshot v0-1: returns a chunk of a metadata snapshot to a replica whose next offset the log no longer has."""
+"""FetchSnapshot v0-1: returns a chunk of a metadata snapshot to a replica that needs records before the log's start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions, version 0: returns a client's subscription: the metrics to push, the interval and the id.
+"""GetTelemetrySubscriptions, version 0: returns a client's subscription: its id, metrics and push interval.
 
 A client with an all-zero instance id gets a new instance id. A second request within the push interval is refused with
 THROTTLING_QUOTA_EXCEEDED, unless the cluster's subscriptions have changed since the first request.

@@ -1,7 +1,7 @@
 """StreamsGroupHeartbeat v0 (KIP-1071): a member joins, stays in or leaves a streams group.
 
-The coordinator assigns tasks, and has missing internal topics created. The response to a member does not wait for these
-topics: a status names them until a later heartbeat finds them.
+The coordinator assigns tasks, and requests the creation of missing internal topics. The response does not wait until
+these topics exist: its status names them until a later heartbeat finds them.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ def _response(broker: Broker, ctx: RequestContext, answer: Answer) -> StreamsGro
 
 
 def _create(broker: Broker, ctx: RequestContext, topics: Mapping[str, InternalTopic], interval_ms: int) -> str:
-    """Has the topics created if the client may create them; returns what the status adds if it may not, or if the
-    controller refused some of them."""
+    """Starts to create the topics. Returns a text for the response's status; empty without an error.
+
+    If the client may not create all topics, none is created, and the text names the forbidden topics. Otherwise the
+    text names the topics that the controller has refused.
+    """
     refused = _unauthorized(broker, ctx, topics)
     if refused:
         return f"; Unauthorized to CREATE on topics {', '.join(refused)}."

@@ -1,4 +1,4 @@
-"""The APIs that change something, and what the audit line of each one names.
+"""Lists the APIs that change something, and the names that the audit line of each API contains.
 
 The functions read names only: no value of a config, no password and no salt can get into a line.
 """
@@ -118,7 +118,7 @@ def _token_owner(request: Any) -> Iterator[str]:
 
 
 def _nothing(request: Any) -> Iterator[str]:
-    """Names nothing: the request has only the token's secret."""
+    """Yields no names: the request contains only the token's secret, which must not be written."""
     yield from ()
 
 
@@ -153,7 +153,10 @@ CHANGES: dict[int, Change] = {
 
 
 def audited(handler: Handler, api_key: int, audit: Audit | None) -> Handler:
-    """Returns a handler that records each request of a changing API with its result; `handler` itself without audit."""
+    """Returns a handler that writes an audit line for each request, with its result.
+
+    Returns `handler` itself if the node has no audit file, or if the API changes nothing.
+    """
     change = CHANGES.get(api_key)
     if audit is None or change is None:
         return handler
@@ -191,7 +194,7 @@ def _first(names: Iterable[str]) -> Iterator[str]:
 
 
 def _result(ctx: RequestContext, response: Any) -> str | dict[str, str]:
-    """Returns OK, an error code, or the codes of refused items by name."""
+    """Returns the result for the audit line: OK, CLOSED, an error code, or the error codes of refused items by name."""
     if isinstance(response, Close):
         return "CLOSED"
     if isinstance(response, Encoded):

@@ -70,7 +70,10 @@ async def describe_groups(
     described: Callable[..., D],
     decide: Callable[[GroupShard, Turn, str], D],
 ) -> list[D]:
-    """Describes each group of a request at its coordinator. `described` makes the entry of a group with an error."""
+    """Describes each group of a request at its coordinator.
+
+    If a group can't be described, `described` makes a result with the error.
+    """
     groups: list[D] = []
     for group_id in request.group_ids:
         try:

@@ -1,9 +1,10 @@
-"""Serves an operator who looks into a running share group, and releases or archives records that are stuck.
+"""Serves an operator's request: inspects a running share group, or releases or archives records that are stuck.
 
-`penstock share` sends a ShareAcknowledge with a member id of its own and without a session, to the leader of the
-partitions; other brokers answer it with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets it needs READ on the group
-and on the topics. A partition with batches releases (RELEASE) or archives (REJECT) these records, whoever holds them. A
-partition without batches is described: the answer's message is the JSON of `/api/share`.
+`penstock share` sends a ShareAcknowledge with a reserved member id and without a session to the leader of the
+partitions; other brokers answer with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets, the request needs READ on
+the group and on the topics. If a partition in the request has batches, the records in them are released (RELEASE) or
+archived (REJECT), no matter which member holds them. If it has no batches, the partition is described: the error
+message of its result is the JSON of `/api/share`.
 """
 
 from __future__ import annotations
@@ -72,10 +73,14 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
         kinds = set(batch.acknowledge_types)
         if len(batches) > MAX_BATCHES or not kinds or not kinds <= {Acknowledge.RELEASE, Acknowledge.REJECT}:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"An operator releases or archives up to {MAX_BATCHES} ranges at once."
+                ErrorCode.INVALID_REQUEST,
+                f"The ranges can't be served: send up to {MAX_BATCHES} ranges, each with type RELEASE or REJECT.",
             )
         if len(kinds) > 1 or not 0 <= batch.first_offset <= batch.last_offset:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A range has one type, and ends at or after its begin.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "A range has several types, or its last offset is before its first: correct the range.",
+            )
     shares = broker.share_partitions
     led = await shares.open_loaded(key)
     try:
@@ -87,7 +92,7 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
 
 
 def _described(broker: Broker, key: ShareKey) -> str:
-    """Returns the JSON of a share partition. If no member fetches from it, the partition is idle and is not loaded."""
+    """Returns the JSON of a share partition. A partition from which no member fetches is not loaded: it is idle."""
     shares = broker.share_partitions
     broker.partitions.get_by_id(key.topic_id, key.partition).leader_log()
     led = shares.find(key)

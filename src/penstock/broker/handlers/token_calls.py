@@ -1,4 +1,4 @@
-"""Shared by the handlers of delegation tokens: their settings, and which connections may ask for tokens."""
+"""Helps the handlers of delegation tokens: has their settings, and checks which connections may request tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def token_rules(settings: Settings) -> TokenRules:
 
 
 def for_logged_in(handler: Handler) -> Handler:
-    """Wraps a handler: refuses clients without a login of their own, and those that logged in with a token.
+    """Wraps a handler: refuses clients that are not logged in, and clients that logged in with a delegation token.
 
     A client that logged in with a token could otherwise prolong its access by making new tokens.
     """

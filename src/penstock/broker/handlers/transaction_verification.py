@@ -2,9 +2,9 @@
 
 This node asks the transaction's coordinator. Without this verification, a delayed batch could start a transaction that
 never ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
-invalidates the verification. It has to start again in two cases. Either the coordinator answers that the producer's
-previous transaction is still ending, so that the marker of this transaction is yet to come. Or the marker was written
-before the coordinator answered.
+invalidates the verification. The verification starts again in two cases. In the first case, the coordinator answers
+that the producer's previous transaction is still ending: its marker is not written yet. In the second case, this marker
+was written before the coordinator answered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Writes one line for each denied or changing request: who, from where, which API, resource, operation and result.
 
-A line is a JSON object in ASCII, so that no name of a client can break it. Configs appear with their names only, users
-without their passwords. Names and their number are cut, and lines are limited per second, for denied and changing
-requests apart: a client that is denied very often hides no change. The number of missing lines is written.
+A line is a JSON object in ASCII, so that no name from a client can break the line. A line has the names of configs but
+not their values, and the names of users but not their passwords. Long names and long lists of names are cut. The number
+of lines per second is limited, separately for denied and for changing requests: many denied requests don't suppress the
+lines about changes. If lines were left out, the next line says how many.
 """
 
 from __future__ import annotations
@@ -41,17 +42,20 @@ class Audit:
         self._missing = dict.fromkeys(_RATES, 0)
 
     def denied(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> None:
-        """Records that the authorizer denied a request, or one item of it."""
+        """Writes a line about a denied request, or about one denied item of a request."""
         self._line("denied", ctx.connection, ctx, operation.name, resource.name, [name], DENIED)
 
     def changed(
         self, ctx: RequestContext, operation: str, resource: str, names: Iterable[str], result: str | dict[str, str]
     ) -> None:
-        """Records a request that changes something. `result` is OK, an error code, or the codes of refused items."""
+        """Writes a line about a request that changes something.
+
+        `result` is OK, an error code, or the error codes of refused items.
+        """
         self._line("changed", ctx.connection, ctx, operation, resource, names, result)
 
     def login_failed(self, connection: RequestConnection, reason: str) -> None:
-        """Records a failed authentication. `reason` has no secret."""
+        """Writes a line about a failed authentication. `reason` contains no secret."""
         self._line("denied", connection, None, "AUTHENTICATE", "CONNECTION", [reason], DENIED)
 
     def _line(

@@ -34,7 +34,10 @@ class Rate:
     _samples: deque[list[float]] = field(default_factory=deque)  # [started at, amount]
 
     def record(self, amount: float, now_ms: int) -> int:
-        """Adds an amount to the rate. Returns the throttle time in milliseconds, until the rate is below its limit."""
+        """Adds an amount to the rate.
+
+        Returns the throttle time in milliseconds, after which the rate is back at its limit; 0 if it is not above it.
+        """
         now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)
 

@@ -53,7 +53,10 @@ class SuspectedNodes:
     # Queries.
 
     def about(self, node_ids: Iterable[int]) -> bool:
-        """Returns True if this node has just lost one of the given nodes, so that the controller may soon fence it."""
+        """Returns True if this node has just lost its connection to one of the given nodes.
+
+        The controller may soon fence the lost node.
+        """
         if not self._lost:
             return False
         earliest = _now() - HOLD_S

@@ -1,7 +1,7 @@
 """Moves replicas of this node between its log directories: accepts requests, runs the moves, reports their progress.
 
-A future log on disk records that a move is in progress: after a restart the move resumes when the partition is opened.
-At most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others
+A future log on disk means that a move is in progress: after a restart the move resumes when the partition is opened. At
+most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others
 wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits all copies together.
 """
 
@@ -49,8 +49,10 @@ class DirectoryMoves:
         observer: Observer = log_event,
         request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Reports directories to the controller through `assign` and `revert`, and slows copies down while
-        `request_passes` grows: see `MoveParts`."""
+        """Reports directories to the controller through `assign` and `revert`.
+
+        Copies slow down while the number from `request_passes` grows: see `MoveParts`.
+        """
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(
             "replica.alter.log.dirs.io.max.bytes.per.second",

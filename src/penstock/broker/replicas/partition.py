@@ -337,7 +337,7 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Records that the follower, registered with `broker_epoch`, has all records below `offset`.
+        """Notes that the follower, registered with `broker_epoch`, has all records below `offset`.
 
         Call this before reading the records for the response: the response then has the new high watermark.
         """

@@ -48,7 +48,7 @@ class PartitionWaiters:
     # Parked fetches.
 
     def park(self, fetch: ParkedFetch, *, from_follower: bool) -> None:
-        """Parks a fetch until it calls `unpark`. It may be notified several times before that."""
+        """Parks a fetch. It may be notified several times, and stays parked until `unpark` is called for it."""
         if from_follower:
             if self.followers is None:
                 self.followers = {}

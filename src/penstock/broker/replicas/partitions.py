@@ -210,10 +210,10 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Returns a future log as the replica's log if the current log is gone.
+        """Makes a future log the replica's log, because the current log is gone, and returns it; None if there is none.
 
-        The controller must have assigned the replica to the future log's directory. Otherwise returns None, and removes
-        the future log unless the current log may be in an offline directory.
+        The controller must have assigned the replica to the future log's directory. Other future logs are removed,
+        unless the log that they copy may be in an offline directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -227,12 +227,12 @@ class Partitions:
         return None if ours is None else self._logs.adopt(ours, config)
 
     def _directory_of(self, partition: Partition) -> bytes | None:
-        """Returns the id of the directory that the metadata has for this replica; None if any directory will do.
+        """Returns the id of the directory in which to open the replica's log; None if any directory will do.
 
-        Raises KafkaError if the log may be in an offline directory, because it must not be created again in another
-        directory. The id of a directory that could not be read at the start is unknown, so it may hold any replica that
-        is in no other directory. This includes an old replica without a directory in the metadata: the node may have
-        stopped before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
+        Raises KafkaError if the log may be in an offline directory, because it must not be created again elsewhere. If
+        a directory could not be read at the start, its id is unknown: it may hold any replica that is in no other
+        directory. An old replica without a directory in the metadata may be there, too: the node may have stopped
+        before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

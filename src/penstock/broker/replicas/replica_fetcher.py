@@ -228,7 +228,8 @@ class ReplicaFetcher:
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
         """Returns the next Fetch request; None if all partitions are paused.
 
-        Its maximum wait ends with the next pause, so that a parked fetch does not delay the paused partitions.
+        The request's maximum wait ends when the next pause of a partition ends, so that a parked fetch does not delay
+        this partition.
         """
         settings, session = self._settings, self._session
         max_bytes = settings.int("replica.fetch.max.bytes")

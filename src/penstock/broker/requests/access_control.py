@@ -71,7 +71,7 @@ class AccessControl:
     def sees(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> bool:
         """Returns True if the client may do the operation on the resource; does not log a denial.
 
-        The caller only hides the resource from the client.
+        Callers use this method to hide resources from the client, not to refuse requests.
         """
         return self._authorizer.allows(ctx.principal, ctx.connection.peer_host, operation, resource, name)
 

@@ -118,7 +118,10 @@ class SaslSession:
 
     @property
     def lifetime_ms(self) -> int:
-        """Returns the time from the authentication to the session's end; 0 without an end, and until authenticated."""
+        """Returns the time from the authentication to the session's end; 0 if the session has no end.
+
+        Also returns 0 until the connection is authenticated.
+        """
         return self._lifetime_ms if self.server.state is SaslState.DONE else 0
 
     @property

@@ -24,5 +24,5 @@ class Encoded:
 
 
 def encoded_aside(disk: Disk, response: Any, version: int) -> Awaitable[Encoded]:
-    """Encodes the response in one of the disk's threads. The caller must not keep a reference to the response."""
+    """Encodes the response in a thread of `disk`. The caller must not keep a reference to the response."""
     return disk.run(lambda: Encoded(encode(response, version)))

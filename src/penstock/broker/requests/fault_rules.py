@@ -93,7 +93,10 @@ class Faults:
         lose_reply: bool = False,
         close: bool = False,
     ) -> FaultRule:
-        """Adds a rule for the next `times` requests that match all conditions; without `times`, until `remove`."""
+        """Adds a rule for the next `times` requests that match all conditions.
+
+        Without `times`, the rule applies until `remove` is called.
+        """
         if error is None and not delay and not lose_reply and not close:
             raise ValueError("a fault rule needs an effect: error, delay, lose_reply or close")
         if partition is not None and topic is None:

@@ -1,5 +1,7 @@
-"""Writes the dead letters of one share partition, portion by portion, while the share coordinator knows its records as
-given up. A portion is archived once its dead letters are written; after a failure it is written again.
+"""Writes the dead letters of one share partition, portion by portion.
+
+Before this, the share coordinator has stored that the records are given up. When the dead letters of a portion are
+written, its records are archived. If the write fails, the portion is written again.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class DeadLetters(Protocol):
 
 
 class Burying(Protocol):
-    """The share partition whose records are given up."""
+    """The interface of a share partition whose dead letters are written."""
 
     key: ShareKey
     partition: Partition
@@ -48,7 +50,7 @@ class Burying(Protocol):
     def limits(self) -> ShareLimits: ...
 
     def buried(self, runs: list[Run]) -> None:
-        """Archives records that have their dead letters."""
+        """Archives records whose dead letters have been written."""
         ...
 
     def burial_ended(self) -> None: ...
@@ -72,7 +74,7 @@ class Burial:
         self.error: KafkaError | None = None
 
     def start(self) -> None:
-        """Begins to write dead letters, unless this is under way or there are none to write."""
+        """Starts to write dead letters. No-op if the writing task is already running, or if there are none to write."""
         state = self._led.state
         if state is not None and not self.running and state.dying(1):
             self.running = True
@@ -96,7 +98,7 @@ class Burial:
     async def _write(self, runs: list[Run]) -> bool:
         """Writes the dead letters of the records. Returns True if the records may be archived.
 
-        They may also be archived if the group no longer wants dead letters.
+        If the group's config no longer requires dead letters, the records are archived without them.
         """
         led = self._led
         if not led.limits.dead_letters:

@@ -2,7 +2,8 @@
 
 A dead letter is written before its record is archived. If the write fails, the record is not archived, and the caller
 writes the dead letter again. So a record may have two dead letters. As in Kafka, all dead letters of a partition go to
-one partition of the dead-letter topic: the partition's number modulo the number of partitions.
+one partition of the dead-letter topic. Its number is the number of the source partition, modulo the partition count of
+the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -142,7 +143,10 @@ async def _letters(log: Log, runs: Sequence[Run], max_deliveries: int) -> list[D
 
 
 async def _records(log: Log, offsets: Sequence[int]) -> dict[int, Record]:
-    """Returns the records at these offsets, which are in order. Leaves out records that were deleted from the log."""
+    """Returns the records by offset. Leaves out records that were deleted from the log.
+
+    `offsets` must be in ascending order.
+    """
     found: dict[int, Record] = {}
     place = 0
     while place < len(offsets):

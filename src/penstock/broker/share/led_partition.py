@@ -2,7 +2,7 @@
 
 Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
 write fails, its acknowledgements are rolled back, and the members get an error. A change by an expired lock takes
-effect at once; if it can't be written, it is kept and written later. A task of its own writes dead letters, after the
+effect at once; if it can't be written, it is kept and written later. A separate task writes dead letters, after the
 share coordinator has stored which records are given up.
 """
 
@@ -214,10 +214,10 @@ class LedSharePartition:
     async def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], turn: Callable[[], Awaitable[None]]
     ) -> list[asyncio.Future[None]]:
-        """Applies a member's acknowledgements; many of them in portions, between which `turn` lets other tasks run.
+        """Applies a member's acknowledgements. Applies many of them in portions, and awaits `turn` after each portion.
 
-        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused:
-        nothing is changed, unless a lock expires or the state is dropped between two portions.
+        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused. In
+        this case nothing is changed, unless a lock expires or the state is dropped between two portions.
         """
         state = self._in_use()
         parts = portions(state.window, ranges)
@@ -246,7 +246,10 @@ class LedSharePartition:
         return state
 
     def release(self, member: str) -> None:
-        """Releases all records that a member has acquired: some now, and if there are many, the rest soon."""
+        """Releases all records that a member has acquired.
+
+        If there are many, releases a portion now and the others in later passes of the event loop.
+        """
         transition = self.state.release(member, self.limits) if self.state is not None else None
         if transition is not None:
             self._submit(transition)
@@ -391,7 +394,7 @@ class LedSharePartition:
         return self._settings()
 
     def buried(self, runs: list[Run]) -> None:
-        """Archives records that have their dead letters."""
+        """Archives records whose dead letters have been written."""
         assert self.state is not None
         self.state.buried(runs)
         self._keep(self.state.take_unsaved())

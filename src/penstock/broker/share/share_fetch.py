@@ -64,7 +64,10 @@ class _Located:
 
     @property
     def moved(self) -> bool:
-        """Returns True if these records were archived, because there was nothing to deliver."""
+        """Returns True if these records had nothing to deliver and were archived.
+
+        The next fetch offset is then after them.
+        """
         state = self.led.state
         return state is not None and state.next_fetch_offset() > self.offset
 

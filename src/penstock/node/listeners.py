@@ -152,7 +152,9 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
 
 
 def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list[str]:
-    """Returns a warning for each listener without TLS that other machines can reach; none if the owner allows them."""
+    """Returns a warning for each listener without TLS that other machines can reach; no warnings if a setting allows
+    this.
+    """
     if settings.bool(ALLOW_PLAINTEXT):
         return []
     return [

@@ -94,7 +94,7 @@ class QuorumPlan:
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Returns the voters with which to start if the metadata log does not record voters."""
+        """Returns the voters to start with. They are used only if the metadata log does not record voters."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 

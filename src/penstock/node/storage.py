@@ -211,14 +211,14 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
     """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log lists them.
 
-    This does not depend on the release version that is formatted.
+    The release version that the user chose has no influence on it.
     """
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:
         remedy = "is set: leave the feature out, or set controller.quorum.bootstrap.servers in its place"
         if level:
             remedy = "is not set: leave the feature out, or set the property to the voters of this cluster"
-        raise StorageError(f"kraft.version can only be {level} where controller.quorum.voters {remedy}.")
+        raise StorageError(f"kraft.version can only be {level} if controller.quorum.voters {remedy}.")
     features[KRAFT_VERSION] = level
 
 

@@ -116,7 +116,7 @@ def _attributes(text: str, kinds: str) -> list[str]:
     values = []
     for part, kind in zip(parts, kinds):
         if not part.startswith(f"{kind}="):
-            raise SaslError(f"The SCRAM message lacks the attribute {kind!r} at its place.")
+            raise SaslError(f"The SCRAM message does not have the attribute {kind!r} where it is expected.")
         values.append(part[2:])
     return values
 
@@ -244,7 +244,7 @@ class ScramServer:
         if binding not in (_BINDING, "eSws"):  # "n,," and "y,,"; an authorization id repeats the name
             expected = base64.b64encode(f"n,a={_escaped(self._name)},".encode()).decode()
             if binding != expected:
-                raise SaslError("The SCRAM message has another channel binding than the first message.")
+                raise SaslError("The channel binding of the SCRAM message differs from that of the first message.")
         assert self._keys is not None
         signed = f"{self._messages},{without_proof}".encode()
         signature = _mac(self._mechanism, self._keys.stored_key, signed)
@@ -299,9 +299,11 @@ class ScramClient:
     def _final(self, server_first: str) -> bytes:
         nonce, salt, iterations = _attributes(server_first, "rsi")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise SaslError("The server's SCRAM nonce does not continue the client's.")
+            raise SaslError("The server's SCRAM nonce does not extend the client's nonce.")
         if not iterations.isdigit() or not MIN_ITERATIONS <= int(iterations) <= 1_000_000:
-            raise SaslError(f"The server asks for {iterations[:20]!r} SCRAM iterations; the least is {MIN_ITERATIONS}.")
+            raise SaslError(
+                f"The server asks for {iterations[:20]!r} SCRAM iterations: {MIN_ITERATIONS} is the minimum."
+            )
         salted = salted_password(self._mechanism, self._password, _decoded(salt), int(iterations))
         keys = credential_of(self._mechanism, _decoded(salt), salted, int(iterations))
         without_proof = f"c={_BINDING},r={nonce}"

@@ -86,11 +86,11 @@ def test_a_formatted_directory_is_not_formatted_again() -> None:
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
         (
             FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}),
-            "kraft.version can only be 1 where .* is not set:",
+            "kraft.version can only be 1 if .* is not set:",
         ),
         (
             FormatPlan(["/a"], node_id=1, static_voters=True, features={"kraft.version": 1}),
-            "kraft.version can only be 0 where .* is set:",
+            "kraft.version can only be 0 if .* is set:",
         ),
         (
             FormatPlan(["/a"], node_id=1, release_version="3.9", features={"eligible.leader.replicas.version": 1}),

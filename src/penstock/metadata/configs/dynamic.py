@@ -46,8 +46,9 @@ THREAD_POOLS = (
 
 
 def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None:
-    """Raises ConfigError for a thread pool size of more than double or less than half the current size. Call it after
-    `validate_dynamic_settings`, which checks that the values are numbers.
+    """Raises ConfigError for a thread pool size of more than double or less than half the current size.
+
+    Call it after `validate_dynamic_settings`, which checks that the values are numbers.
     """
     for name in THREAD_POOLS:
         if name not in values:

@@ -165,7 +165,9 @@ class Settings:
         return self.log_defaults().overlaid(image.topic_config(topic))
 
     def topic_defaults(self) -> dict[_Str, _Str]:
-        """Returns the topic configs that broker properties set, as strings in the topic config's unit."""
+        """Returns the defaults of topic configs that come from broker properties, as strings in the unit of the topic
+        config.
+        """
         found: dict[_Str, _Str] = {}
         for topic_config, names in TOPIC_SYNONYMS.items():
             for name, factor in names:

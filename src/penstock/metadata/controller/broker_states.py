@@ -174,8 +174,9 @@ def after_unclean_shutdown(
 def after_clean_shutdown(image: MetadataImage, broker_id: int, rules: Rules, directories: Sequence[bytes]) -> list[Any]:
     """Returns the records that remove the broker from every ISR after a clean shutdown.
 
-    The broker stays an eligible leader, except for replicas in missing directories. Such a replica is created again
-    elsewhere: if it stayed eligible, it could be elected while it is empty.
+    The broker stays an eligible leader, except for its replicas in directories that are now missing. The broker creates
+    these replicas again, empty, in other directories. If it stayed an eligible leader for them, it could be elected
+    with an empty log.
     """
     there = {*directories, MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY}
     lost = partitions_where(

@@ -139,8 +139,10 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
 
 
 def _records_after_shutdown(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
-    """Returns the records that end the previous incarnation. After a clean shutdown the broker has all its records;
-    otherwise it may lack records that were not on disk.
+    """Returns the records that end the previous incarnation.
+
+    After a clean shutdown, the broker has everything that this incarnation wrote. Otherwise it may lack records that
+    were not on disk.
     """
     broker_id = registration.broker_id
     known = image.brokers.get(broker_id)
@@ -160,7 +162,7 @@ def _check_features(image: MetadataImage, broker_id: int, features: Mapping[str,
         if not low <= level <= high:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"Broker {broker_id} supports {name} {low}-{high}, but the cluster runs it at {level}: "
+                f"Broker {broker_id} supports levels {low} to {high} of {name}, but the cluster is at level {level}: "
                 "upgrade the broker first.",
             )
 

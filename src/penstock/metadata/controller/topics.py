@@ -38,7 +38,9 @@ from penstock.protocol.vocabulary import METADATA_TOPIC, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """Defaults for fields that a request sets to -1, and the function that describes a topic's configs in the reply."""
+    """Holds the defaults for fields that a request sets to -1, and a function that describes a topic's configs for the
+    reply.
+    """
 
     num_partitions: int
     replication_factor: int

@@ -89,7 +89,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """Returns the error message if the command line has shared options but no command; an empty string otherwise."""
+    """Returns an error message if the command line has shared options but no command; otherwise an empty string."""
     name, _, _ = words[0].partition("=") if words else ("", "", "")
     if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
         return ""

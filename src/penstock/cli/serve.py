@@ -80,8 +80,10 @@ def serve(
 
 
 def _end_at_once(error: Exception) -> None:
-    """Ends the process at once after a fatal failure. If the broker stayed up without its disk, no failover would
-    begin."""
+    """Ends the process at once after a fatal failure.
+
+    If a broker without its disk kept running, it would keep its leaderships, and no failover would begin.
+    """
     from penstock.node.storage import StorageError
 
     sentence = f"this node can't go on without its disk ({error}): repair the disk and start again"

@@ -169,7 +169,10 @@ def _places(broker: Broker, wanted: dict[str, list[int]]) -> list[Place]:
         leaders = {part.partition_index: part.leader_id for part in topic.partitions}
         for index in wanted[topic.name or ""]:
             if leaders.get(index, -1) < 0:
-                raise Failure(f"{topic.name}-{index} does not exist or has no leader: check its number", Exit.NOT_FOUND)
+                raise Failure(
+                    f"{topic.name}-{index} does not exist or has no leader: check the partition's number",
+                    Exit.NOT_FOUND,
+                )
             found.append(Place(leaders[index], topic.name or "", topic.topic_id, index))
     return sorted(found)
 

@@ -132,9 +132,9 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """Returns a node for a request that any node can serve, if possible a node without requests in flight.
+        """Returns a node for a request that any node can serve; if possible, a node without requests in flight.
 
-        A node with requests in flight may be dead; then a further request to it would only wait.
+        A node that has not answered yet may be dead, and a further request to it would wait for nothing.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed

@@ -121,9 +121,8 @@ class _Stream(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection after this time, as soon as no request is in flight.
-
-        The client then opens a new one.
+        """Closes the connection after this time, as soon as no request is in flight. The client then opens a new
+        connection.
         """
         asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
 
@@ -269,7 +268,9 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request. Returns a future that is done once the response arrives or the connection closes."""
+        """Abandons a request, whose response may still arrive. Returns a future that is done when it arrives or the
+        connection closes.
+        """
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()

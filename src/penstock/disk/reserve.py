@@ -19,8 +19,9 @@ RESERVED_DESCRIPTORS = 24
 
 
 class Reserve:
-    """Open descriptors of the null device. When descriptors run out, one caller at a time closes them to open its own
-    files instead."""
+    """Holds open descriptors of the null device. When descriptors run out, one caller at a time closes these
+    descriptors, and opens its own files instead.
+    """
 
     def __init__(self) -> None:
         self._held: list[int] = []

@@ -177,7 +177,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Returns the lag of the groups that this node coordinates, for the partitions that it holds."""
+    """Returns the lag of groups. Covers only groups that this node coordinates, and partitions that this node holds."""
     found: dict[tuple[str, str], int] = {}
     groups = looked_at = 0
     for coordinator in broker.groups.coordinators():

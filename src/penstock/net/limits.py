@@ -216,10 +216,11 @@ class Idler(Protocol):
 
 
 class IdleWheel:
-    """Finds idle connections at almost no cost per request: an active connection only stores the current tick.
+    """Finds idle connections at almost no cost per request: a request only stores the current tick in its connection.
 
-    Connections are kept in slots, one for each tick, and a slot is examined once per idle period. A connection that was
-    active meanwhile moves to the slot of its new deadline.
+    Connections are kept in slots, one slot for each tick. Each slot is examined once per idle period. A connection that
+    was active since the last examination moves to the slot of its new deadline; other connections have been idle too
+    long.
     """
 
     SLOTS = 16

@@ -74,13 +74,15 @@ class Outbox:
                     transport.write(part)
 
     def unread(self, now_s: float) -> None:
-        """Counts the bytes in the transport's buffer against the budget, because the peer does not read them."""
+        """Counts the bytes in the transport's buffer against the budget. Called when the peer stops reading."""
         if self._transport is not None:
             self.unsent_bytes = self._transport.get_write_buffer_size()
             self.unsent_since = now_s
             self._budget.take(self.unsent_bytes)
 
     def read(self) -> None:
-        """Stops counting bytes against the budget: the peer has read its responses, or the connection is closed."""
+        """Stops counting the bytes against the budget. Called when the peer has read them, or when the connection is
+        closed.
+        """
         unsent, self.unsent_bytes = self.unsent_bytes, 0
         self._budget.give_back(unsent)

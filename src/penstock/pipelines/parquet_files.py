@@ -155,7 +155,9 @@ class Files:
         context.rename(self._path(aside), self._path(name), how)
 
     def described(self, place: str, directory: str) -> list[Entry]:
-        """Returns log entries for the files at `place`, with the paths that they get when they move to `directory`."""
+        """Returns log entries for the files in `place`. The paths in the entries are in `directory`, to which the files
+        move next.
+        """
         return [
             {
                 "path": f"{directory}/{each.getPath().getName()}",

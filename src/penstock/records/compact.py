@@ -49,8 +49,10 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Identifies the batch that holds a producer's state: the batch at `last_data_offset` or, if this is None, a marker
-    of `producer_epoch`."""
+    """Identifies the batch that holds a producer's state.
+
+    This is the data batch at `last_data_offset`. If that is None, it is a marker with `producer_epoch`.
+    """
 
     last_data_offset: int | None
     producer_epoch: int

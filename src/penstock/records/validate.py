@@ -336,7 +336,9 @@ def _lacks_max_timestamp(header: BatchHeader) -> bool:
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Returns the batch's first or max timestamp if it is too old or too new; None otherwise."""
+    """Returns a timestamp that is too old or too new: the batch's first timestamp or its max timestamp. None if both
+    are good.
+    """
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:

@@ -107,10 +107,10 @@ def _decided(client: Client, task: Task) -> bool:
 
 
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """Returns a producer with the task's first transactional id that has no open transaction, and that id.
+    """Returns a producer, and its transactional id: the first id of the task without an open transaction.
 
-    An id with an open transaction is not taken, because this transaction may be prepared and decided. A producer that
-    took the id earlier and has not written yet is fenced. Raises SourceError if no id is free.
+    An id with an open transaction is skipped, because this transaction may be prepared and decided. If another producer
+    uses the chosen id and has not written yet, it is fenced. Raises SourceError if no id is free.
     """
     found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide

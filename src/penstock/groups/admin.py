@@ -56,7 +56,7 @@ def describe(shard: GroupShard, group_id: str, api_version: int) -> DescribedGro
 
 
 def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-    """Lists the groups that match both filters.
+    """Lists the groups that match both filters, `states` and `types`.
 
     The values of a filter are lower case; an empty filter matches all groups.
     """

@@ -81,7 +81,10 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
 def _check_commit(
     shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int
 ) -> frozenset[TopicPartition]:
-    """Raises KafkaError if the client may commit nothing. Returns the partitions that it may not commit."""
+    """Returns the partitions that the client may not commit.
+
+    Raises KafkaError if the client may not commit any partition.
+    """
     group = shard.groups.get(request.group_id)
     generation = request.generation_id_or_member_epoch
     if isinstance(group, ShareGroup):

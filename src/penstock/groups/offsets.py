@@ -244,7 +244,7 @@ def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:
-    """Returns True if the commit is for a deleted topic with the same name, and so does not count."""
+    """Returns True if the offset belongs to a deleted topic with the same name: such an offset does not count."""
     return ZERO_UUID not in (committed, asked) and committed != asked
 
 

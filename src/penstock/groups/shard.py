@@ -138,10 +138,10 @@ class GroupShard:
             journal.apply(group, record)
 
     def _retire(self, group: ShareGroup) -> None:
-        """Remembers the epoch of a deleted share group, as a successor with the same id must not use it again.
+        """Remembers the group epoch of a deleted share group: a new group with the same id starts with a later epoch.
 
-        The group epochs are the epochs of states at the share coordinators. So a late write of the deleted group is
-        fenced.
+        The share coordinators store the group epoch as the state epoch. So they fence a late write of the deleted
+        group.
         """
         self.retired_epochs.pop(group.group_id, None)
         self.retired_epochs[group.group_id] = group.epoch

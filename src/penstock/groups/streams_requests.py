@@ -104,7 +104,8 @@ def describe_streams_group(shard: GroupShard, turn: Turn, group_id: str) -> Desc
 def _topology(group: StreamsGroup) -> Topology | None:
     """Returns the topology for the response.
 
-    Once all topics exist, it has the partition counts of its internal topics; before, it is as the members sent it.
+    While topics are missing, the topology is as the members sent it. Once all topics exist, it has the partition counts
+    of its internal topics.
     """
     if group.configured is not None and group.configured.is_ready:
         return Topology(

@@ -1,4 +1,4 @@
-"""Keeps timers in a heap, without a periodic sweep. To extend a deadline costs only one store.
+"""Keeps timers in a heap, without a periodic sweep. A deadline is extended by setting one field.
 
 A heartbeat only writes `timer.deadline_ms`. The heap keeps the entry at the old deadline; when this time comes, the
 timer is added again with its new deadline. So a member costs one heap operation per session timeout, however often it

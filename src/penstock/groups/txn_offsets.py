@@ -63,7 +63,10 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
 
 
 def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> frozenset[TopicPartition]:
-    """Raises KafkaError if the producer may commit nothing. Returns the partitions that it may not commit."""
+    """Returns the partitions that the producer may not commit.
+
+    Raises KafkaError if the producer may not commit any partition.
+    """
     group = shard.groups.get(request.group_id)
     if isinstance(group, ShareGroup):
         raise no_offsets(group)

@@ -283,7 +283,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def subscriptions(self) -> frozenset[str] | None:
-        """Returns the topics of all members; None if the members are no consumers or their metadata can't be parsed."""
+        """Returns the topics of all members; None if they are not consumers or their metadata can't be parsed."""
         if not self.members:
             return frozenset()
         if self.protocol is None or not self.uses_consumer_protocol:

@@ -132,7 +132,8 @@ def _fill(
 def _share_fairly(members: Members, topics: Topics, held: dict[str, set[Slot]], free: list[Slot]) -> None:
     """Assigns partitions when members subscribe to different topics.
 
-    Members with the fewest partitions get more. Then partitions are moved until members differ by less than two.
+    A free partition goes to the member with the fewest partitions. Then partitions are moved until the numbers of
+    partitions per member differ by less than two, as far as the subscriptions allow.
     """
     readers = {
         topic_id: [member_id for member_id in sorted(members) if topic_id in members[member_id].topics]

@@ -31,9 +31,9 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest, api_version
 
 
 def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int) -> bool:
-    """Returns True if the member has held the partitions since `epoch`.
+    """Returns True if the member has held all partitions of the request since `epoch`, an older epoch.
 
-    Then a commit with this older epoch is accepted (KIP-1251).
+    The commit is accepted in this case, although its epoch is not the member's current epoch (KIP-1251).
     """
     if not 0 <= epoch < member.epoch:
         return False

@@ -73,7 +73,7 @@ def heartbeat(
 ) -> ConsumerGroupHeartbeatResponse:
     """Handles a ConsumerGroupHeartbeat request.
 
-    The group may be new: then the record of its first epoch creates it.
+    If the group is new, the record of its first epoch creates the group.
     """
     if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
         return leave(shard, turn, group, request)

@@ -37,7 +37,7 @@ def refresh_regexes(
     members: Mapping[str, ConsumerMember],
     sees: Callable[[str], bool] | None,
 ) -> dict[str, ResolvedRegex]:
-    """Returns the group's patterns, resolved against the current topics. Records changed and unused patterns.
+    """Returns the group's patterns with the topics that they match now. Writes records for changed and unused patterns.
 
     As in Kafka, the heartbeat of a member resolves the patterns, and they match only topics that this member may
     describe (`sees`). If there is no heartbeat (`sees` is None: a timer, a leaving or classic member), patterns keep

@@ -63,7 +63,7 @@ def heartbeat(
 ) -> ShareGroupHeartbeatResponse:
     """Handles a ShareGroupHeartbeat request.
 
-    The group may be new: then the record of its first epoch creates it.
+    If the group is new, the record of its first epoch creates the group.
     """
     if request.member_epoch == LEAVE_EPOCH:
         remove(turn, image, group, [group.members.find(request.member_id)])

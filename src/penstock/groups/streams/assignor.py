@@ -28,16 +28,16 @@ class SubtopologySpec(NamedTuple):
 
 
 class _Share:
-    """Holds the largest number of tasks per member if tasks are spread evenly over the members that are not full."""
+    """Holds the limit of tasks per member: the remaining tasks, spread evenly over the members that are not full."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
         self.limit = -(-tasks // members) if members else 0
 
     def grown(self, count: int) -> None:
-        """Counts a member that now has `count` tasks.
+        """Notes that a member now has `count` tasks.
 
-        If this member is full, the other members share the remaining tasks.
+        If this member is now full, computes the limit again for the other members and the remaining tasks.
         """
         if count == self.limit:
             self._tasks -= count

@@ -17,8 +17,10 @@ NO_EPOCH = -1
 
 
 def check_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version: int) -> frozenset[TopicPartition]:
-    """Raises KafkaError if the client may commit nothing. Returns the partitions that its member epoch is too old
-    for."""
+    """Returns the partitions that the client may not commit, because the request's member epoch is too old for them.
+
+    Raises KafkaError if the client may not commit any partition.
+    """
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
         return frozenset()  # an administrator, or a consumer without group management
@@ -32,8 +34,10 @@ def check_commit(group: StreamsGroup, request: OffsetCommitRequest, api_version:
 
 
 def check_transactional_commit(group: StreamsGroup, request: TxnOffsetCommitRequest) -> frozenset[TopicPartition]:
-    """Does the same for a producer. Raises ILLEGAL_GENERATION for a later epoch, because producers know only
-    generations."""
+    """Checks a producer's request like `check_commit`.
+
+    Raises ILLEGAL_GENERATION if the request's epoch is after the member's epoch: producers know only generations.
+    """
     epoch = request.generation_id
     if epoch < 0 and not group.members:
         return frozenset()
@@ -58,8 +62,11 @@ def _stale_partitions(
     request: OffsetCommitRequest | TxnOffsetCommitRequest,
     code: ErrorCode,
 ) -> frozenset[TopicPartition]:
-    """Returns the partitions whose active task the member has not held since `epoch`. Nobody else can have committed
-    the others in between, so an older epoch is good enough for them (KIP-1251)."""
+    """Returns the partitions for which `epoch`, the request's member epoch, is too old.
+
+    An older epoch is accepted for a partition if the member has held its active task since then: no other member can
+    have committed this partition in the meantime (KIP-1251). Raises KafkaError if `epoch` is after the member's epoch.
+    """
     if epoch == member.epoch:
         return frozenset()
     if epoch > member.epoch:

@@ -168,8 +168,8 @@ class StreamsGroup:
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
         """Returns True if a member of the process can't get the task yet.
 
-        This is the case if the process already has the task in any role, or if an active task is active on another
-        member.
+        This is the case if the process already has the task in any role, or if the active task is requested while any
+        member still has it.
         """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())

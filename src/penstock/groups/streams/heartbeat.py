@@ -57,7 +57,7 @@ def heartbeat(
 ) -> Answer:
     """Handles the heartbeat of a member that joins or stays.
 
-    The group may be new: then the record of its first epoch creates it.
+    If the group is new, the record of its first epoch creates the group.
     """
     owned = _owned(request)
     member = _find(turn, group, request, owned)

@@ -159,8 +159,8 @@ def _invalid(reason: str) -> KafkaError:
 def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], existing: Count) -> dict[str, int]:
     """Returns the partition count of each repartition topic.
 
-    Follows the topology from its source topics: a repartition topic gets the largest count among the topics that its
-    writing subtopology reads.
+    Follows the topology from its source topics: the subtopology that writes to a repartition topic determines its
+    count, which is the largest count of the topics that this subtopology reads.
     """
     counts = {
         topic.name: topic.partitions
@@ -180,9 +180,13 @@ def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], ex
                 if reader is not None:
                     waiting.append(topology.subtopologies[reader])
     if any(sink not in counts for each in subtopologies for sink in each.repartition_sink_topics):
-        raise _invalid("The partitions of a repartition topic can't be counted: remove the loop from the topology.")
+        raise _invalid(
+            "The partition count of a repartition topic can't be determined: remove the loop from the topology."
+        )
     if any(topic.name not in counts for each in subtopologies for topic in each.repartition_source_topics):
-        raise _invalid("No subtopology writes to one of the repartition topics: add it to the sinks of one.")
+        raise _invalid(
+            "No subtopology writes to one of the repartition topics: add the topic to a subtopology's sinks."
+        )
     return counts
 
 

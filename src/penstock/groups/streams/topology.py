@@ -83,7 +83,7 @@ def _subtopology(given: wire.Subtopology) -> Subtopology:
     if any(topic.partitions < 0 for topic in given.repartition_source_topics):
         raise KafkaError(
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
-            f"A repartition topic of subtopology {given.subtopology_id} has less than 0 partitions: give 0 for any.",
+            f"A repartition topic of subtopology {given.subtopology_id} has fewer than 0 partitions: give 0 or more.",
         )
     sources, repartitions = len(given.source_topics), len(given.repartition_source_topics)
     for group in given.copartition_groups:

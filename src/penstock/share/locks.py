@@ -52,7 +52,7 @@ class Locks:
         return lock
 
     def put_back(self, lock: Lock) -> None:
-        """Keeps a lock: a new one, or one that `due` has returned and that still holds records."""
+        """Keeps a lock: a new lock, or a lock that `due` has returned and that still holds records."""
         self.by_number[lock.number] = lock
         self._of_member.setdefault(lock.member, {})[lock.number] = None
         heapq.heappush(self._heap, (lock.deadline_ms, lock.number))

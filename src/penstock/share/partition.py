@@ -6,9 +6,10 @@ or `release` returns a `Transition`, and the caller writes it to the share coord
 meanwhile. Then `commit` makes the transition final, or `rollback` undoes it. An expired lock changes the state in one
 step.
 
-With a dead-letter topic, records that are given up are archiving first. Once this is stored, the caller writes the dead
-letters of `dying` records, and then calls `buried`, which archives them. A record that is archiving is not delivered
-again by any leader, so no member can acknowledge a record that has a dead letter.
+In a group with a dead-letter topic, a record that is given up gets the state ARCHIVING first. When the share
+coordinator has stored this state, `dying` returns the record. The caller writes its dead letter, and then calls
+`buried`, which archives the record. No leader delivers an ARCHIVING record again, so no member can acknowledge a record
+that has a dead letter.
 """
 
 from __future__ import annotations
@@ -235,10 +236,10 @@ class SharePartition:
             )
 
     def release(self, member: str, limits: ShareLimits, most: int = PORTION) -> Transition | None:
-        """Releases records that a member has acquired, in up to `most` runs. Their last delivery is not counted, as in
-        Kafka.
+        """Releases records that a member has acquired, at most `most` runs of them.
 
-        Returns the transition to write; None if the member has acquired no records.
+        As in Kafka, the last delivery of these records is not counted. Returns the transition to write; None if the
+        member has acquired no records.
         """
         transition = self._transition(limits, at_once=True)
         for run in self._held(self.locks.held_by(member))[:most]:
@@ -348,7 +349,7 @@ class SharePartition:
         return self.take_unsaved()
 
     def _due(self, locks: Locks, now_ms: int, state: RecordState, most: int) -> list[Run]:
-        """Returns up to `most` runs whose locks are over. The locks of further runs stay due."""
+        """Returns up to `most` runs whose locks have expired. The locks of the other runs stay due."""
         due = locks.due(now_ms)
         runs = self._held(due, state)
         rest = {run.owner for run in runs[most:]}
@@ -387,7 +388,7 @@ class SharePartition:
     # --- dead letters
 
     def saved(self, changes: Iterable[StateBatch]) -> None:
-        """Records that the share coordinator has stored changes that had already taken effect.
+        """Notes that the share coordinator has stored changes that had already taken effect.
 
         From now on the dead letters of archiving records may be written.
         """

@@ -14,7 +14,11 @@ PORTION = 1000
 def portions(
     window: Window, ranges: Sequence[AcknowledgedRange], most: int = PORTION
 ) -> Iterator[list[AcknowledgedRange]]:
-    """Yields portions of the ranges. Each causes at most `most` changes in the window as it is at that moment."""
+    """Splits the ranges into portions, and yields one portion at a time.
+
+    A portion causes at most `most` changes in the window. They are counted in the window as it is when the portion is
+    made.
+    """
     portion: list[AcknowledgedRange] = []
     left = most
     for each in ranges:

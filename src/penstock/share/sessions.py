@@ -1,7 +1,8 @@
 """Keeps share sessions: the partitions that a member fetches from this node, so that requests need not repeat them.
 
-    ShareFetch 0    a new session, without acknowledgements         1, 2, 3 …    the next request of the session
-    ShareFetch or ShareAcknowledge -1    the last request: the session ends and everything that it holds is released
+    epoch 0          a ShareFetch without acknowledgements opens a new session
+    epoch 1, 2, 3 …  the next ShareFetch or ShareAcknowledge of the session
+    epoch -1         the last request: the session ends, and all records that its member holds are released
 
 A session belongs to the connection on which it began, and ends when this connection closes. The number of sessions is
 limited, and so are the partitions of one session and of all sessions together.
@@ -125,13 +126,13 @@ class ShareSessions:
             )
         session = self._by_member.get((group, member))
         if session is None:
-            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session has ended: begin a new one.")
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND, "The share session has ended: begin a new session.")
         if epoch == FINAL_EPOCH:
             return session
         if epoch != session.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-                f"The next request of the share session has epoch {session.epoch}, not {epoch}: begin a new one.",
+                f"The share session expects epoch {session.epoch}, not {epoch}: begin a new session.",
             )
         session.epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         return session

@@ -52,7 +52,10 @@ class Update(NamedTuple):
 
 
 class JournalRecord(NamedTuple):
-    """One record of the log: a share partition, and a snapshot or update of its state. None deletes the state."""
+    """One record of the log: a share partition, and a snapshot or update of its state.
+
+    A `value` of None deletes the state.
+    """
 
     key: ShareKey
     value: Snapshot | Update | None

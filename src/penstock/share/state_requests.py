@@ -1,4 +1,4 @@
-"""Decides on the requests to a share coordinator, for one share partition each.
+"""Decides on the requests to a share coordinator: each function decides for one share partition.
 
 These are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
 ReadShareGroupStateSummary. Three kinds of writes are fenced. A write with an older leader epoch comes from a broker

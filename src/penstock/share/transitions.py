@@ -11,7 +11,7 @@ from penstock.share.window import NOBODY, Run
 
 
 class Reason(IntEnum):
-    """Says why a record is given up. The window stores it as the owner of archiving records."""
+    """Says why a record is given up. The window stores it in place of the owner of an archiving record."""
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
     REJECTED = 1

@@ -85,7 +85,10 @@ class Window:
         return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
 
     def reach(self, first: int, runs: int) -> int:
-        """Returns the highest offset so that at most so many runs overlap the range from `first` to before it."""
+        """Returns the largest `stop` so that at most `runs` runs overlap [first, stop).
+
+        Returns NO_END if there are no further runs.
+        """
         after = max(0, bisect_right(self._firsts, max(first, self.start)) - 1) + runs
         return self._firsts[after] if after < len(self._firsts) else NO_END
 

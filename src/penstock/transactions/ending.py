@@ -1,8 +1,8 @@
 """Handles EndTxn, fences producers, and completes transactions once all markers are written.
 
-With transaction version 2 a producer gets a new epoch at the end of each transaction. A later request with the previous
-epoch is then a retry of this EndTxn, and a request with the current epoch belongs to the next transaction. So neither
-can affect the other transaction.
+With transaction version 2 a producer gets a new epoch at the end of each transaction. So the epoch of a later request
+tells its transaction: the previous epoch means a retry of this EndTxn, and the current epoch means the next
+transaction. A retry can't end the next transaction.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the fields `next_producer_id` and `next_epoch` that record `owner` as the transaction's next producer.
+    """Returns the fields `next_producer_id` and `next_epoch` that name `owner` as the transaction's next producer.
 
-    Epoch 0, the first epoch of a new producer id, is not recorded.
+    Epoch 0, the first epoch of a new producer id, is written as NO_PRODUCER_EPOCH.
     """
     return {
         "next_producer_id": owner.producer_id,

@@ -70,7 +70,10 @@ def verify(
 def _find(
     shard: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int
 ) -> Transaction | ErrorCode:
-    """Returns the producer's transaction; an error code if it is ending or belongs to another producer."""
+    """Returns the producer's transaction.
+
+    Returns an error code if the transaction is unknown, is ending, or has another producer.
+    """
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     txn = shard.transactions.get(transactional_id)

@@ -98,7 +98,8 @@ class TransactionShard:
     def abandon(self, turn: Turn) -> None:
         """Drops the state when the leadership is lost.
 
-        No requests are parked here, and results of markers in flight are ignored, because they find no transaction.
+        No requests are parked here. Markers may still be in flight; their results are ignored, because their
+        transactions are no longer here.
         """
         self.transactions.clear()
         self.held_bytes = 0

@@ -76,7 +76,7 @@ class Transaction:
 
     @property
     def two_phase(self) -> bool:
-        """Returns True if an external coordinator decides when the transaction ends; it then has no timeout."""
+        """Returns True if an external coordinator ends the transaction. Such a transaction has no timeout."""
         return self.timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
     def to(self, state: State, wall_ms: int, **changes: Any) -> Transaction:
@@ -92,6 +92,6 @@ class Transaction:
 def used_up(epoch: int) -> bool:
     """Returns True if only the last epoch is left.
 
-    The last epoch is reserved: it serves to fence the epoch before it.
+    The last epoch is reserved: it is used only to fence the producer with the epoch before it.
     """
     return epoch >= MAX_PRODUCER_EPOCH - 1

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Markers(NamedTuple):
-    """An effect of a decision: the runtime writes the transaction's markers to its partitions after the commit."""
+    """An effect of a decision: the runtime writes the transaction's markers to its partitions.
+
+    It writes them when the records of the decision are committed.
+    """
 
     transactional_id: str
     producer_id: int

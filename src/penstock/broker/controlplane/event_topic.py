@@ -96,7 +96,7 @@ class EventTopic:
         return True
 
     async def read(self) -> list[bytes | None]:
-        """Returns the values of all records in the topic, in the order of their offsets; an empty list without a topic.
+        """Returns the values of all records in the topic, in offset order; an empty list if the topic does not exist.
 
         Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
         """

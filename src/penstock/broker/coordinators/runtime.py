@@ -270,7 +270,7 @@ class Coordinator(Generic[M]):
                 self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs a decision without a waiting caller: after a timer, for a posted request, or after a commit."""
+        """Runs a decision for which no caller waits: after a timer, for a posted request, or after a commit."""
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         decide(self.machine, turn)
         if turn.records or self._has_uncommitted():

@@ -138,7 +138,7 @@ def _end(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _settled(partition: Partition, request: ListOffsetsRequest) -> bool:
-    """Returns True if this leader's high watermark has reached at least the previous leader's.
+    """Returns True if this leader's high watermark has reached the start of its leader epoch.
 
     The last stable offset can't be used for this check: an open transaction may keep it far behind the high watermark.
     """

@@ -59,7 +59,10 @@ def handle(
 def _wanted(
     view: ClusterView, request: DescribeTopicPartitionsRequest, visible: Callable[[str], bool]
 ) -> tuple[list[str], int]:
-    """Returns the names of the topics to describe, and the partition of the first topic with which to begin."""
+    """Returns the names of the topics to describe, and a partition index.
+
+    The description of the first topic begins with this partition.
+    """
     cursor = request.cursor
     everything = not request.topics
     names = sorted(filter(visible, view.image.topics) if everything else {topic.name for topic in request.topics})

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState v0: creates states of share partitions, or sets new start offsets, for a coordinator."""
+"""InitializeShareGroupState v0: creates states of share partitions, or sets their start offsets."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class ClassicGroup:
             if current != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
-                    f"Another member now uses instance id {instance_id}: give each consumer its own.",
+                    f"Another member now uses instance id {instance_id}: give each consumer its own id.",
                 )
         member = self.members.get(member_id)
         if member is None:

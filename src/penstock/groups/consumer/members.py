@@ -69,12 +69,15 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
     if known.member_id != member_id:
         raise KafkaError(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Another member now uses instance id {instance_id}: give each consumer its own.",
+            f"Another member now uses instance id {instance_id}: give each consumer its own id.",
         )
 
 
 def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Replaces member `old` with the new member id, which keeps the place in the group and the target assignment."""
+    """Gives the static member `old` a new member id.
+
+    The member keeps its place in the group and its target assignment.
+    """
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))
     return replace(old, member_id=member_id, epoch=JOIN_EPOCH, previous_epoch=-1, pending_revocation={})

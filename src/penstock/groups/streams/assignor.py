@@ -1,9 +1,11 @@
 """Implements the sticky assignor of streams groups: spreads tasks evenly, and moves as few tasks as possible.
 
-1. An active task stays with its member, then goes to a member that had it as a standby, within an equal share.
+1. An active task stays with its member, unless this member already has an equal share of the active tasks. Otherwise
+   the task goes to a member that had it as a standby, under the same condition.
 2. The remaining active tasks go to the members with the fewest tasks.
-3. A standby goes to the process that lost the task or had the standby, within an equal share of all tasks, otherwise to
-   the member with the fewest tasks in a process that does not have the task.
+3. A standby goes to a member that had the task before, as active task or as standby, unless this member already has an
+   equal share of all tasks. Otherwise the standby goes to the member with the fewest tasks in a process that does not
+   have the task.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ def from_request(topology: wire.Topology) -> Topology:
         )
     found = {each.subtopology_id: _subtopology(each) for each in topology.subtopologies}
     if len(found) != len(topology.subtopologies):
-        raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, "Two subtopologies have the same id: give each its own.")
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY, "Two subtopologies have the same id: give each its own id."
+        )
     return Topology(topology.epoch, found)
 
 

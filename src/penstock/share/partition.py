@@ -204,7 +204,8 @@ class SharePartition:
             return  # acknowledged before, or deleted from the log
         if answer.last >= self.window.end:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Offset {answer.last} has not been acquired: acknowledge acquired records."
+                ErrorCode.INVALID_REQUEST,
+                f"Offset {answer.last} has not been acquired: acknowledge only acquired records.",
             )
         for run in self.window.runs(first, last + 1):
             self._check_held(member, run)

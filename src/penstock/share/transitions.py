@@ -1,4 +1,4 @@
-"""Defines changes of acquired records that are being written to the share coordinator, and why records are given up."""
+"""Defines `Transition`, a change of acquired records that is being written, and the reasons to give up a record."""
 
 from __future__ import annotations
 

@@ -401,7 +401,10 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 async def committed(result: R | asyncio.Future[R]) -> R:
-    """Waits until the records of a decision are committed, and returns the result of `Coordinator.run`."""
+    """Takes what `Coordinator.run` returned, and returns the decision's result.
+
+    If `result` is a future, waits until the decision's records are committed.
+    """
     return await result if isinstance(result, asyncio.Future) else result
 
 

@@ -1,8 +1,8 @@
 """Holds the share coordinators of this node: one for each partition of `__share_group_state` that it leads.
 
-`penstock.share.state_requests` makes the decisions. The log is not compacted. Instead, old snapshots of share
-partitions without changes are written again at its end from time to time, and the log before the oldest snapshot is
-deleted.
+`penstock.share.state_requests` makes the decisions. The log is not compacted. Instead, from time to time the old
+snapshots of unchanged share partitions are written again at the end of the log. Then the log before the oldest needed
+snapshot is deleted.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ class PartitionRead:
     def unknown(self) -> bool:
         """Returns True if the partition does not exist.
 
-        A fetch with this error may park like a fetch without data, so that the client does not fetch in a tight loop.
-        All other errors are sent to the client at once.
+        A fetch of an unknown partition may park like a fetch without data, so that the client does not fetch in a tight
+        loop. All other errors are sent to the client at once.
         """
         return self.partition is None and self.error in UNKNOWN
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """Counts the events of all replicas that follow on this node, for metrics."""
+    """Counts fetches, errors and truncations of all partitions that this node follows, for metrics."""
 
     bytes_in: int = 0
     requests: int = 0

@@ -166,7 +166,7 @@ class LedSharePartition:
         self.wake()
 
     def retire(self) -> None:
-        """Drops the state once all changes and dead letters are written, because the group has no session here now.
+        """Drops the state once all changes and dead letters are written, because the group has no session on this node.
 
         The next member loads the state again, and so sees offsets that were altered meanwhile.
         """

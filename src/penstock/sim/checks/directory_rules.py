@@ -90,7 +90,9 @@ class DirectoryRules:
 
     def serves(self, machine: Machine) -> None:
         for path in machine.unmounted:
-            if not machine.conditions.is_broken(path):  # the node runs without a directory that it can't read
+            directory = machine.broker.logs.dirs.named(path) if machine.broker is not None else None
+            # The node runs without a directory that it could not read when it started.
+            if directory is not None and not directory.offline:
                 self._broken("no start without a disk", machine.name, f"serves although no disk is mounted at {path}")
 
     # Free space.

@@ -1,4 +1,4 @@
-"""Topic names: which are legal, which collide, which are internal; and new topic ids."""
+"""Checks whether a topic name is legal and whether it collides with another name. Makes random ids of topics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compares replicas in Spark tasks, for clusters that are too large for one process.
 
-The comparison is the client's own (`penstock.client.comparison`): a first job outlines every partition, a second one
-compares the ranges of all partitions, several in a task, and this module combines the results. The results, including
-the digests, are the same as those of `penstock cluster verify` without Spark.
+The client compares (`penstock.client.comparison`), and Spark distributes the work. A first job outlines every
+partition. A second job compares the ranges of all partitions, several ranges in each task. This module combines the
+results. The results, including the digests, are the same as without Spark (`penstock cluster verify`).
 """
 
 from __future__ import annotations

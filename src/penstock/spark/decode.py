@@ -1,12 +1,13 @@
 """Decodes record batches into Arrow columns, without a Python object per record. Pure code.
 
-The start of each record is found by walking over the length fields, which is the only sequential part. A run of equal
-lengths takes one step. A batch with the same size and record count as the batch before it is assumed to have the same
-layout; its length fields are checked afterwards. The rest is computed by numpy over whole columns: the varints of all
-records, then keys and values with one copy each. If all values of a column have the same length, numpy copies them;
-otherwise one Arrow binary array is laid over the raw bytes, with the offsets (key start, key end, value start, value
-end, …), and `take` copies every fourth element of it. A batch that can't be decoded raises KafkaError with
-INVALID_RECORD.
+First the start of each record is found, by walking over the length fields: this is the only sequential part. A run of
+equal lengths takes one step. A batch with the same size and record count as the batch before it is assumed to have the
+same layout; its length fields are checked afterwards.
+
+Then numpy computes whole columns: the varints of all records, then keys and values with one copy each. If all values of
+a column have the same length, numpy copies them. Otherwise one Arrow binary array is laid over the raw bytes, with the
+offsets key start, key end, value start, value end and so on; `take` copies every fourth element of this array. A batch
+that can't be decoded raises KafkaError with INVALID_RECORD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Client metrics subscriptions (KIP-714): which clients push which metrics, and at which interval."""
+"""Configs of client metrics subscriptions (KIP-714). A subscription selects clients, the metrics that they push, and an
+interval.
+"""
 
 from __future__ import annotations
 

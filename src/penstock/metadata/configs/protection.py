@@ -1,7 +1,7 @@
-"""Properties that protect a node (TLS, SASL, ACLs): which of them Penstock enforces, and which it does not support yet.
+"""Knows the properties that protect a node (TLS, SASL, ACLs), and whether Penstock enforces each of them.
 
-A node that ignored a protection property would be open to everybody, against its owner's intent. So the node refuses to
-start.
+A node that ignored a protection property would be open to everybody, against its owner's intent. So a node refuses to
+start with a protection property that Penstock does not support yet.
 """
 
 from __future__ import annotations

@@ -120,9 +120,9 @@ def epoch_to_name(image: MetadataImage, registration: Registration) -> int | Non
     """Returns the epoch that the registration has to name; None if the controller may accept it as it is.
 
     The registration has to name the epoch of the registered incarnation if it would end that incarnation uncleanly.
-    Otherwise a request that arrives late could do harm. Suppose that its process has ended, and that a later
-    incarnation has registered, joined ISRs with records that are only in its page cache, and been killed. The late
-    request would remove this later incarnation from the eligible leaders, although it has lost nothing.
+    Otherwise a late request could do harm. For example, its process has ended, and a later incarnation has registered.
+    The later incarnation has joined ISRs, with records that are only in the page cache, and was then killed. The late
+    request would remove the later incarnation from the eligible leaders, although it has lost nothing.
 
     A late request can't name that epoch, because its process ended before the epoch was assigned. A request that names
     the epoch comes from a later process. When that process started, the incarnation with the epoch had already ended,

@@ -17,6 +17,8 @@ SHARE_GROUP_STATE = "__share_group_state"
 EVENT_TOPIC = "__penstock_events"
 #: Topics that clients may not write to. The metadata log is not one of them: clients don't see it as a topic at all.
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
+#: Topics that metadata marks as internal: clients leave them out of lists and of subscriptions by pattern.
+UNLISTED_TOPICS = INTERNAL_TOPICS | {EVENT_TOPIC}
 
 # Timestamps of ListOffsets that ask for a position instead of a time.
 LATEST = -1

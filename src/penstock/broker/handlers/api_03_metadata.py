@@ -27,7 +27,7 @@ from penstock.protocol.messages.api_03_metadata import (
     MetadataResponseTopic,
 )
 from penstock.protocol.uuid import ZERO_UUID
-from penstock.protocol.vocabulary import INTERNAL_TOPICS
+from penstock.protocol.vocabulary import UNLISTED_TOPICS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -186,7 +186,7 @@ def _unknown(name: str | None, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code,
         name=name or "",
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=name in UNLISTED_TOPICS,
         topic_authorized_operations=operations,
     )
 
@@ -221,7 +221,7 @@ def _topic(view: ClusterView, topic: TopicImage, version: int, operations: int) 
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
+        is_internal=topic.name in UNLISTED_TOPICS,
         partitions=partitions,
         topic_authorized_operations=operations,
     )

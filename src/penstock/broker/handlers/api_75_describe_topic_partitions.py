@@ -22,7 +22,7 @@ from penstock.protocol.messages.api_75_describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from penstock.protocol.vocabulary import INTERNAL_TOPICS
+from penstock.protocol.vocabulary import UNLISTED_TOPICS
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -87,7 +87,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC_EXCEPTION,
         name=name,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=name in UNLISTED_TOPICS,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
@@ -113,7 +113,7 @@ def _topic(view: ClusterView, topic: TopicImage, indexes: list[int]) -> Describe
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
-        is_internal=topic.name in INTERNAL_TOPICS,
+        is_internal=topic.name in UNLISTED_TOPICS,
         partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -403,7 +403,7 @@ class LogManager:
             return
         suffix = STRAY_SUFFIX if directory.has_records(name) else DELETE_SUFFIX
         target = self.aside(directory, name, suffix)
-        logger.warning("%s has the name of a new log and is renamed to %s", path, target)
+        logger.warning("directory %s is in the way of a new log of the same name: it is renamed to %s", path, target)
         self.disk.rename(path, target)
         if suffix == DELETE_SUFFIX:
             self.removal.add_directory(target, 0)

@@ -61,8 +61,8 @@ class QuorumPlan:
         """
         if self.static_voters and (standalone or several):
             raise ConfigError(
-                f"{VOTERS} is set, so directories record no voters: leave --standalone and --initial-controllers out, "
-                f"or set {SERVERS} instead of {VOTERS}."
+                f"{VOTERS} is set, so no voters are stored in log directories: remove --standalone and "
+                f"--initial-controllers, or replace {VOTERS} by {SERVERS}."
             )
         if standalone and not self.is_controller:
             raise ConfigError("--standalone needs a controller: leave it out, or add 'controller' to process.roles.")

@@ -56,8 +56,8 @@ def test_storage_format_writes_voters_only_for_a_new_quorum(
     ("roles", "line", "flags", "sentence"),
     [
         ("broker,controller", SERVERS, [], "--standalone for a new cluster with one controller, --initial-controllers"),
-        ("broker,controller", VOTERS, ["--standalone"], "leave --standalone and --initial-controllers out"),
-        ("broker,controller", VOTERS, ["-I", INITIAL], "leave --standalone and --initial-controllers out"),
+        ("broker,controller", VOTERS, ["--standalone"], "remove --standalone and --initial-controllers"),
+        ("broker,controller", VOTERS, ["-I", INITIAL], "remove --standalone and --initial-controllers"),
         ("broker", SERVERS, ["--standalone"], "--standalone needs a controller: leave it out"),
     ],
 )

@@ -59,7 +59,7 @@ async def serve(broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRe
                 key = ShareKey(str(request.group_id), topic.topic_id, partition.partition_index)
                 if partition.acknowledgement_batches:
                     await _operate(broker, key, partition.acknowledgement_batches)
-                    logger.info("%s changed records in flight of share group %r", ctx.principal, key.group)
+                    logger.info("%s changed the state of in-flight records of share group %r", ctx.principal, key.group)
                 else:
                     answer.error_message = _described(broker, key)
             except KafkaError as error:

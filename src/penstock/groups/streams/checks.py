@@ -21,7 +21,8 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
             if topic.partitions:
                 raise KafkaError(
                     ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                    f"Changelog topic {topic.name} has {topic.partitions} partitions: give 0 and let its tasks decide.",
+                    f"The topology gives changelog topic {topic.name} {topic.partitions} partitions: send 0, "
+                    "because the number of its tasks decides.",
                 )
 
 

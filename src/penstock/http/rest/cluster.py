@@ -75,7 +75,7 @@ async def force_election(service: Service, call: Call) -> Any:
             ]
         }
     if call.body.get("unclean", False):
-        raise Problem(400, "unclean needs partitions: the quorum has no unclean elections.")
+        raise Problem(400, "The field unclean is allowed only with partitions: the quorum has no unclean elections.")
     metadata = service.broker.metadata
     if not metadata.leading:
         leader = metadata.quorum().leader_id

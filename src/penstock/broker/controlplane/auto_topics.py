@@ -110,7 +110,7 @@ class TopicCreator:
         return await self.create([topic_to_create(self._settings, name) for name in dict.fromkeys(names)])
 
     async def create(self, topics: list[CreatableTopic]) -> dict[str, KafkaError]:
-        """Creates the topics as they are described, and returns the errors by topic name, as `create_missing` does."""
+        """Creates topics from CreateTopics entries. Returns the errors by topic name, as `create_missing` does."""
         if not topics:
             return {}
         reply = await self._channel.ask(CreateTopicsRequest(topics=topics))

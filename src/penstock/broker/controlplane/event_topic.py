@@ -1,8 +1,9 @@
 """Keeps the events of all nodes in a topic, so that any node can show the history after the controller has died.
 
 Each node appends its own events. The key of an event is the node's id and a slot number. A node has SLOTS slot numbers
-and reuses the oldest, so compaction keeps the last SLOTS events of each node. The topic stays small without a retention
-time. A cluster of one broker has no such topic: its node has the same events in memory and in its log.
+and uses them in turn, so compaction keeps the last SLOTS events of each node. The topic stays small, although its
+records have no retention time. A cluster of one broker has no such topic: its node has the same events in memory and in
+the lines that it logs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TopicEnsurer(Protocol):
 
 
 class EventTopic:
-    """Writes the events of this node to the topic, in order. The code that emits an event does not wait."""
+    """Writes the events of this node to the topic, in order. The emitter of an event does not wait for the write."""
 
     def __init__(self, history: EventHistory, *, metadata: MetadataLog, peers: PeerCalls, topics: TopicEnsurer) -> None:
         self._history = history
@@ -68,7 +69,7 @@ class EventTopic:
         await self._requests.close()
 
     def apply(self, *_: object) -> None:
-        """Writes the events that have waited for a second broker. Called with each new metadata image."""
+        """Starts to write waiting events if the cluster has several brokers. Called with each new metadata image."""
         if self._waiting and self._may_write():
             self._requests.start()
 
@@ -83,7 +84,7 @@ class EventTopic:
         return bool(self._waiting) and not self._requests.closed and len(self._metadata.image.brokers) > 1
 
     async def _write(self) -> bool:
-        """Appends the oldest waiting events as one batch. Returns False if they have to be written again."""
+        """Appends the oldest waiting events as one batch. Returns False if they must wait for another attempt."""
         entries = [self._waiting[index] for index in range(min(BATCH, len(self._waiting)))]
         try:
             await self._append(entries)

@@ -175,7 +175,7 @@ class MetadataLog:
             self._append(self._first_records())
 
     def step_down(self) -> None:
-        """Makes the quorum elect its leader again, if this node leads it. The node stays a voter."""
+        """Resigns if this node leads the quorum, so that the voters elect a leader again. The node stays a voter."""
         self._quorum.step_down()
 
     async def hand_over(self) -> None:
@@ -344,7 +344,7 @@ class MetadataLog:
         self._consider_snapshot()
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """Reports once that the metadata log has failed. Returns the error that refuses all later submissions."""
+        """Reports once that the metadata log has failed. Returns the error that all later submissions get."""
         if self._failure is None:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."

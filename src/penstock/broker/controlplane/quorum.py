@@ -194,7 +194,9 @@ class Quorum:
         return describe(self._raft.core)
 
     def propose(self, epoch: int, batches: list[tuple[int, bytes]]) -> int:
-        """Appends batches (number of records, bytes) as leader of `epoch` and returns the log's end offset.
+        """Appends batches as leader of `epoch`, and returns the log's end offset.
+
+        Each batch is a pair: its number of records and its bytes.
 
         Raises KafkaError if this node does not lead in this epoch or has left the quorum.
         """
@@ -410,7 +412,7 @@ class Quorum:
         return isinstance(state, Leader) or (isinstance(state, Follower) and state.has_fetched)
 
     def step_down(self) -> None:
-        """Resigns if this node leads. Another voter, or this node later, is elected."""
+        """Resigns if this node leads. The voters then elect a leader, which may be this node again."""
         self._steps_down = True
         try:
             self.step(StepDown())

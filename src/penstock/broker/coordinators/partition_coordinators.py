@@ -55,7 +55,7 @@ class Coordinators(Generic[M]):
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
-        """Iterates over the coordinators. The caller may await in between, and coordinators may close meanwhile."""
+        """Iterates over the coordinators. Skips coordinators that close while the caller awaits something."""
         for index in list(self._by_partition):
             try:
                 coordinator = self.at(index)

@@ -401,9 +401,9 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 async def committed(result: R | asyncio.Future[R]) -> R:
-    """Takes what `Coordinator.run` returned, and returns the decision's result.
+    """Returns the result of a decision. `result` is the value that `Coordinator.run` returned.
 
-    If `result` is a future, waits until the decision's records are committed.
+    If this value is a future, waits until the decision's records are committed.
     """
     return await result if isinstance(result, asyncio.Future) else result
 

@@ -123,7 +123,7 @@ class Transactions:
     def _take_producer_id(self) -> int | None:
         """Returns an unused producer id. If none is left, returns None and starts to fetch new ids.
 
-        The abort of an overdue transaction needs an id, and there may be no client request that fetches ids.
+        Ids are fetched even if no client asks for one: the abort of an overdue transaction also needs an id.
         """
         producer_id = self._producer_ids.take()
         if producer_id is None and not self._fetching_ids:
@@ -188,7 +188,7 @@ class Transactions:
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
-        """Writes the record that the transaction is complete: all partitions have its marker.
+        """Writes the record that completes the transaction, because all partitions have its marker.
 
         If this record can't be committed, it is written again later, perhaps by the next coordinator of the
         transactional id.

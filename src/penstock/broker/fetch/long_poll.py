@@ -191,10 +191,10 @@ class Fetching:
         return Later(future)
 
     def notify(self, appended_bytes: int) -> None:
-        """Counts appended bytes, and ends the wait when there are enough.
+        """Counts appended bytes, and ends the fetch's wait when there are enough bytes.
 
-        The response is built after the appending request is done, because this request may append to more of the
-        partitions.
+        The response is built only after the request that appended these bytes is done, because this request may append
+        to several partitions of the fetch.
         """
         self._missing -= appended_bytes
         if self._missing <= 0 and not self._woken:

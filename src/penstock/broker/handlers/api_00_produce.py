@@ -363,7 +363,7 @@ def _time_out(waiting: list[Waiting]) -> None:
 
 
 def _forget(waiting: list[Waiting]) -> None:
-    """Ignores the results of the waits for replicas and disks, because the request was cancelled."""
+    """Cancels the waits for replicas and disks and ignores their results, because the request was cancelled."""
     for _, safe in waiting:
         if safe.done():
             if not safe.cancelled():

@@ -61,7 +61,10 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Starts to serve all transactions before waiting for the first, because a broker's request may have very many."""
+    """Serves all transactions at the same time, because a broker's request may name very many transactions.
+
+    Starts to serve each transaction without waiting for the previous transaction.
+    """
     for asked in transactions:
         _check_size(asked)
     serving: list[asyncio.Task[list[AddPartitionsToTxnTopicResult]]] = []

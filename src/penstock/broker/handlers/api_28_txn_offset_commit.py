@@ -92,7 +92,7 @@ async def _verify(
 
 
 def _error_for_client(code: ErrorCode, api_version: int) -> ErrorCode:
-    """Returns an error code that the client's request version knows, in place of a newer error code."""
+    """Returns `code`, or a similar error code if clients of this request version don't know `code`."""
     match code:
         case ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH

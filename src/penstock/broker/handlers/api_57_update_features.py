@@ -1,4 +1,7 @@
-"""UpdateFeatures v0-2: raises or lowers finalized feature levels, all or none; since v1 it can also only validate."""
+"""UpdateFeatures v0-2: raises or lowers finalized feature levels, all or none.
+
+Since v1 a request can ask for validation only: then no level changes.
+"""
 
 from __future__ import annotations
 

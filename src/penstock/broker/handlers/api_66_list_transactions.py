@@ -2,7 +2,7 @@
 
 Filters by state and producer id, since v1 by duration, since v2 by a pattern in RE2's syntax. The pattern must match
 the whole id; a pattern that takes too long gets INVALID_REGULAR_EXPRESSION. The response lists the unknown state names
-in the filter. While a partition loads, the whole request gets COORDINATOR_LOAD_IN_PROGRESS.
+in the filter. While one of this node's coordinators loads, the whole request gets COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations

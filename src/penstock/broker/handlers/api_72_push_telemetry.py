@@ -1,7 +1,8 @@
 """PushTelemetry, version 0: passes the metrics of a client unchanged to the broker's telemetry receivers.
 
-Errors: INVALID_REQUEST (no client instance id, or after the last push), THROTTLING_QUOTA_EXCEEDED (too early),
-UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD (a receiver failed).
+Errors: INVALID_REQUEST (no client instance id, or a push after the terminating push), THROTTLING_QUOTA_EXCEEDED (a push
+before the interval is over), UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE, TELEMETRY_TOO_LARGE, INVALID_RECORD
+(a receiver failed).
 """
 
 from __future__ import annotations

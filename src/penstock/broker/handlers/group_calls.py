@@ -44,7 +44,10 @@ def caller(ctx: RequestContext) -> Caller:
 
 
 def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[S]:
-    """Converts a decision's result to a response with `shape`: at once, or in a `Later` if the result is a future."""
+    """Calls `shape` to convert a decision's result to a response.
+
+    If the result is a future, returns a `Later` of the response.
+    """
     if isinstance(result, asyncio.Future):
         return Later(result, lambda future: shape(future.result()))
     return shape(result)

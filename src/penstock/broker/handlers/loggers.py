@@ -1,6 +1,6 @@
-"""Reads and sets the log levels of this process, for DescribeConfigs and IncrementalAlterConfigs, by log4j's names.
+"""Reads and sets the log levels of this process, for DescribeConfigs and IncrementalAlterConfigs.
 
-Levels that are set here last until the process stops: they are not metadata.
+The levels have log4j's names. Levels that are set here last until the process stops: they are not metadata.
 """
 
 from __future__ import annotations

@@ -150,5 +150,5 @@ def served_versions(api_key: int, role: Role = "BROKER", *, unstable: bool = Fal
 
 
 def serves_unstable(api_key: int, broker: Broker) -> bool:
-    """Returns True if the latest version of an API, which Kafka marks as unstable, is served."""
+    """Returns True if this node serves the latest version of the API although Kafka marks this version as unstable."""
     return api_key in UNSTABLE and broker.settings.bool(UNSTABLE[api_key])

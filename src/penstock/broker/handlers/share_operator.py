@@ -92,7 +92,10 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
 
 
 def _described(broker: Broker, key: ShareKey) -> str:
-    """Returns the JSON of a share partition. A partition from which no member fetches is not loaded: it is idle."""
+    """Returns the JSON of a share partition.
+
+    If no member fetches from the partition, its state is not loaded, and the JSON says "idle".
+    """
     shares = broker.share_partitions
     broker.partitions.get_by_id(key.topic_id, key.partition).leader_log()
     led = shares.find(key)

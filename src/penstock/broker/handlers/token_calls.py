@@ -1,4 +1,4 @@
-"""Helps the handlers of delegation tokens: has their settings, and checks which connections may request tokens."""
+"""Helps the handlers of delegation tokens: reads their settings, and checks which connections may request tokens."""
 
 from __future__ import annotations
 

@@ -158,9 +158,9 @@ async def _ask_once(
 
 
 def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
-    """Returns an error that the producer's request version knows.
+    """Returns the error for the producer. Replaces error codes that its request version does not know.
 
-    NOT_ENOUGH_REPLICAS makes producers of all versions send the batch again.
+    Some codes become NOT_ENOUGH_REPLICAS: this error makes producers of all versions send the batch again.
     """
     match code:
         case ErrorCode.PRODUCER_FENCED:

@@ -1,4 +1,4 @@
-"""Limits how many connections per second a node, a listener and an address may open.
+"""Limits the number of new connections per second: on the whole node, on each listener, and from each address.
 
 If a connection exceeds `max.connection.creation.rate` of the node or of its listener, it waits before its first request
 or its TLS handshake is served; in Kafka it waits before it is accepted. A connection beyond the quota of its address

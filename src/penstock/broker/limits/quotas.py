@@ -2,8 +2,8 @@
 
 For each kind of quota, a (user, client id) pair is limited by one entity: the most specific entity with a quota, in
 Kafka's order. Requests count against the rate of this entity; for example, all clients of a user share the user's
-quota. A response contains the throttle time, and the connection is muted for that time. A kind without any quota costs
-one lookup in an empty dict.
+quota. A response contains the throttle time, and the connection is muted for that time. If no quota of a kind is set, a
+request costs only one lookup in an empty dict for this kind.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class ClientQuota(Generic[Meter]):
             self._meters.clear()
 
     def meter(self, principal: str, client_id: str | None) -> Meter | None:
-        """Returns the rate against which this client counts; None if no quota applies to the client."""
+        """Returns the rate that counts this client's requests; None if no quota applies to the client."""
         who = (principal, client_id)
         try:
             return self._resolved[who]
@@ -209,7 +209,7 @@ class AddressQuota:
 def _entities(user: str, client_id: str) -> list[tuple[QuotaEntity, Tag]]:
     """Returns the entities whose quota may apply to a client, most specific first.
 
-    Each comes with the key of its rate.
+    Each entity comes with the key under which its rate is kept.
     """
     both, alone = (user, client_id), (user, "")
     found: list[tuple[QuotaEntity, Tag]] = []

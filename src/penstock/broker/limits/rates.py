@@ -36,7 +36,8 @@ class Rate:
     def record(self, amount: float, now_ms: int) -> int:
         """Adds an amount to the rate.
 
-        Returns the throttle time in milliseconds, after which the rate is back at its limit; 0 if it is not above it.
+        Returns the throttle time in milliseconds, after which the rate is back at its limit; 0 if the limit is not
+        exceeded.
         """
         now_ms = self._count(amount, now_ms)
         return self.excess_ms(now_ms)

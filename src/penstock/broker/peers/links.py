@@ -68,8 +68,8 @@ class Links:
     async def connection(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
         """Returns the open connection, even if its address is outdated.
 
-        If none is open, opens a connection to the address from `find`. Raises KafkaError if the connection cannot be
-        opened.
+        If no connection is open, opens a connection to the address that `find` returns. Raises KafkaError if the
+        connection cannot be opened.
         """
         return await self._in_turn(key, lambda: self._address_of(key) or find())
 

@@ -48,7 +48,7 @@ class Call:
     def leave(self) -> asyncio.Future[Any]:
         """Abandons the request: completes `future` with None.
 
-        Returns another future, which is done when the response to the abandoned request arrives or fails.
+        Returns another future, which is done when the abandoned request gets its response or fails.
         """
         left: asyncio.Future[Any] = self.future
         if self._task is not None:

@@ -2,7 +2,8 @@
 
 A future log on disk means that a move is in progress: after a restart the move resumes when the partition is opened. At
 most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others
-wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits all copies together.
+wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits the total rate of all
+copies.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class DirectoryMoves:
     ) -> None:
         """Reports directories to the controller through `assign` and `revert`.
 
-        Copies slow down while the number from `request_passes` grows: see `MoveParts`.
+        Copies slow down while requests arrive, that is, while the number that `request_passes` returns grows.
         """
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(
@@ -232,7 +233,7 @@ class DirectoryMoves:
         self._observer(MoveChanged(name, move.source.path, move.target.path, state, move.copied_bytes, move.reason))
 
     async def settle(self) -> None:
-        """Waits until all moves have ended and the copies of cancelled moves are put aside."""
+        """Waits until all moves have ended and the files that cancelled moves have copied are discarded."""
         while tasks := [*self._ending, *(task for _, task in self._running.values())]:
             await asyncio.wait(tasks)
 

@@ -139,5 +139,5 @@ class IsrChanges:
 
 
 def _stands(partition: Partition, leading: Leading, proposal: Proposal) -> bool:
-    """Returns True if the proposal is still current: this node leads in the same epoch and has not replaced it."""
+    """Returns True if the proposal is still current: this node leads in the same epoch and still has this proposal."""
     return partition.leading is leading and leading.proposal is proposal

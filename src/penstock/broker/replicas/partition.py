@@ -79,7 +79,7 @@ class Partition:
     def log(self) -> Log:
         """Returns the partition's log, and opens it on first use.
 
-        Opening ten thousand logs at once would block the event loop.
+        Not all logs are opened when the node starts: opening ten thousand logs at once would block the event loop.
         """
         log = self._log
         if log is None:
@@ -105,7 +105,7 @@ class Partition:
         return self.log.config.fsync_before_ack
 
     def leader_log(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> Log:
-        """Returns the log. Raises KafkaError if this node does not lead, or if the client has another leader epoch."""
+        """Returns the log. Raises KafkaError if this node does not lead, or if the client sent another leader epoch."""
         if current_leader_epoch != NO_LEADER_EPOCH:
             check_leader_epoch(current_leader_epoch, self.image.leader_epoch)
         if self.image.leader != self._host.node_id:
@@ -122,7 +122,7 @@ class Partition:
         return self.log
 
     def epoch_at(self, offset: int) -> int:
-        """Returns the leader epoch of the record at this offset; the current epoch for the end of the log."""
+        """Returns the leader epoch of the record at this offset; at the end of the log, the current leader epoch."""
         epochs = self.log.epochs
         return self.image.leader_epoch if offset >= self.log.log_end_offset else epochs.epoch_for_offset(offset)
 
@@ -306,7 +306,7 @@ class Partition:
             self._following = None
 
     async def committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Returns when the high watermark has reached `offset`.
+        """Waits until the high watermark has reached `offset`.
 
         Raises KafkaError if the records can't be committed: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND or
         KAFKA_STORAGE_ERROR. A caller that does not wait right after its append must pass the leader epoch of the
@@ -362,11 +362,11 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
-        """Returns True if there is nothing new for an in-sync follower, and counts it as caught up at `now_ms`.
+        """Returns True if there is nothing new for an in-sync follower.
 
-        Nothing is new if the follower has all records, the high watermark and the log start offset. With `now_ms` None,
-        the follower is not counted as caught up. This check makes fetch sessions with thousands of partitions cheap: in
-        most fetches, most partitions have nothing new.
+        Nothing is new if the follower has all records, the high watermark and the log start offset. In this case the
+        follower is also noted as caught up at `now_ms`, unless `now_ms` is None. This check makes fetch sessions with
+        thousands of partitions cheap: in most fetches, most partitions have nothing new.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:
@@ -441,7 +441,7 @@ class Partition:
 
 
 def _estimated_bytes(log: Log, records: int) -> int:
-    """Estimates the size of `records` records from the average record size in the log.
+    """Estimates the total size of a number of records from the average record size in the log.
 
     Parked fetches wait for a number of bytes, but offsets only give a number of records.
     """

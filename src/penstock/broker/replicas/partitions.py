@@ -130,8 +130,8 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Applies the changes of a topic's partitions on this node.
 
-        `started` is False for the first image, at the node's registration. A partition that a later image adds is new
-        on this node.
+        `started` is False for the first image, which the node applies when it registers, and True for later images.
+        Only partitions that a later image adds are marked as new on this node.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:
@@ -210,10 +210,11 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Makes a future log the replica's log, because the current log is gone, and returns it; None if there is none.
+        """Returns the replica's future log, after making it the current log. Called if the current log is gone.
 
-        The controller must have assigned the replica to the future log's directory. Other future logs are removed,
-        unless the log that they copy may be in an offline directory.
+        Uses a future log only if the controller has assigned the replica to its directory; returns None if there is no
+        such future log. Removes the other future logs. But while a directory is offline, keeps future logs of this
+        topic, because the log that they copy may be in the offline directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -229,10 +230,10 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory in which to open the replica's log; None if any directory will do.
 
-        Raises KafkaError if the log may be in an offline directory, because it must not be created again elsewhere. If
-        a directory could not be read at the start, its id is unknown: it may hold any replica that is in no other
-        directory. An old replica without a directory in the metadata may be there, too: the node may have stopped
-        before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
+        Raises KafkaError if the log may be in an offline directory: the log must not be created again elsewhere. The id
+        of a directory that could not be read at the start is unknown. So this directory may hold any replica that was
+        found in no other directory. This includes a replica whose directory is not in the metadata: the node may have
+        stopped before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

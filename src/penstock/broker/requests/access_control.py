@@ -35,7 +35,7 @@ class AccessControl:
         seconds: Callable[[], float] = lambda: 0.0,
         on_denied: OnDenied | None = None,
     ) -> None:
-        """`on_denied` is called for each denial, for the audit file."""
+        """Calls `on_denied` for each denial, so that the denial gets a line in the audit file."""
         self._super_users = super_users
         self._allow_without_acls = allow_without_acls
         self._authorizer = Authorizer(super_users=super_users)

@@ -107,7 +107,7 @@ class SaslSession:
         return answer
 
     def _set_lifetime(self) -> None:
-        """Ends the session when the credential expires, or earlier, as the listener's settings demand."""
+        """Sets the time at which the session ends: when the credential expires, or earlier if the settings say so."""
         limits_ms = [self.rules.lifetime_ms] if self.rules.lifetime_ms > 0 else []
         if self.server.expires_ms is not None:
             limits_ms.append(max(0, self.server.expires_ms - self.rules.wall_ms()))

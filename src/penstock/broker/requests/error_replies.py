@@ -70,21 +70,21 @@ def error_response(
 
 
 def targets(request: Any, version: int) -> list[Target]:
-    """Returns all topics and partitions that the request names; an empty list if null stands for all topics."""
+    """Returns all topics and partitions that the request names; an empty list if its list of topics is null."""
     return list(_targets(request, version, Target(None, None, None)))
 
 
 def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
     """Splits a request in two: the first has the items that don't match, the second the matching items.
 
-    A request that would have no items is None.
+    If one of the two requests would have no items, None is returned in its place.
     """
     kept, hit = _split(request, version, matches, Target(None, None, None))
     return kept, hit
 
 
 def merge(response: Any, extra: Any, version: int) -> Any:
-    """Adds the items of `extra` to `response`. If both have a topic, its partitions are merged."""
+    """Adds the items of `extra` to `response`. If both contain the same topic, its partitions are merged."""
     for field in _struct_arrays(type(response), version):
         mine, theirs = getattr(response, field.name), getattr(extra, field.name)
         if not theirs:

@@ -18,7 +18,7 @@ class LocalConnection:
     __slots__ = ("listener", "peer_host", "peer_port", "principal", "state")
 
     def __init__(self, listener: str, principal: str | None = None, client_host: str = LOOPBACK) -> None:
-        """Applies the rules of the listener named `listener` to the request."""
+        """Creates a connection that handlers treat as a connection to the listener named `listener`."""
         self.listener = Listener(listener)
         self.peer_host = client_host
         self.peer_port = 0

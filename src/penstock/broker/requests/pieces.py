@@ -1,7 +1,7 @@
 """Splits a request with very many elements into smaller requests (pieces), and joins their responses.
 
-The pieces are handled one by one. A piece contains some of the topics; a large topic may have some of its partitions in
-each of several pieces. Like `error_replies`, this module pairs the arrays of request and response to join the results.
+The pieces are handled one by one. A piece contains some of the topics; the partitions of a large topic can be spread
+over several pieces. Like `error_replies`, this module pairs the arrays of request and response to join the results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the dead letters of one share partition, portion by portion.
 
-Before this, the share coordinator has stored that the records are given up. When the dead letters of a portion are
-written, its records are archived. If the write fails, the portion is written again.
+Dead letters are written only after the share coordinator has stored that their records are given up. When the dead
+letters of a portion are written, its records are archived. If the write fails, the portion is written again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Burial:
         self.error: KafkaError | None = None
 
     def start(self) -> None:
-        """Starts to write dead letters. No-op if the writing task is already running, or if there are none to write."""
+        """Starts to write dead letters. No-op if the writing task is already running, or if no dead letter is due."""
         state = self._led.state
         if state is not None and not self.running and state.dying(1):
             self.running = True

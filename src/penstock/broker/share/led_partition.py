@@ -214,7 +214,9 @@ class LedSharePartition:
     async def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], turn: Callable[[], Awaitable[None]]
     ) -> list[asyncio.Future[None]]:
-        """Applies a member's acknowledgements. Applies many of them in portions, and awaits `turn` after each portion.
+        """Applies a member's acknowledgements.
+
+        If there are many acknowledgements, applies them in portions, and awaits `turn` after each portion.
 
         Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused. In
         this case nothing is changed, unless a lock expires or the state is dropped between two portions.
@@ -248,7 +250,7 @@ class LedSharePartition:
     def release(self, member: str) -> None:
         """Releases all records that a member has acquired.
 
-        If there are many, releases a portion now and the others in later passes of the event loop.
+        If there are many records, releases some of them now and the others in later passes of the event loop.
         """
         transition = self.state.release(member, self.limits) if self.state is not None else None
         if transition is not None:
@@ -259,7 +261,8 @@ class LedSharePartition:
     async def operate(self, first: int, stop: int, kind: int, turn: Callable[[], Awaitable[None]]) -> None:
         """Releases or archives records for an operator, no matter which member holds them.
 
-        Returns once the change is written. Raises KafkaError if there is nothing to change, or if it can't be written.
+        Returns once the change is written. Raises KafkaError if no record can be changed, or if the change can't be
+        written.
         """
         refusal: KafkaError | None = None
         written = []
@@ -318,7 +321,7 @@ class LedSharePartition:
             self.retire()
 
     async def _write_once(self) -> bool:
-        """Writes all waiting changes to the share coordinator in one request.
+        """Writes the waiting changes to the share coordinator in one request, as many as fit.
 
         Returns False if the write failed and no acknowledgement is waiting, so that there is no reason to write again
         at once.

@@ -64,9 +64,9 @@ class _Located:
 
     @property
     def moved(self) -> bool:
-        """Returns True if these records had nothing to deliver and were archived.
+        """Returns True if the group's next fetch offset has moved past the offset at which this read began.
 
-        The next fetch offset is then after them.
+        This happens if the read found no record to deliver (for example only markers), and archived these offsets.
         """
         state = self.led.state
         return state is not None and state.next_fetch_offset() > self.offset
@@ -82,7 +82,7 @@ class ShareFetching:
         self._ended = False
 
     async def run(self) -> list[Delivery]:
-        """Returns the acquired records of each partition, as soon as there are enough or the maximum wait is over."""
+        """Returns the acquired records of each partition, once there are enough records or the maximum wait is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(self._wish.max_wait_ms, MAX_WAIT_MS) / 1000
         self._park()

@@ -2,10 +2,10 @@
 
 First the member revokes the partitions that are not in the target. Its epoch increases only when its heartbeat no
 longer reports these partitions. Then it gets the partitions that the target adds, as soon as no other member holds
-them. An assignment maps a key to partitions: a topic id in a consumer group, a role and a subtopology in a streams
-group.
+them. An assignment maps keys to partitions. In a consumer group a key is a topic id; in a streams group it is a role
+and a subtopology.
 
-STABLE ──new target──► UNREVOKED_PARTITIONS ──nothing revoked is reported──► UNRELEASED_PARTITIONS or STABLE
+STABLE ──new target──► UNREVOKED_PARTITIONS ──no revoked partition is reported──► UNRELEASED_PARTITIONS or STABLE
 """
 
 from __future__ import annotations

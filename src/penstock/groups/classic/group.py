@@ -283,7 +283,10 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def subscriptions(self) -> frozenset[str] | None:
-        """Returns the topics of all members; None if they are not consumers or their metadata can't be parsed."""
+        """Returns the topics to which the members subscribe.
+
+        Returns None if the members are not consumers, or if their metadata can't be parsed.
+        """
         if not self.members:
             return frozenset()
         if self.protocol is None or not self.uses_consumer_protocol:

@@ -182,7 +182,7 @@ class StreamsGroup:
     def is_subscribed(self, topic: str) -> bool:
         """Returns True if the group has members and its topology reads the topic.
 
-        The offsets of an empty group can expire.
+        The group's offsets for such a topic do not expire.
         """
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 

@@ -191,7 +191,10 @@ def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], ex
 
 
 def _copartition(topics: Mapping[str, int], fixed: set[str], flexible: set[str]) -> dict[str, int]:
-    """Returns the partition count of each repartition topic in a copartition group: the count of the other topics."""
+    """Returns the partition count of each repartition topic in a copartition group.
+
+    This is the partition count of the group's other topics, which must all have the same count.
+    """
     repartitions = topics.keys() & (fixed | flexible)
     decisive = {topic: topics[topic] for topic in (topics.keys() - repartitions) or (topics.keys() & fixed)}
     if len(set(decisive.values())) > 1:

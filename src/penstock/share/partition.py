@@ -251,7 +251,8 @@ class SharePartition:
         """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
 
         A released record is available at once, and its last delivery does not count. Returns the transition to write;
-        None if there is nothing to write. Raises KafkaError if there is nothing to change.
+        None if nothing has to be written, because the records were only in a back-off. Raises KafkaError if no record
+        can be changed, or if an acknowledgement of one of the records is being written.
         """
         runs = list(self.window.runs(first, stop))
         if any(run.state == PENDING for run in runs):

@@ -16,8 +16,8 @@ def portions(
 ) -> Iterator[list[AcknowledgedRange]]:
     """Splits the ranges into portions, and yields one portion at a time.
 
-    A portion causes at most `most` changes in the window. They are counted in the window as it is when the portion is
-    made.
+    A portion causes at most `most` changes in the window. The changes are counted when the portion is made, in the
+    window at that time.
     """
     portion: list[AcknowledgedRange] = []
     left = most

@@ -11,7 +11,7 @@ from penstock.share.window import NOBODY, Run
 
 
 class Reason(IntEnum):
-    """Says why a record is given up. The window stores it in place of the owner of an archiving record."""
+    """Says why a record is given up. An archiving record has no owner: the window stores the reason in its place."""
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
     REJECTED = 1
@@ -40,7 +40,7 @@ class Transition:
     def add(self, run: Run, state: RecordState, count: int, reason: Reason = Reason.UNKNOWN) -> None:
         """Adds the state change of one run of acquired records.
 
-        Joins it with the previous run if both are adjacent and equal.
+        Joins the change with the previous change if both are equal and their records are adjacent.
         """
         undo, changes = self.undo, self.changes
         if undo and undo[-1].stop == run.first and undo[-1][2:] == (run.deliveries, run.owner):

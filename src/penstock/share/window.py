@@ -85,7 +85,7 @@ class Window:
         return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
 
     def reach(self, first: int, runs: int) -> int:
-        """Returns the largest `stop` so that at most `runs` runs overlap [first, stop).
+        """Returns the largest offset `stop` for which at most `runs` runs overlap [first, stop).
 
         Returns NO_END if there are no further runs.
         """

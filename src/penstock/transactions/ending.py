@@ -1,8 +1,8 @@
 """Handles EndTxn, fences producers, and completes transactions once all markers are written.
 
 With transaction version 2 a producer gets a new epoch at the end of each transaction. So the epoch of a later request
-tells its transaction: the previous epoch means a retry of this EndTxn, and the current epoch means the next
-transaction. A retry can't end the next transaction.
+shows which transaction it belongs to: the previous epoch means a retry of this EndTxn, and the current epoch means the
+next transaction. A retry can't end the next transaction.
 """
 
 from __future__ import annotations

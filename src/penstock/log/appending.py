@@ -46,8 +46,8 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a duplicate of `batch`: the offsets of `batch`. The append time is the timestamp of
-    `batch`, as in Kafka."""
+    """Returns the append result for a duplicate of `batch`, which is already in the log: the result has the offsets of
+    `batch`. As in Kafka, the append time in the result is the timestamp of `batch`."""
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )

@@ -5,7 +5,7 @@ A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a 
 the last stable offset and all later ones, and segments with records younger than `min.compaction.lag.ms`. So every
 transaction with records in a rewritten segment has ended, and the transaction index shows whether it was aborted.
 
-A helper process rewrites the segments if it can open the same files.
+A helper process rewrites the segments. If other processes can't open the files of this disk, the broker itself does.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Cleaner:
         return offset if log.log_start_offset <= offset <= log.segments.active.base_offset else log.log_start_offset
 
     def first_uncleanable_offset(self, log: Log, now_ms: int) -> int:
-        """Returns the base offset of the first segment that may not be compacted. Segments are only compacted as a
-        whole."""
+        """Returns the base offset of the first segment that must not be compacted yet. A segment is compacted as a
+        whole or not at all."""
         bound = log.segments.starting_at(min(log.segments.active.base_offset, log.last_stable_offset))[0].base_offset
         lag_ms = log.config.min_compaction_lag_ms
         if lag_ms > 0:
@@ -235,9 +235,10 @@ class Cleaner:
             self._new_segment(job, group.sources[0], group.size, group.has_aborted).remove_files()
 
     def _give_up(self, log: Log, error: Exception) -> None:
-        """Handles an error in the compaction of a log: the log is not compacted again until the node restarts.
+        """Handles an error in the compaction of a log.
 
-        After a lack of file descriptors or memory, the log is tried again at the next run.
+        After a lack of file descriptors or memory, the next run tries the log again. After any other error, the log is
+        not compacted until the node restarts.
         """
         if is_shortage(error):
             logger.warning("%s could not be compacted now and is tried again later: %s", log, error)

@@ -1,6 +1,6 @@
 """The helper process of compaction: reads a compaction job from stdin and writes its result to stdout.
 
-The process ends when its broker ends, because the next broker process may write the same files.
+The process ends when its broker ends, so that it never writes files at the same time as the next broker process.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class AbandonedError(Exception):
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:
     """Writes the compacted segments of `job`.
 
-    Raises CorruptBatchError if a segment is damaged; then no segment may be replaced. Calls `wanted` regularly, and
-    raises AbandonedError once `wanted` returns False.
+    Raises CorruptBatchError if a segment is damaged; the caller must then keep all old segments. Calls `wanted`
+    regularly, and raises AbandonedError once `wanted` returns False.
     """
     segments = [Segment(disk, job.directory, base, size=size) for base, size in job.segments]
     try:

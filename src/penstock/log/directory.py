@@ -216,8 +216,8 @@ class LogDir:
         await self.disk.run(self.disk.sync_dir, self.path)
 
     def remembers(self, key: TopicPartition) -> bool:
-        """True if a checkpoint file of this directory has a line for the partition `key`, or will have one when the
-        write under way ends."""
+        """True if a checkpoint file of this directory has a line for the partition `key`, or if a write that is under
+        way adds such a line."""
         return any(key in offsets for files in (self._written, self._on_their_way) for offsets in files.values())
 
     def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:

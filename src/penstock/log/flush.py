@@ -269,7 +269,7 @@ class Durability:
         self.mark = Mark.ABSENT
 
     async def _sync_records(self) -> None:
-        """Syncs the records that are in the log now. Returns when each of them is on disk or truncated."""
+        """Syncs the records that are in the log now, and waits until each of them is on disk or truncated."""
         log = self._log
         while True:
             goal, generation, bases = log.log_end_offset, log.generation, frozenset(log.segments.bases)
@@ -289,8 +289,8 @@ class Durability:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Begins a flush: writes all data that is only in memory to files. Returns the goal to sync before the recovery
-        point may move."""
+        """Begins a flush: writes all data that is only in memory to files. Returns the goal, which the caller has to
+        sync before the recovery point moves."""
         log = self._log
         log.health.check_writable()
         try:
@@ -324,8 +324,7 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Handles a failed sync of `goal`: makes the next flush sync the same files again, if the log is still online
-        then."""
+        """Handles a failed sync of `goal`: marks its files as unsynced, so that the next flush syncs them again."""
         for path in goal.paths:
             self.note_unsynced(path)
 
@@ -379,8 +378,8 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until the synced mark is removed and all records count. Stops waiting if the config promises fsync
-        again."""
+        """Waits until the synced mark is removed; from then on all records count (see `synced_mark`). Stops waiting if
+        the config promises fsync again."""
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 

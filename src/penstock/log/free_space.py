@@ -32,8 +32,8 @@ class _Watched:
 
 
 class FreeSpace:
-    """The free bytes of each log directory, as last read from the disk; the key is the path. Empty if no limit is
-    set."""
+    """Tracks the free bytes of each log directory, as last read from the disk. The key of `watched` is the directory's
+    path. `watched` stays empty if no limit of free space is set."""
 
     __slots__ = ("_disk", "watched")
 

@@ -199,8 +199,8 @@ class FutureLog:
             yield run, whole[start:end]
 
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
-        """Returns the segment of the copy to which `run` is appended. Rolls a new segment if the current log begins a
-        segment with `run`."""
+        """Returns the segment of the copy to which `run` is appended. Rolls a new segment if a segment of the current
+        log begins with `run`."""
         log = self.log
         log.health.check_writable()
         segment = log.segments.active
@@ -253,11 +253,11 @@ class FutureLog:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the copy may replace the current log: all data of the current log that is on its disk is on the
-        target's disk too.
+        """True if the copy can replace the current log: everything that is synced in the current log is synced in the
+        copy too.
 
-        If the log's config promises fsync, the swap itself syncs the copy. In this case only the synced marks of both
-        logs have to be equal.
+        If the log's config promises fsync, the swap itself syncs the copy, so the records need not be synced before. In
+        every case the two logs must agree: both have a synced mark, or neither has one.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -268,9 +268,9 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Copies the state that can't be rebuilt from the batches to the future log. Both logs end at the same offset.
+        """Hands the state that can't be rebuilt from batches over to the future log. Both logs end at the same offset.
 
-        This state is: producers whose records were deleted, and pending verifications of open transactions.
+        This state consists of producers whose records were deleted, and of pending verifications of open transactions.
         """
         current, log = self.current, self.log
         log.epochs.copy_from(current.epochs)

@@ -259,7 +259,7 @@ class FutureLogs:
         return retired
 
     async def retire(self, retired: Retired) -> None:
-        """Renames the old log for removal, once the new log's name is on disk. Readers keep the old segments.
+        """Renames the old log for removal, after the new log's name is on disk. Readers can still use the old segments.
 
         After a lack of descriptors or memory, `retire_postponed` tries again. After any other error, the next start of
         the node renames the old log.
@@ -287,7 +287,7 @@ class FutureLogs:
                 await self.retire(retired)
 
     def put_old_aside(self, log: Log, suffix: str) -> None:
-        """Renames the old logs of `log` that are not retired yet, because `log` itself is renamed now."""
+        """Renames the old logs of `log` that `retire` has not renamed yet. Called when `log` itself is renamed."""
         for retired in [each for each in self._retiring.values() if each.log is log]:
             self._rename_old(retired, suffix)
             self._retiring.pop(retired.path, None)
@@ -346,8 +346,8 @@ class FutureLogs:
 
 
 def _refused_by_source(current: Log, error: OSError) -> KafkaError:
-    """Returns the error that ends a move if the leaving mark can't be written next to the current log. If its disk is
-    only full, the current log stays online, and clients can still read it."""
+    """Returns the error that ends a move because the leaving mark can't be written next to the current log. Takes the
+    current log offline, unless its disk is only full: then clients can still read the log."""
     if error.errno in _FULL:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,

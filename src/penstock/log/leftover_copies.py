@@ -120,10 +120,10 @@ class LeftoverCopies:
             self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
 
     def _load_orphan(self, leftover: Leftover) -> None:
-        """Adds a future log without a current log to `orphans`, because the future log may be the only copy of its
-        records.
+        """Adds a future log without a current log to `orphans`, because it may be the only copy of its records.
 
-        If the partition's log belongs to another topic of the same name, it is not the current log of this future log.
+        Leaves the future log as it is if its current log exists but could not be read. Removes the future log if it has
+        no topic id and the partition has another log.
         """
         logs, key = self._logs, (leftover.topic, leftover.partition)
         other = logs.get(*key)

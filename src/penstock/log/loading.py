@@ -287,7 +287,7 @@ def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
     """Verifies a segment from the recovery point on, and truncates it at the first damaged batch.
 
-    Returns the offset after the segment's last batch, and False if the segment was truncated.
+    Returns the offset after the segment's last valid batch, and False if the segment was truncated (else True).
     """
     position, expected = _trusted_part(segment, recovery_point)
     size = segment.size

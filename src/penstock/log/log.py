@@ -282,10 +282,11 @@ class Log:
         return appending.append_fetched(self, records, leader_epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Records the start of `epoch`: when this replica becomes leader, and at the first batch of an epoch.
+        """Records that `epoch` starts at `start_offset`. Called when this replica becomes leader, and when the first
+        batch of an epoch is appended.
 
-        The epoch file is written by the next flush. After a crash before that flush, recovery reads the epoch from the
-        batches above the recovery point.
+        The next flush writes the epoch file. After a crash before that flush, recovery reads the epoch from the batches
+        above the recovery point.
         """
         self.epochs.assign(epoch, start_offset)
 

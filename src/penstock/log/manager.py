@@ -492,7 +492,8 @@ class LogManager:
             self.on_offline(directory, error)
 
     def _corruption_found(self, log: Log, reason: str) -> None:
-        """Notes damage in a log. The owner is notified once of each damage, not at each read that meets it."""
+        """Records damage in a log. Notifies the owner only the first time, although each read of a damaged batch
+        reports the damage again."""
         key = (log.topic, log.partition)
         if self.corruptions.get(key) == reason:
             return
@@ -533,8 +534,8 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs: current logs, future logs of moves, and logs with the same name for which `claim` has not
-        decided yet."""
+        """Returns all logs: current logs, future logs of moves, and logs with the name of another log about which
+        `claim` has not decided yet."""
         undecided = chain.from_iterable(self._namesakes.values())
         return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
 
@@ -552,7 +553,8 @@ class LogManager:
         }
 
     def write_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes the checkpoints of these directories (by default all) at once. Returns False if a write failed."""
+        """Writes the checkpoints of these directories (by default of all directories). Blocks the event loop. Returns
+        False if a write failed."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:

@@ -97,12 +97,12 @@ def remove_leaving(disk: Disk, path: str) -> None:
 
 
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
-    """True if the log in `path` is the current log. In this case also removes the log's leaving mark, and syncs the
-    removal.
+    """True if the log in `path` is the current log of its partition. In this case removes the log's leaving mark and
+    syncs the removal. Also removes its adopted mark if no directory is offline.
 
-    False if the log may be an old one: its leaving mark names a directory that is not readable, and some directory is
-    offline. The id of an offline directory may be unknown. Called for a log that the start has found in no other
-    directory.
+    False if the log may be an old log: its leaving mark names a directory that can't be read, and some directory is
+    offline. The id of an offline directory may be unknown, so any offline directory may be the one in the mark. Called
+    for a log that the start has found in no other directory.
     """
     targets = read_leaving(disk, path)
     known = list(directories)

@@ -114,8 +114,8 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Returns how many of the first entries are in order and below `relative`. A crash may have damaged the entries
-        after them."""
+        """Returns the number of entries at the start of the index that are in order and below `relative`. A crash may
+        have damaged all later entries."""
         if not self._file.stored:
             return 0
         last_offset, last_position, keep = (

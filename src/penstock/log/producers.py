@@ -161,7 +161,7 @@ class ProducerStateManager:
         marker: EndTxn | None = None,
         transaction_version: int = -1,
     ) -> None:
-        """Raises KafkaError unless this batch may come next from its producer."""
+        """Raises KafkaError unless this batch is allowed as the next batch of its producer."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             self._validate_unknown(header, origin, marker)
@@ -311,7 +311,7 @@ class ProducerStateManager:
         return self.is_admitted(header.producer_id, header.producer_epoch, verification)
 
     def is_admitted(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> bool:
-        """True if the producer's transaction is open here, or if `verification` is still valid."""
+        """True if the producer's transaction is open in this log, or if `verification` is still valid."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return True
         known = self._verifications.get(producer_id) if self._verifications else None
@@ -364,7 +364,8 @@ class ProducerStateManager:
         ]
 
     def load(self, entries: Iterable[SnapshotEntry], offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Loads the state at `offset` from a snapshot, without producers that have expired."""
+        """Loads the producer state at `offset` from the entries of a snapshot. Leaves out producers that have
+        expired."""
         self.clear(offset)
         for saved in entries:
             if saved.txn_first_offset < 0 and now_ms - saved.timestamp >= expiration_ms:

@@ -71,9 +71,10 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_verified(file: File, position: int, end: int, lowest: int = 0) -> Iterator[ScannedBatch]:
-    """Yields every batch with its bytes. Raises CorruptBatchError at the first batch whose CRC fails.
+    """Yields every batch with its bytes. Raises CorruptBatchError at the first batch that is not valid.
 
-    No batch may start below the offset `lowest`.
+    A batch is not valid if it is incomplete, if its CRC is wrong, or if it starts below the offset `lowest` or below
+    the end of the previous batch.
     """
     chunk, chunk_start = memoryview(b""), position
     unpack = HEADER.unpack_from

@@ -316,8 +316,8 @@ class Segment:
         """True if the batch that the last entry of the time index points to has the timestamp of this entry.
 
         A power loss may leave zeros in the last bytes of an entry that was not synced. The offset in such an entry is
-        too low: the entry points to an older batch, perhaps one below the recovery point. An entry whose offset does
-        not end in a zero byte is not compared, which saves a read.
+        too low: the entry points to an older batch, perhaps a batch below the recovery point. If the last byte of the
+        offset is not zero, returns True at once, which saves a read.
         """
         timestamp, offset = self.time_index.last
         if timestamp < 0 or (offset - self.base_offset) & 0xFF:
@@ -410,11 +410,11 @@ class Segment:
             self.checked_from, self.checked_to = position, end
 
     def change_suffix(self, suffix: str) -> None:
-        """Renames the segment's files; open handles stay valid.
+        """Renames the segment's files to the new suffix; open handles stay valid.
 
-        After a crash, the name of the data file decides which suffix the segment has. The data file is renamed after
-        the index files, but before them if the new suffix is `.deleted`. So a crash never leaves a segment in use
-        without its index files.
+        After a crash, the name of the data file decides which suffix the segment has. If the new suffix is `.deleted`,
+        the data file is renamed before the index files; otherwise it is renamed after them. So a crash never leaves a
+        segment in use without its index files.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

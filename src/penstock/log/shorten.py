@@ -103,10 +103,10 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
 
 
 def _doomed(log: Log, now_ms: int) -> list[Segment]:
-    """Returns the segments that retention deletes: the oldest segments, up to the first one that has to stay.
+    """Returns the segments that retention deletes: the oldest segments, up to the first segment that has to stay.
 
-    A segment is deleted if it is too old, above the size limit, or below the log start. A segment with records at or
-    above the high watermark stays.
+    A segment is deleted if it is too old, if the log has at least retention.bytes without it, or if it lies below the
+    log start. A segment with records at or above the high watermark stays.
     """
     config = log.config
     excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1

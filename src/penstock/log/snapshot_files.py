@@ -30,8 +30,8 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the producer state at its offset. Returns the file to sync; None if the offset has a
-        snapshot."""
+        """Writes a snapshot of the producer state at its offset. Returns the path of the file to sync. Writes nothing
+        and returns None if a snapshot at this offset or a later one exists."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None

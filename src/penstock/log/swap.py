@@ -4,8 +4,8 @@
     X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
     X.log.deleted     an old segment that is being removed: the next start removes it
 
-The name of the data file alone tells the state of a segment. The data file is renamed after the index files, but before
-them if the new suffix is `.deleted`.
+The name of the data file alone tells the state of a segment. If the new suffix is `.deleted`, the data file is renamed
+before the index files; otherwise it is renamed after them.
 """
 
 from __future__ import annotations

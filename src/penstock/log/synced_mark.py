@@ -43,8 +43,8 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    Removes the mark of a damaged log, because records that counted are missing and the next start could not notice the
-    loss.
+    Removes the mark of a damaged log: records that counted are missing, but the next start would find no damage and
+    would trust the mark.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)

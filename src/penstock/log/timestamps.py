@@ -46,7 +46,7 @@ async def first_at_or_after(log: Log, timestamp: int) -> TimestampedOffset | Non
 
 
 async def first_with_max(log: Log) -> TimestampedOffset | None:
-    """Returns the first record that has the largest timestamp of the log; None if no record has one."""
+    """Returns the first record that has the largest timestamp of the log; None if no record has a timestamp."""
     from_offset = log.log_start_offset
     while (found := _candidate(log, next_with_max_time, from_offset)) is not None:
         header, batch = found

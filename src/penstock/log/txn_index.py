@@ -1,4 +1,5 @@
-"""The transaction index of a segment: the aborted transactions whose markers are in it, 34 bytes each. Often empty."""
+"""The transaction index of a segment: the aborted transactions whose markers are in it, 34 bytes each. The index is
+often empty."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
 
 
 def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
-    """Returns the entries before the first impossible one. After a crash, any bytes may follow the last valid entry.
+    """Returns the entries before the first impossible entry. After a crash, any bytes may follow the last valid entry.
 
-    Entries are in the order of their markers, and a marker comes after the records of its transaction.
+    In a valid entry, the marker comes after the marker of the previous entry and after the first record of its own
+    transaction.
     """
     found: list[AbortedTransaction] = []
     last_offset = base_offset - 1

@@ -16,8 +16,8 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Reports that time has passed. `Raft.deadline()` returns when the next Tick is due. The first Tick starts the
-    machine."""
+    """Reports that time has passed. `Raft.deadline()` returns the time at which the next Tick is due. The first Tick
+    starts the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +249,8 @@ class LeaderChange:
 
     @property
     def records(self) -> int:
-        """Returns the number of records in the batch: 1 for the leader change. With `bootstrap` there are 3, because
-        the set of voters and the quorum's protocol version are a record each.
-        """
+        """Returns the number of records in the batch. Without `bootstrap`, the leader change is the only record. With
+        `bootstrap` there are 3 records: the set of voters and the quorum's protocol version are records too."""
         return 1 if self.bootstrap is None else 3
 
 

@@ -216,9 +216,8 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
-    """Returns when to send BeginQuorumEpoch to a voter: at once in a new epoch, and repeatedly while the voter does not
-    fetch.
-    """
+    """Returns the time at which BeginQuorumEpoch is due for a voter. In a new epoch it is due at once; later it is due
+    again and again while the voter does not fetch."""
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0
     return max(state.begin_due_ms.get(node_id, 0), fetched)

@@ -273,7 +273,7 @@ class Raft:
         follower.poll_follower(core, state)
 
     def deadline(self) -> int:
-        """Returns when the next Tick is due; NEVER while a save is in progress."""
+        """Returns the time at which the next Tick is due; NEVER while a save is in progress."""
         if self._saving:
             return NEVER
         core = self.core

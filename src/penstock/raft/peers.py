@@ -26,7 +26,8 @@ class Peers:
         self._next_id = 0
 
     def due_ms(self, to: int, kind: type[Request], now_ms: int) -> int | None:
-        """Returns when a request of this kind may be sent; None while one is in flight."""
+        """Returns the earliest time at which a request of this kind may be sent to a peer; None while such a request is
+        in flight."""
         if (to, kind) in self._busy:
             return None
         return max(now_ms, self._not_before.get((to, kind), now_ms))

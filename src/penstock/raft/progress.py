@@ -13,11 +13,11 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 def caught_up_at(
     offset: int, leader_end: int, now_ms: int, *, earlier_end: int, earlier_ms: int, caught_up_ms: int
 ) -> int:
-    """Returns when a follower was last caught up, after its fetch at `offset`.
+    """Returns the time at which a follower was last caught up, as known after its fetch at `offset`.
 
-    `earlier_end` is the end of the leader's log at the follower's previous fetch, at `earlier_ms`; -1 if there was
-    none. A follower that reaches `earlier_end` now was caught up at `earlier_ms`. So a follower that fetches steadily
-    counts as caught up, even while the leader's log grows fast.
+    `earlier_end` is the end of the leader's log at the follower's previous fetch, at `earlier_ms`; -1 if there was no
+    previous fetch. A follower that reaches `earlier_end` now was caught up at `earlier_ms`. So a follower that fetches
+    steadily counts as caught up, even while the leader's log grows fast.
     """
     if offset >= leader_end:
         return now_ms

@@ -87,7 +87,7 @@ class Administrator:
 
     async def _change(self, name: str, partitions: int, ask: Callable[[TopicChange], Awaitable[None]]) -> None:
         """Requests a change, and records its outcome if the request succeeds. After a refusal the outcome stays
-        unknown: the first attempt may have succeeded, and only the retry was refused."""
+        unknown: perhaps the first attempt succeeded, and only its retry was refused."""
         session = self.session
         change = TopicChange(name, partitions, session.now)
         session.history.topics.append(change)

@@ -57,7 +57,7 @@ class ClassicMember(Reader):
             await self._leave(client)
 
     async def _join(self, client: AsyncClient, topics: list[str]) -> list[TopicPartition]:
-        """Joins the group, again if needed, until an assignment arrives. Returns the assignment."""
+        """Joins the group, and repeats this until an assignment arrives. Returns the assignment."""
         while True:
             joined = await self._ask_to_join(client, topics)
             self._id, self._generation = joined.member_id, joined.generation_id

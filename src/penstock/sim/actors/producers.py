@@ -39,7 +39,7 @@ class WriterOptions:
 
 
 class Writer:
-    """Sends records with unique values and adds the outcome of each to the history."""
+    """Sends records with unique values, and adds the outcome of each record to the history."""
 
     def __init__(self, session: Session, options: WriterOptions) -> None:
         self.session = session

@@ -150,8 +150,8 @@ class Session:
     async def committed(
         self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, int]:
-        """Fetches the group's committed offsets (-1: none), adds them to the history and returns them. Raises
-        KafkaError."""
+        """Fetches the group's committed offsets, adds them to the history and returns them. The offset -1 means that
+        none is committed. Raises KafkaError if the offsets can't be fetched."""
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
             topics.setdefault(name, []).append(index)

@@ -67,7 +67,7 @@ class SharedRecreator:
         session.note(f"created {name} again")
 
     async def _goes_on(self) -> bool:
-        """Waits between two steps. During a long wait the topic grows, or stays missing if it was just deleted. Returns
-        False if the run has ended."""
+        """Waits between two steps of the actor. Returns False if the run has ended meanwhile. Some waits are long: the
+        topic then grows, or stays deleted, for some time."""
         await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
         return not self.session.done

@@ -71,8 +71,8 @@ class TopicRecreator:
             await session.think(self.options.pause_s)
 
     async def _pause(self) -> bool:
-        """Returns False if the run has ended meanwhile. Then the round ends too: its pauses together may be longer than
-        the bound within which all actors finish."""
+        """Waits between two steps of a round. Returns False if the run has ended meanwhile. The caller then ends the
+        round, because the remaining pauses could last longer than the time that actors have to finish."""
         await self.session.think(self.options.pause_s)
         return not self.session.done
 

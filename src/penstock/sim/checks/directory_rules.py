@@ -71,7 +71,7 @@ class DirectoryRules:
         return next((machine for machine in self._machines if machine.disk is disk), None)
 
     def _broken(self, rule: str, where: str, what: str) -> None:
-        """Reports a violation of `rule`, only the first one for each `where`."""
+        """Reports the first violation of `rule` at each place `where`; ignores later ones."""
         if (rule, where) not in self._reported:
             self._reported.add((rule, where))
             self._violated(rule, f"{where} {what}")

@@ -1,9 +1,9 @@
 """Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
 
 Each machine measures ages with its own clock. The rules use the largest age that any machine can have measured. It is
-the sum of three parts: the virtual time since the record or state was written, the jumps of all clocks together since
-then, and all jumps of single clocks at any time of the run. The last part is needed because a machine whose clock is
-ahead overestimates every age.
+the sum of three parts: the virtual time since the record or state was written, the later jumps that all clocks made at
+the same moment, and the jumps of single clocks in the whole run. The last part is needed because a machine whose clock
+is ahead overestimates every age.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def only_old_records_expire(plan: Plan, history: History, view: FinalView) -> It
 
 
 def old_records_are_deleted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition that still has a record which was long expired by the clock of every machine."""
+    """Yields each partition that still has a record which, by the clocks of all machines, expired long ago."""
     if any(not jump.everywhere for jump in history.clock_jumps):
         return
     changed = {change.topic for change in history.configs}

@@ -93,7 +93,8 @@ def _consumer_beat(request: ConsumerGroupHeartbeatRequest, answer: ConsumerGroup
 
 
 def _streams_beat(request: StreamsGroupHeartbeatRequest, answer: StreamsGroupHeartbeatResponse) -> _Beat:
-    """Returns a heartbeat with the active tasks as partitions. Several members may have the same standby task."""
+    """Returns a heartbeat with the active tasks as partitions. Leaves out standby tasks, because several members may
+    have the same standby task."""
 
     def listed(tasks: Sequence[TaskIds] | None) -> list[Owned] | None:
         if tasks is None:

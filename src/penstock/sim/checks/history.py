@@ -305,8 +305,8 @@ class History:
     """Number of ranges of offsets that actors have reserved."""
 
     def next_range(self) -> int:
-        """Reserves a range of offsets for one topic. A committed offset then shows which of the topics with one name it
-        belongs to."""
+        """Reserves a range of offsets for one topic. If several topics have the same name one after the other, the
+        range of a committed offset shows for which of them it was committed."""
         self.ranges += 1
         return self.ranges
 
@@ -319,8 +319,8 @@ class History:
         )
 
     def deleted_below(self, partition: TopicPartition) -> int:
-        """Returns the offset below which records may be deleted, by retention or by a request (also one without an
-        answer)."""
+        """Returns the offset below which records may be missing: retention has deleted them, or a client has requested
+        their deletion. A request counts even if it got no answer."""
         requested = max((each.offset for each in self.deletions if each.partition == partition), default=0)
         return max(requested, self.expired_below.get(partition, 0))
 

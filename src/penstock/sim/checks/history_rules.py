@@ -3,7 +3,8 @@
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
 all records from some offset on. It loses no acknowledged record if acknowledgements wait for fsync. Only requested
 deletions and damaged files excuse other losses. In a cluster, records with acks=all survive if fewer than
-min.insync.replicas machines lose power at a time. `History.power_losses` has only the other power losses.
+min.insync.replicas machines lose power at a time. So `History.power_losses` has only the power losses that exceed this
+limit, and all power losses of a single node.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ def _promised(plan: Plan, history: History, write: Write) -> bool:
 
 
 def _may_be_compacted(plan: Plan, write: Write) -> bool:
-    """True for transactional records of compacted topics; the rule `transactions_are_whole` judges these records
-    instead."""
+    """True for transactional records of compacted topics. For these records, the rule `transactions_are_whole` replaces
+    the rule for acknowledged records."""
     return write.transaction is not None and _compacted(plan, write.partition)
 
 

@@ -49,12 +49,12 @@ class Transaction:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
-        """True if `first` is a right first offset of this transaction for a replica whose log starts at `start`. None
-        is right if the replica serves no record of the transaction.
+        """True if `first` is a possible first offset of this transaction in a replica whose log starts at `start`.
 
-        The base offset of the first batch that the replica serves is right, and so is the base offset of each earlier
-        batch. The rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an offset
-        below `log_begin` is right too: the first batches of the transaction were deleted.
+        Two kinds of offsets are possible: the base offset of the first batch that the replica serves, and the base
+        offset of each earlier batch. None is possible if the replica serves no batch of the transaction. The rebuild
+        began to read at `log_begin`. If it has read no earlier marker of this producer, an offset below `log_begin` is
+        possible too, because the first batches of the transaction may have been deleted.
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:
@@ -146,7 +146,8 @@ class RebuiltStates:
         ]
 
     def compacted(self, segments: SegmentList, *_: object) -> None:
-        """Reads the batches that compaction may have removed. Called just before compacted segments replace others."""
+        """Reads the newest batches of a log before compaction can remove them. Called just before compacted segments
+        replace old segments of the log."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.segments is segments:
                 rebuilt.read_on(machine)

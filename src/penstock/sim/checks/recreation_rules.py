@@ -44,7 +44,8 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time since which the topic certainly exists; infinity if no such time is certain."""
+    """Returns the time from which on the topic certainly exists; infinity if it is not certain that the topic
+    exists."""
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0

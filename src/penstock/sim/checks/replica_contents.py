@@ -49,8 +49,8 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Known:
-    """A committed batch. `digests` has one checksum for each form of the batch, because compaction may have changed it.
-    `data` has its bytes, or None if compaction can't change it."""
+    """A committed batch. `digests` has one checksum for each form of the batch, because compaction may have changed the
+    batch. `data` has the bytes of the batch; None if compaction can't change it."""
 
     next_offset: int
     digests: set[int]
@@ -99,7 +99,7 @@ class Committed:
         self.lost.clear()
 
     def time_of(self, offset: int) -> float:
-        """Returns when the record at `offset` was first committed; infinity if it never was."""
+        """Returns the time at which the record at `offset` was first committed; infinity if it was never committed."""
         slot = bisect_right(self.times, (offset, float("inf")))
         return self.times[slot][1] if slot < len(self.times) else float("inf")
 
@@ -117,7 +117,7 @@ class ReplicaContents:
         compacted: AbstractSet[str] = frozenset(),
     ) -> None:
         """`lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
-        promises fsync. `compacted` has the topics that may be compacted at some time."""
+        promises fsync. `compacted` has the topics that compaction may change at some time of the run."""
         self._compacted = compacted
         self._machines = machines
         self._now = now
@@ -229,7 +229,8 @@ class ReplicaContents:
                 known.lost[machine] = min(first, known.lost.get(machine, first))
 
     def commit_time(self, partition: TopicPartition, offset: int) -> float:
-        """Returns when the record at `offset` was first committed in a topic of this name; infinity if it never was."""
+        """Returns the time at which the record at `offset` was first committed in a topic of this name; infinity if it
+        was never committed."""
         found = (known.time_of(offset) for known in self.partitions.values() if known.name == partition)
         return min(found, default=float("inf"))
 

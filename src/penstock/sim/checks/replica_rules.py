@@ -239,7 +239,7 @@ def misindexed(where: str, copy: ReplicaCopy, entries: Iterable[AbortedTransacti
 def transactions_end_once(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
     """Yields each marker for a transaction that an earlier marker has already ended.
 
-    A marker may be written twice, if both are equal and no records of the transaction lie between them.
+    A second marker is allowed if it is equal to the first and no records of the transaction lie between the two.
     """
     for machine, partition in _sound(machines, damaged):
         try:

@@ -1,4 +1,4 @@
-"""Rules for a clean restart of all nodes: which changes the restart may cause, and which not."""
+"""Rules for a clean restart of all nodes: which changes the restart may cause, and which changes are violations."""
 
 from __future__ import annotations
 

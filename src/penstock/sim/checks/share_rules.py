@@ -1,8 +1,8 @@
 """Rules for share groups. A record is done if it is accepted, rejected or archived. A record that is done is never
 delivered again; every other record is delivered.
 
-A request for records that began after the answer to an acknowledgement acquired its records after that acknowledgement.
-A power loss may erase states that were not synced.
+The rules compare times: a request for records that was sent after the answer to an acknowledgement arrived has acquired
+its records after this acknowledgement. A power loss may erase states that were not synced.
 
 Two members may both get the answer that they completed the same record: for records before the start offset, a leader
 accepts acknowledgements from any member, even if the member's lock has expired. Kafka's leader does the same. For all
@@ -40,8 +40,8 @@ def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each delivery whose count is above the delivery limit, and each delivery whose count has not grown since
-    an earlier release of the record."""
+    """Yields each delivery whose delivery count is above the limit. Also yields each delivery whose count is not higher
+    than the count that the record had when it was released earlier."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         if not 1 <= delivery.deliveries <= MAX_DELIVERIES:
@@ -162,8 +162,9 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
-    """True if `answer` proves that this member completed the record: the member's lock can't have expired before the
-    answer, and no other delivery of the record came after the delivery to this member began."""
+    """True if `answer` proves that this member completed the record. Two conditions must hold. The member's lock can't
+    have expired before the answer. After the record's last delivery to this member began, the record was delivered to
+    nobody else."""
     own = [each for each in deliveries if each.member == answer.member and each.ended <= answer.began]
     if not own:
         return False

@@ -53,7 +53,8 @@ def batches_of_directory(volume: Volume, path: str) -> Iterator[StoredBatch]:
 
 
 class Cursor:
-    """Reads an open log from its start to its end, each batch once; a truncation moves it back to the start."""
+    """Reads an open log from its start to its end, each batch once. After a truncation it begins again at the start of
+    the log."""
 
     __slots__ = ("_position", "_segment", "_truncations", "log", "offset", "rewinds")
 

@@ -107,7 +107,7 @@ class Watcher:
         self._reported: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports a violation of `rule`, only the first one for each partition."""
+        """Reports the first violation of `rule` in each partition; ignores later ones."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -268,8 +268,8 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Notes since which time all replicas know the newest leader. Before that time, an old leader may still accept
-        writes."""
+        """Notes the time from which on all replicas of a partition know its newest leader. Before this time, an old
+        leader may still accept writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
         if newest is not None and all(

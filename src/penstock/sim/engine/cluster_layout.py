@@ -108,7 +108,8 @@ def replicated(replication_factor: int, min_insync: int) -> dict[str, str]:
 
 
 def simple_layout(nodes: int) -> ClusterLayout:
-    """Returns the layout of `penstock up --nodes K`: every node is a broker, and the first ones are controllers too."""
+    """Returns the layout of `penstock up --nodes K`: every node is a broker, and the first nodes (at most five) are
+    controllers too."""
     if nodes == 1:
         return ClusterLayout()
     ids = tuple(range(1, nodes + 1))

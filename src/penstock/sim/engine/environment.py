@@ -93,8 +93,8 @@ class Environment:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context manager: turns automatic garbage collection off while the block runs, and kills all processes that
-        still run at its end."""
+        """A context manager: turns automatic garbage collection off while the block runs. At the end of the block,
+        kills all processes that still run."""
         with collected_by_hand():
             try:
                 yield

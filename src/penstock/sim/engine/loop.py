@@ -63,7 +63,8 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """An asyncio handle without the fields for debug mode. A run makes very many handles, so they must be small."""
+    """An asyncio handle without the fields for debug mode. Each callback of a run needs a handle, so handles must be
+    small."""
 
     __slots__ = ()
 

@@ -157,7 +157,8 @@ class Machine:
 
     @property
     def min_free_bytes(self) -> int:
-        """The free space that the node keeps in each log directory by refusing records of clients; 0: none."""
+        """Returns the free bytes that the node keeps in each log directory: it refuses records of clients that would
+        use this space. 0 means that there is no limit."""
         return self.settings().int(MIN_FREE_BYTES)
 
     # Starting and stopping.
@@ -296,8 +297,8 @@ class Machine:
             self.disk.on_step = on_step
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
-        """Kills the process inside the `count`-th change of its disk from now, then calls `how` to complete the
-        fault."""
+        """Kills the process inside the `count`-th change of its disk from now on. Afterwards calls `how`, which
+        completes the fault, for example as a power loss."""
         disk = self.disk
         if disk is None:
             return

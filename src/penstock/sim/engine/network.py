@@ -122,8 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host comes from one of `peers`. If so, no client has bytes under way to
-        the host."""
+        """True if every open connection to the host `name` comes from one of `peers`. Then no bytes of a client are
+        still on their way to the host."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.

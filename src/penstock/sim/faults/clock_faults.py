@@ -22,7 +22,7 @@ class ClockFaults:
         }
 
     async def _days_pass(self, fault: FaultPlan, random: Random) -> None:
-        """Sets all clocks forward, also the clocks of clients."""
+        """Sets all clocks forward, including the clocks of clients."""
         target = self._target
         jump_ms = int(random.choice((0.1, 0.3, 1.1, 2.2, 8)) * DAY_MS)
         target.history.clock_jumps.append(ClockJump(target.timeline.now, jump_ms, everywhere=True))

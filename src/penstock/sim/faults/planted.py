@@ -1,7 +1,8 @@
 """Planted bugs: known bugs, put into a node on purpose to show that the rules detect them.
 
 Each planted bug replaces a function of the node inside a `with` block, in this process only; the node's code does not
-know about it. The first `SEEDS` seeds of the bug's profile must find the bug, and must find nothing without it.
+know about it. The first `SEEDS` seeds of the bug's profile must find the bug. Without the bug, the same seeds must find
+no violation.
 """
 
 from __future__ import annotations

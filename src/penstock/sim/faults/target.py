@@ -79,12 +79,12 @@ class FaultTarget:
         self.supervisor.restart(machine, after_s)
 
     def kill(self, machine: Machine, down_s: float) -> None:
-        """Kills the process of a machine; it starts again after `down_s`."""
+        """Kills the process of a machine. The process starts again after `down_s` seconds."""
         machine.kill()
         self.supervisor.restart(machine, down_s)
 
     def lose_power(self, machine: Machine, severity: Severity, off_s: float) -> None:
-        """Switches a machine off; it starts again after `off_s`."""
+        """Switches a machine off. The machine starts again after `off_s` seconds."""
         if not self.plan.layout.single_node and self.losses.covered(machine, POWER):
             self.history.covered_losses += 1
         else:

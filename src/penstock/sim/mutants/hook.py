@@ -40,7 +40,7 @@ def installed() -> str:
 
 
 def find_mutant(root: Path, name: str) -> Mutant:
-    """Returns the mutant with this id. Raises KeyError if the code has none."""
+    """Returns the mutant with this id. Raises KeyError if the code has no such mutant."""
     path = name.partition("::")[0]
     if not (root / path).is_file():
         raise KeyError(name)
@@ -63,7 +63,8 @@ class MutantFinder(MetaPathFinder):
         return self._mutant.id
 
     def install(self) -> None:
-        """Imports the mutated module at once, because another finder may later be put before this one."""
+        """Installs the finder and imports the mutated module at once: another finder may later be put before this
+        one."""
         check(self._mutant.module not in sys.modules, f"{self._mutant.module} was imported before its mutant")
         sys.meta_path.insert(0, self)
         import_module(self._mutant.module)

@@ -1,7 +1,7 @@
 """Places in a syntax tree where a node or a statement can be replaced.
 
-A `Block` is a list of statements, a `Slot` is any other child of a node. Both know the function they are in, so that a
-mutant can be named after it.
+A `Block` is a list of statements, a `Slot` is any other child of a node. Both know the function that they are in, so
+that a mutant can be named after this function.
 """
 
 from __future__ import annotations

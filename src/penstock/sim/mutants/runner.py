@@ -1,8 +1,8 @@
 """Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
 
 A kill counts only if the same run passes without the mutant. For each package, the unit tests run once without a
-mutant. Tests that fail then are left out, and each mutant gets only the tests that run its function. If a simulated
-run kills a mutant for the first time, the run is repeated without a mutant.
+mutant. Tests that fail in this run are left out, and each mutant gets only the tests that run its function. If a
+simulated run kills a mutant for the first time, the run is repeated without a mutant.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Runner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run_all(self, mutants: Sequence[Mutant], ways: Sequence[str], jobs: int) -> Iterator[Result]:
-        """Tests every mutant in every way (unit tests, simulator). Yields the results; results of an earlier
-        measurement first."""
+        """Tests every mutant in every way (unit tests, simulator) and yields the results. Yields first the results that
+        an earlier measurement has already found."""
         todo: list[tuple[Mutant, str]] = []
         for mutant in mutants:
             source = source_digest(ROOT, mutant)
@@ -201,7 +201,8 @@ def _cause(code: int, err: str) -> str:
 def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
     """Returns the outcome of a worker that ended without a result.
 
-    The last line that it printed names the run. Its CPU time is assumed to be the limit.
+    The worker announced each simulated run with a line; the last of these lines names the run in which the worker
+    ended. The outcome assumes that this run used all the CPU time that it was allowed.
     """
     started = [line for line in lines if line["kind"] == "run"]
     if not started:

@@ -52,7 +52,7 @@ def count(by: str, results: Iterable[Result]) -> Count:
 
 
 def survivors(results: Sequence[Result], ways: Sequence[str]) -> list[Result]:
-    """Returns one result for each mutant that was tested in every way and killed by none."""
+    """Returns one result for each mutant that was tested in every way and survived every time."""
     tried: dict[str, dict[str, Result]] = {}
     for result in results:
         tried.setdefault(result.id, {})[result.by] = result

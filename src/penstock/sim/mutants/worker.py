@@ -1,8 +1,8 @@
 """The process that tests one mutant, with unit tests or with the simulator.
 
-Its argument is a JSON object from its parent, see `main`. It prints one JSON line before each simulated run and one at
-its end; the last line is the result. If the process dies instead (a turn that never ends, memory without bound), its
-parent judges it by its exit status. No module of the node is imported before the hook is installed.
+Its argument is a JSON object from its parent, see `main`. It prints a JSON line before each simulated run. Its last
+line is the result. If the process dies instead (a turn that never ends, memory without bound), its parent judges it by
+its exit status. No module of the node is imported before the hook is installed.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ class _Failures:
 
 
 class _Coverage(_Failures):
-    """Also notes which functions each test runs. Each function adds its name to the set `reached` when it runs."""
+    """Notes failures as `_Failures` does, and also which functions each test runs. Each function adds its name to the
+    set `reached` when it runs."""
 
     def __init__(self, reached: set[str]) -> None:
         super().__init__()

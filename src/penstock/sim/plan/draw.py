@@ -116,7 +116,8 @@ def _topics(random: Random, fsync_everywhere: bool) -> tuple[TopicPlan, ...]:
 def _actors(
     seed: int, topics: tuple[TopicPlan, ...], layout: ClusterLayout, duration_s: float
 ) -> tuple[ActorPlan, ...]:
-    """Draws the actors. The first is always an idempotent producer, because a run without a writer checks nothing."""
+    """Draws the actors. The first actor is always an idempotent producer, because a run without a writer checks
+    nothing."""
     kinds = ["idempotent"]
     for kind, (share, most, _) in ACTORS.items():
         random = stream(seed, f"actors/{kind}")

@@ -107,7 +107,8 @@ class Plan:
         return acks == -1 or (acks == 1 and self.layout.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:
-        """Returns the same plan with only these faults and actors; None keeps all."""
+        """Returns this plan with only the faults and the actors that have these indexes. None keeps all faults, or all
+        actors."""
         kept_faults = self.faults if faults is None else tuple(each for each in self.faults if each.index in faults)
         kept_actors = self.actors if actors is None else tuple(each for each in self.actors if each.index in actors)
         return replace(self, faults=kept_faults, actors=kept_actors)

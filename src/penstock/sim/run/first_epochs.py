@@ -1,5 +1,5 @@
-"""Lets the producers of a run begin near the last epoch. Otherwise a producer needs thousands of transactions to get
-there."""
+"""Lets the producers of a run begin near the last possible epoch. Otherwise a producer would need thousands of
+transactions to reach this epoch."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class MoveCommands:
         return "\n".join(found) or "nowhere"
 
     async def break_directory(self, path: str, on: str = "n1") -> str:
-        """Makes every later call to the disk of a machine's directory fail with EIO."""
+        """Breaks a log directory of a machine: from now on, every disk call for this directory fails with EIO."""
         self._environment.machine(on).conditions.broken = path
         return ""
 
@@ -111,7 +111,7 @@ class MoveCommands:
         return ""
 
     async def die_at(self, kind: str, path: str, what: str = "kill", on: str = "n1") -> str:
-        """Makes a machine die inside its next change of this kind to a path that the pattern `path` matches."""
+        """Makes a machine die inside its next disk change of this kind whose path matches the pattern `path`."""
         machine = self._environment.machine(on)
         disk = machine.disk
         assert disk is not None
@@ -131,7 +131,7 @@ class MoveCommands:
         return ""
 
     async def fail_at(self, kind: str, path: str, on: str = "n1") -> str:
-        """Makes the next change of this kind to a path that the pattern `path` matches fail with EIO."""
+        """Makes the next disk change of this kind whose path matches the pattern `path` fail with EIO."""
         disk = self._environment.machine(on).disk
         assert disk is not None
 

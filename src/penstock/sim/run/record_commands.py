@@ -1,4 +1,4 @@
-"""Scenario commands about the records of a log and the copies of moves: keyed records, DeleteRecords, throttles."""
+"""Scenario commands that write records, delete records, and throttle moves between log directories."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class RecordCommands:
         return await self._as("admin", work)
 
     async def throttle(self, rate: str) -> str:
-        """Limits the moves of all machines to so many bytes per second; `none` removes the limit."""
+        """Limits the moves on each machine to `rate` bytes per second; `none` removes the limit."""
         change = (THROTTLE, ConfigOperation.DELETE, None) if rate == "none" else (THROTTLE, ConfigOperation.SET, rate)
 
         async def work(role: Participant) -> str:

@@ -309,7 +309,8 @@ class ScenarioRunner:
         return self.environment.machine(name)
 
     async def do_nodes(self, count: str, directories: str = "") -> str:
-        """Sets the number of machines; allowed only as the first command. All start before the script begins."""
+        """Sets the number of machines; allowed only as the first command. All machines start before the script
+        begins."""
         return ""
 
     async def do_kill(self, *names: str) -> str:

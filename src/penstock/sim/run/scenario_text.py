@@ -55,6 +55,6 @@ def _included(name: str, includes: Mapping[str, str]) -> Iterator[str]:
 
 
 def answered(lines: list[str], line: Line, answer: str) -> None:
-    """Appends the answer of a command to `lines`, unless the command comes from an included script."""
+    """Appends the answer to a command to `lines`, unless the command comes from an included script."""
     if line.shows_answers:
         lines += answer.splitlines()

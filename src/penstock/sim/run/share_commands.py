@@ -67,7 +67,8 @@ class ShareCommands:
         return await self._as(name, work)
 
     async def take(self, name: str, count: str = "1", within: str = str(PATIENCE_S)) -> str:
-        """Fetches until the member has got `count` records. Shows each as value@offset#deliveries."""
+        """Fetches until the member has got `count` records, at most for `within` seconds. Shows each record as
+        value@offset#deliveries."""
 
         async def work(role: Participant) -> str:
             found: list[Delivered] = []

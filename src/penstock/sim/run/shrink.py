@@ -1,7 +1,7 @@
 """Shrinks a failing run: fewer nodes, faults and actors, and less time, as long as the run breaks the same rule.
 
 Tries fewer nodes first, because all later attempts are then faster. The same seed may draw other faults and actors for
-a smaller cluster. A run with faults at points keeps its nodes.
+a smaller cluster. A run with faults at points keeps its number of nodes.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class _Shrinking:
                 return
 
     def _fewer_points(self) -> None:
-        """Leaves out faults at points if the run still fails without them. Tries each of two faults at one point
-        separately."""
+        """Leaves out faults at points if the run still fails without them. Of two faults at the same point, it may
+        leave out only one."""
         singles = [(each.kind, each.nth, fault) for each in self._best.plan.points for fault in each.faults]
 
         def with_points(kept: list[int]) -> Plan:

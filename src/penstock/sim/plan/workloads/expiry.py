@@ -1,7 +1,7 @@
 """Workload `expiry`: days pass within seconds, while records, producers, transactional ids and committed offsets
 expire.
 
-Some topics keep records for days, others for seconds. A deleter deletes further records, also those of open
+Some topics keep records for days, others for seconds. A deleter deletes further records, including records of open
 transactions.
 """
 

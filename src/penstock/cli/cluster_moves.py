@@ -199,7 +199,7 @@ def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], 
 
 
 def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Cordons the nodes with `directories` as the value of the config; None uncordons them."""
+    """Sets cordoned.log.dirs of the nodes to `directories`. None unsets the config, which uncordons the nodes."""
     for node in nodes:
         set_cordoned(broker, node, directories, lambda held: held.cordoned == (directories is not None))
 
@@ -247,7 +247,7 @@ def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[
 
 
 def _unthrottle(broker: Broker) -> None:
-    """Removes all replication throttles, even those of other tools. Called only when no move is under way."""
+    """Removes all replication throttles, even throttles that other tools set. Called only when no move is under way."""
     from penstock.protocol.errors import KafkaError
 
     topics = [topic.name for topic in broker.topics() if topic.name]
@@ -306,7 +306,7 @@ def run_moves(args: argparse.Namespace) -> int:
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
     """Returns the progress of the slowest new replica of a partition.
 
-    The progress is the replica's share of the leader's bytes, and the number of records that it lacks.
+    The progress is the replica's size as a percentage of the leader's size, and the number of records that it lacks.
     """
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)

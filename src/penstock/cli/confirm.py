@@ -8,7 +8,7 @@ from penstock.cli.exit import Exit, Failure
 
 
 def ask(question: str) -> None:
-    """Asks the user on the terminal; returns if the answer is yes.
+    """Asks the user on the terminal. Returns only if the answer is yes.
 
     Raises Failure for any other answer, or if there is no terminal.
     """

@@ -177,7 +177,7 @@ def failure(what: str, code: int, message: str | None) -> Failure:
 
 
 def with_near_configs(message: str | None, given: Iterable[str]) -> str | None:
-    """Returns a broker's refusal of an unknown topic config, with the most similar known name as a suggestion.
+    """Returns the broker's error message. If it refuses an unknown topic config, adds the most similar known name.
 
     The command line searches for similar names, because the search is too expensive for a broker to run per request.
     """

@@ -19,10 +19,11 @@ CORDONED = "cordoned.log.dirs"
 
 
 def set_cordoned(broker: Broker, node: int, directories: str | None, reached: Callable[[Holdings], bool]) -> None:
-    """Sets the config (None unsets it), and waits until the node's response satisfies `reached`.
+    """Sets `cordoned.log.dirs` of a node; None unsets it.
 
-    If the config can't be changed, prints a note. A cluster before Kafka 4.3 does not have this config, and still
-    places new replicas in these directories.
+    Then waits until `reached` is true for the log directories that the node reports. If the config can't be changed,
+    prints a note. A cluster older than Kafka 4.3 does not know this config: it still places new replicas in these
+    directories.
     """
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     try:

@@ -1,7 +1,8 @@
 """Decodes the files of a log directory into a stream of plain dictionaries: one per batch, record or entry.
 
 The file name decides the file's kind, as in Kafka; the directory name decides how internal topics are decoded.
-Every dictionary has `kind` first. If a batch fails its checks, an item of kind `corrupt` is the last of its file.
+The first key of every dictionary is `kind`. If a batch fails its checks, the last dictionary of its file has the kind
+`corrupt`.
 """
 
 from __future__ import annotations

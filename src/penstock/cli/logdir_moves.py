@@ -227,8 +227,8 @@ def _run(
 ) -> int:
     """Shows a plan, asks for confirmation, and carries it out.
 
-    `cordon` is called before the first move. It cordons a directory, which from then on gets no new replicas. Replicas
-    that the directory got after the plan was made are moved too.
+    `cordon` is called before the first move. It cordons a directory, so that the directory gets no new replicas. If the
+    directory got replicas between the plan and the cordon, they are moved too.
     """
     moves = _plans(held, plan)
     _show(args, moves)
@@ -320,9 +320,9 @@ def _ended(
 ) -> tuple[int, bool]:
     """Removes ended moves from `going`. Returns their number, and True if a move ended without moving its replica.
 
-    For a moment at the end of a move, Kafka lists the replica neither as a copy nor in its new directory. So one such
-    check does not prove a failure: the move is added to `suspected`, and counts as failed if the next check finds the
-    same.
+    For a moment at the end of a move, Kafka lists neither a copy nor the replica in its new directory. A failed move
+    looks the same. So the first check that finds this only adds the move to `suspected`. If the next check finds it
+    again, the move has failed.
     """
     ended, failed = 0, False
     for partition, move in list(going.items()):

@@ -108,7 +108,7 @@ SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def size(text: str) -> int:
-    """Parses a size such as `10M`, `1GiB` or plain bytes."""
+    """Parses a size such as `10M`, `1GiB` or a plain number of bytes. Returns the number of bytes."""
     plain = text.strip().lower().removesuffix("b").removesuffix("i")
     unit = plain[-1:] if plain[-1:].isalpha() else ""
     digits = plain.removesuffix(unit) if unit else plain

@@ -143,10 +143,10 @@ class _Show:
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """Returns True once all produced events are in the table, or if this takes too long. The first call stops the
-        producer.
+        """Returns True once all produced events are in the table, or once CATCH_UP_S seconds have passed.
 
-        The query keeps running meanwhile, because a query that is stopped within a batch repeats that batch.
+        The first call stops the producer. The query keeps running until this function returns True: if a query is
+        stopped within a batch, it repeats that batch after a restart.
         """
         if self._stopping_s is None:
             self._stopping_s = time.monotonic()
@@ -200,10 +200,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function for a polling loop to call. Each call returns True if `due()` is true; otherwise it may run
-    `work`.
+    """Returns a function that a polling loop calls until the function returns True.
 
-    A call runs `work` if the last run of `work` is a few seconds ago, or if `at_once()` is true.
+    If `due()` is true, the function returns True. Otherwise it returns False, but first runs `work` if the
+    last run of `work` was a few seconds ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

@@ -1,4 +1,4 @@
-"""Decides when a pipeline stops. A signal sets a flag; an exception would interrupt a call into Java."""
+"""Decides when a pipeline stops. A signal only sets a flag, because an exception would interrupt a call into Java."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def warn_without_effect(settings: Settings) -> None:
 
 
 def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
-    """Returns the properties of a file without checking their values; config providers replace their references.
+    """Returns the properties of a file, unchecked. References to config providers are replaced by the values.
 
     `kind` names the file in an error message.
     """

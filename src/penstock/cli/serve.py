@@ -70,9 +70,9 @@ def serve(
     until_stdin_ends: bool = False,
     after_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Starts the node, prints `ready`, and runs until a signal, or until stdin is closed.
+    """Starts the node, prints `ready`, and runs until a signal. With `until_stdin_ends`, also stops when stdin ends.
 
-    `after_ready` gets the node's address.
+    Once the node is ready, calls `after_ready` with the node's address.
     """
     from penstock.net.loop import run
 

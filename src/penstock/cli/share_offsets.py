@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def offsets_of(broker: Broker, group: str) -> list[tuple[str, Any]]:
-    """Returns (topic, partition) of DescribeShareGroupOffsets. Raises Failure for the first error."""
+    """Returns a topic name and a partition's entry of DescribeShareGroupOffsets, for each partition of the group.
+
+    Raises Failure for the first error.
+    """
     from penstock.cli.connect import failure
     from penstock.protocol.messages import api_90_describe_share_group_offsets as api
 

@@ -1,7 +1,8 @@
-"""`penstock sim --points`: records the points of each seed, then runs it with faults at chosen points.
+"""`penstock sim --points`: runs each seed once to record its points, then runs it again with faults at chosen points.
 
-A point is a place in a run at which a fault can be injected, such as a write or a message. Kinds of points and faults
-that were rarely combined so far are chosen first. `--coverage FILE` keeps the counts from one call to the next.
+A point is a place in a run at which a fault can be injected, such as a write or a message. Combinations of a kind of
+point and a kind of fault that were tried least so far are chosen first. `--coverage FILE` keeps the counts of these
+combinations from one call to the next.
 """
 
 from __future__ import annotations

@@ -32,5 +32,5 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """True if the user requested no HTTP listener. Then the broker starts even if the HTTP port is in use."""
+    """True if neither --http nor --override sets the HTTP port. Then the broker starts even if the port is taken."""
     return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")

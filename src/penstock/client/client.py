@@ -188,7 +188,8 @@ class AsyncClient:
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
         """Returns the first connection that opens.
 
-        Tries the addresses one after the other. After a refusal, tries the next address at once.
+        Tries the addresses in order. Tries the next address as soon as an attempt fails, or after
+        NEXT_ADDRESS_AFTER_S seconds without a result. Earlier attempts continue meanwhile.
         """
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
@@ -420,7 +421,7 @@ def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection |
 
 
 class _Unreachable(NamedTuple):
-    """Holds when to try the next connection to an unreachable node, and how many attempts have failed."""
+    """Holds the number of failed attempts to connect to a node, and the time until which no new attempt is made."""
 
     failures: int
     until: float

@@ -2,7 +2,7 @@
 
 Each replica is read like a consumer that fetches from a follower (KIP-392): the Fetch goes to the replica's node. Any
 Kafka broker serves such a Fetch, up to the replica's high watermark. The comparison covers the offsets from the highest
-log start offset to the lowest high watermark of the replicas. The lag of a replica is reported.
+log start offset to the lowest high watermark of the replicas. A replica's lag is reported, but not as a difference.
 
 A replica holds the same bytes as its leader, so batches are compared byte by byte, including the leader epoch. But each
 replica compacts its log independently. So for a compacted topic, only the last record of every key is compared, and
@@ -194,9 +194,9 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 
 
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
-    """Divides the offsets from `first` to `end` into ranges that end at multiples of `size`.
+    """Divides the offsets from `first` to `end` (excluded) into ranges that end at multiples of `size`.
 
-    So two runs have the same ranges.
+    So two runs of a comparison divide the log at the same offsets.
     """
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
@@ -220,7 +220,7 @@ def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
 
 
 def at_rate(bytes_per_second: float | None) -> Paced:
-    """Returns a function that waits as long as the rate limit requires. Call it after each read."""
+    """Returns a function that limits the rate of reads. Call it after each read: it waits as long as necessary."""
 
     async def paced(size: int) -> None:
         if bytes_per_second:

@@ -268,7 +268,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request, whose response may still arrive. Returns a future that is done when it arrives or the
+        """Abandons a request. Returns a future that is done when the response arrives after all, or when the
         connection closes.
         """
         for entry in self._stream.waiting:
@@ -412,5 +412,5 @@ def _why(error: OSError | UnicodeError) -> str:
 
 
 def _error_code(frame: memoryview) -> int:
-    """Returns the error code of an ApiVersions response. It has the same position in every version."""
+    """Returns the error code of an ApiVersions response, which is at the same position in every version."""
     return int.from_bytes(frame[4:6], "big", signed=True) if len(frame) >= 6 else 0

@@ -1,4 +1,4 @@
-"""Reads events from the records of the topic of events. Any client with write access may have written these records."""
+"""Reads events from the topic of events. Checks each record, because any client with write access can write there."""
 
 from __future__ import annotations
 

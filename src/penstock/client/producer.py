@@ -175,9 +175,9 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Sends the batch if it is full, and blocks later sends if the buffer is full.
+        """Called after records were added to a batch. Sends the batch if it is full.
 
-        Called after records were added.
+        If the buffer is full, later calls of `send` wait.
         """
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
@@ -374,7 +374,7 @@ class Producer:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "No leader was found in time.") from None
 
     async def _find_leaders(self, refused: list[PendingBatch]) -> None:
-        """Refreshes leaders before a retry. Batches with a new leader are retried at once."""
+        """Refreshes the leaders of refused batches. Batches with a new leader are retried at once, without a pause."""
         if not refused:
             return
         cluster = self._client.cluster

@@ -4,7 +4,7 @@
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
-One request is answered at a time. Pipelined requests wait in h11, at most the bytes of one read.
+One request is answered at a time. Pipelined requests wait in h11 until the current response is sent.
 """
 
 from __future__ import annotations

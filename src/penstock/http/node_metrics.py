@@ -201,7 +201,7 @@ def directory_families(broker: Broker) -> Iterator[Family]:
 
 
 def _moves(broker: Broker) -> Iterator[Family]:
-    """Yields metrics of moves between log directories: the progress of some moves, and the counts of ended moves."""
+    """Yields metrics of moves between log directories: the progress of at most MOVES_MAX moves, and counts."""
     moves = broker.moves
     figures = moves.figures()
     left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories still has to copy.")

@@ -45,7 +45,7 @@ class Rates:
     def add_sample(self, at_s: float, topics: Mapping[str, Sums]) -> dict[str, Rate]:
         """Adds a sample and returns the growth rates by topic.
 
-        Topics that are new, changed or recreated are left out.
+        Leaves out a topic if it is new, if its number of partitions has changed, or if its end offsets have gone back.
         """
         now = _Sample(at_s, topics)
         while len(self._samples) > 1 and self._samples[1].at_s <= at_s - WINDOW_S:

@@ -56,9 +56,9 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """Sets the function that makes the site.
+        """Sets the function that makes the site, which answers all requests.
 
-        The first request calls this function in a thread, because its imports take some time.
+        The function is called in a thread at the first request, because its imports take some time.
         """
         self._make = make
 

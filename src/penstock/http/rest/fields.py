@@ -11,12 +11,12 @@ MAX_TEXT = 65_536
 
 
 class FieldError(ValueError):
-    """Raised if a value does not fit its field. The message names the field and what it takes."""
+    """Raised if a value does not fit its field. The message names the field and the values that it accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value: its type, its limits, and what it means."""
+    """The description of one field: its type, its limits and its meaning."""
 
     kind: str
     """A type of JSON Schema: integer, string, boolean, array or object."""

@@ -1,4 +1,4 @@
-"""Tells whether a node is alive and ready, with reasons, and whether the cluster is healthy. Pure but for reads."""
+"""Tells whether a node is alive and ready, with reasons, and whether the cluster is healthy. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def reasons_not_alive(broker: Broker) -> list[str]:
-    """Returns why the node can't recover without a restart; empty if it is alive."""
+    """Returns the reasons why the node can't recover without a restart; an empty list if it is alive."""
     directories = list(broker.logs.dirs)
     if directories and all(each.offline for each in directories):
         return ["all log directories have failed"]
@@ -25,7 +25,7 @@ def reasons_not_alive(broker: Broker) -> list[str]:
 
 
 def reasons_not_ready(broker: Broker) -> list[str]:
-    """Returns why clients should use other nodes now; empty if the node is ready."""
+    """Returns the reasons why clients should use other nodes now; an empty list if the node is ready."""
     reasons = reasons_not_alive(broker)
     if not broker.metadata.in_contact:
         reasons.append("this node hears from no leader of the quorum")
@@ -52,7 +52,7 @@ def _told(word: str, reasons: list[str]) -> dict[str, Any]:
 
 
 async def cluster_health(service: Service, call: Call) -> Any:
-    """Answers with one word for the whole cluster, the counts behind it, and the active controller."""
+    """Answers with the cluster's status (healthy, degraded or unhealthy), the counts behind it, and the controller."""
     _, overview = await service.state()
     metadata = service.broker.metadata
     leader = metadata.quorum().leader_id if metadata.in_contact else NO_NODE
@@ -63,7 +63,7 @@ async def cluster_health(service: Service, call: Call) -> Any:
 
 
 async def health_check(service: Service, call: Call) -> Any:
-    """Answers 200 if the cluster is at least as healthy as asked, else 503, for load balancers and scripts."""
+    """Answers 200 if the cluster is healthy, else 503. With the query `degraded`, a degraded cluster gets 200, too."""
     health = await cluster_health(service, call)
     accepted = ("healthy", "degraded") if call.query.get("degraded", False) else ("healthy",)
     if health["status"] not in accepted:

@@ -1,4 +1,4 @@
-"""Answers with problem details (RFC 9457), and the HTTP statuses of Kafka's error codes."""
+"""Builds responses with problem details (RFC 9457). Defines the HTTP status for each of Kafka's error codes."""
 
 from __future__ import annotations
 

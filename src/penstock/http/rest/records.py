@@ -69,7 +69,7 @@ def _start(call: Call) -> int | Since:
 
 
 def _matching(fetched: Any, wanted: bytes) -> tuple[list[Record], int]:
-    """Returns the records whose key or value has the wanted bytes, and the number of bytes that were searched."""
+    """Returns the records whose key or value contains `wanted`, and the size of the searched batches in bytes."""
     records = fetched.records()
     used = sum(len(batch) for _, batch in fetched.batches)
     return [each for each in records if wanted in (each.key or b"") or wanted in (each.value or b"")], used

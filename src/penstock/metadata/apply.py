@@ -1,9 +1,9 @@
 """Applies records to an image: the only code that makes a new image, for live changes and for replay.
 
 Each call makes one new image. It copies only the maps that a record changes; the new image shares all other maps with
-the previous image. Records of a metadata transaction are held back until its end record arrives, and dropped if its
-abort record arrives; this may be in a later batch. Records are dispatched by class name, so that the class of a record
-type is imported only when a record of that type appears.
+the previous image. Records of a metadata transaction are held back: its end record applies them, its abort record drops
+them. The end or abort record can come in a later batch. Records are dispatched by class name, so that the class of a
+record type is imported only when a record of that type appears.
 """
 
 from __future__ import annotations

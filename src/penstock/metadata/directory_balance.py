@@ -49,7 +49,8 @@ def balance(
 ) -> list[DirectoryMove]:
     """Returns the moves that even out the bytes of the directories that take replicas.
 
-    Each move goes from the fullest directory to the emptiest and brings the two as close together as one replica can.
+    Each move goes from the fullest directory to the emptiest, if possible. Of the fullest directory's replicas, it
+    moves the one that makes the two directories most equal in bytes.
     `reserve` is the number of bytes that stay free in every directory.
     """
     room = _Room([each for each in directories if each.takes_replicas], replicas, reserve)
@@ -102,8 +103,9 @@ def evacuate(
     replicas: Mapping[TopicPartition, PlacedReplica],
     reserve: int = 0,
 ) -> list[DirectoryMove]:
-    """Returns the moves of all replicas out of a directory. Each replica moves to the directory that then has the
-    fewest bytes.
+    """Returns the moves of all replicas out of a directory.
+
+    Each replica moves to the directory that has the fewest bytes after the moves planned so far.
 
     Raises PlanError if the directory can't be read, or if the other directories have too little free space.
     """

@@ -144,7 +144,11 @@ class _Board:
                         self.replace(partition, broker, home)
 
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
-        """Returns the cheapest move of a replica from the fullest possible broker to the emptiest possible one."""
+        """Returns the next move: (partition, giving broker, taking broker); None if no move evens out the brokers.
+
+        The taking broker is the emptiest of `takers` that can get a replica. The giving broker is the fullest from
+        which a replica can move there. Of these replicas, the replica with the lowest `_cost` moves.
+        """
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))
         for taker in sorted(takers, key=lambda broker: (count[broker], broker)):
@@ -160,8 +164,11 @@ class _Board:
         return self.crowd(partition, taker, giver) <= self.crowd(partition, giver, giver)
 
     def _cost(self, partition: TopicPartition, giver: int, taker: int) -> tuple[int, int, bool, TopicPartition]:
-        """Returns a key by which possible moves are sorted. Partitions of topics that are unbalanced between the two
-        brokers come first, then small partitions, then followers."""
+        """Returns a sort key of the move of a partition's replica from `giver` to `taker`; the best move is first.
+
+        Topics with many more partitions on `giver` than on `taker` come first. Then small partitions come before large
+        partitions, and followers before leaders.
+        """
         topic = partition[0]
         lopsided = self.of_topic[giver, topic] - self.of_topic[taker, topic]
         return -lopsided, self.sizes.get(partition, 0), self.replicas[partition][0] == giver, partition

@@ -161,8 +161,10 @@ class Pattern:
         return self._set(self._closure(reached, work)) if reached else None
 
     def _closure(self, states: set[int], work: Work, *, at_begin: bool = False, at_end: bool = False) -> frozenset[int]:
-        """Returns the states that can be reached without reading a character. Keeps states whose condition may hold
-        later."""
+        """Returns `states` and all states that can be reached from them without reading a character.
+
+        A state whose condition does not hold at this position stays in the set, because the condition can hold later.
+        """
         labels, targets = self._automaton.labels, self._automaton.targets
         seen = set(states)
         waiting = list(states)

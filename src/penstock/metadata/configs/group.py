@@ -2,7 +2,8 @@
 
 Most of them inherit their default from a broker property, and two other broker properties limit them, for example
 `group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms`. The limits are checked when a
-group's configs are altered. If a broker's limits change later, a value outside is replaced by the nearest limit.
+group's configs are altered. If a broker's limits change later, a value outside the new limits is replaced by the
+nearest limit.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _PREFIXES = ("authorizer.", "delegation.token.", "sasl.", "ssl.")
 
 
 def protection_refusal(name: str, value: str) -> str | None:
-    """Returns why a node does not start with this property, as a sentence; None if the node may start with it."""
+    """Returns the reason, as a sentence, why a node does not start with this property; None if the node does start."""
     if name == AUTHORIZER and value.strip() not in ("", STANDARD_AUTHORIZER):
         return f"{name} names a class that Penstock does not have: use {STANDARD_AUTHORIZER}, or remove the property."
     if name == SUPER_USERS:

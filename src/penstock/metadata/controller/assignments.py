@@ -18,7 +18,8 @@ def refuse_assignment(message: str) -> KafkaError:
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
     """Raises KafkaError if a requested list of replicas is impossible.
 
-    `replication_factor` is the length of the other partitions' lists, which must be equal; None if it is not known yet.
+    The list must have `replication_factor` replicas, as many as the topic's other partitions. None means that this
+    number is not known yet: any number is accepted.
     """
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")

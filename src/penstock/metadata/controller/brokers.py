@@ -75,7 +75,9 @@ def check_cluster(own: str, theirs: str, broker_id: int) -> None:
 def register_broker(
     image: MetadataImage, registration: Registration, rules: Rules = DEFAULT_RULES, *, is_live: bool = False
 ) -> Decision[int]:
-    """Registers the broker, fenced until it reports that it is ready. The reply is its epoch: the offset of its record.
+    """Registers the broker. It is fenced until it reports that it is ready.
+
+    The reply is the broker epoch. For a new incarnation, this is the offset of the registration record.
 
     The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one. But if
     `is_live` is True, the new incarnation is refused, because the registered one may still be running.
@@ -117,16 +119,16 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the epoch that the registration has to name; None if the controller may accept it as it is.
+    """Returns the epoch that the registration must contain, but does not; None if the controller can accept it.
 
-    The registration has to name the epoch of the registered incarnation if it would end that incarnation uncleanly.
-    Otherwise a late request could do harm. For example, its process has ended, and a later incarnation has registered.
-    The later incarnation has joined ISRs, with records that are only in the page cache, and was then killed. The late
-    request would remove the later incarnation from the eligible leaders, although it has lost nothing.
+    A registration that would end the registered incarnation uncleanly must contain the epoch of that incarnation.
+    Otherwise a late request, from a process that has already ended, could do harm. For example, a later incarnation has
+    registered, has joined ISRs with records that are only in the page cache, and was then killed. The late request
+    would remove this later incarnation from the eligible leaders, although it has lost nothing.
 
-    A late request can't name that epoch, because its process ended before the epoch was assigned. A request that names
-    the epoch comes from a later process. When that process started, the incarnation with the epoch had already ended,
-    because a directory has one process at a time. This holds on any connection and at any controller.
+    A late request can't contain that epoch, because its process ended before the epoch was assigned. A request that
+    contains the epoch comes from a later process. When that process started, the incarnation with the epoch had already
+    ended, because a directory has one process at a time. This holds on any connection and at any controller.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:

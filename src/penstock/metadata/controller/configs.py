@@ -248,7 +248,8 @@ def _validate(
 def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
     """Raises KafkaError unless `name` is the id of a registered broker or of this node.
 
-    Any node can get the request, because it forwards the request to the active controller.
+    The active controller decides on the configs of all brokers. Its own id (this node) is accepted too, because a node
+    that is only a controller is not a registered broker.
     """
     try:
         number = int(name)

@@ -89,8 +89,9 @@ class Heartbeats:
         return min(contacts, default=now_ms) + self.session_timeout_ms + 1
 
     def lowest_active_offset(self, image: MetadataImage) -> int | None:
-        """Returns the lowest metadata offset of the brokers that are neither fenced nor shutting down; None if there
-        are none.
+        """Returns the lowest metadata offset of the brokers that are neither fenced nor shutting down.
+
+        Returns None if there are no such brokers.
         """
         offsets = [
             session.metadata_offset

@@ -153,9 +153,7 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Yields the matching entries in lists, one for every `ENTITIES_AT_ONCE` entities that were compared with the
-    filter.
-    """
+    """Compares `ENTITIES_AT_ONCE` entities at a time with the filter, and yields a list of the matches."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):

@@ -210,8 +210,7 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 def delete_topics(
     image: MetadataImage, topics: Sequence[DeleteTopicState], charge: Charge = free_of_charge
 ) -> Decision[DeleteTopicsResponse]:
-    """Deletes topics by name or by id. Refuses a topic that the request contains twice, also once by name and once by
-    id."""
+    """Deletes topics by name or by id. Refuses a topic that is named twice, even once by name and once by id."""
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []

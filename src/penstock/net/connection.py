@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             self._server.watch_slow_readers()
 
     def slow_reader_since(self) -> float | None:
-        """Returns when the oldest unread response was written; None if the peer has read all responses."""
+        """Returns the time at which the oldest unread response was written; None if the peer has read all responses."""
         return self._outbox.unsent_since if self._outbox.unsent_bytes else None
 
     @property
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.budget.give_back(partial.capacity)
 
     def slow_frame_since(self) -> float | None:
-        """Returns when the first bytes of the incomplete frame arrived; None if there is no incomplete frame."""
+        """Returns the time at which the incomplete frame began to arrive; None if there is no incomplete frame."""
         return self._partial_since if self._partial is not None else None
 
     def _refuse(self, size: int, start: bytes) -> None:
@@ -417,8 +417,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
-        """Closes the connection, because the dispatcher raised an unexpected exception. It handles all expected errors
-        itself.
+        """Closes the connection after an exception of the dispatcher.
+
+        The exception is unexpected, because the dispatcher handles all expected errors itself.
         """
         self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
@@ -466,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Pauses or resumes reading, depending on the limits.
+        """Pauses reading if the queue of requests or the server's memory budget is full; otherwise resumes reading.
 
         If the peer has hung up, closes the connection after the last response.
         """

@@ -26,7 +26,7 @@ class PartialFrame:
         at_once: int = PARTIAL_MIN_BYTES,
         allocated: Callable[[int], None] | None = None,
     ) -> None:
-        """Creates the first buffer. Whenever the buffer gets memory, `allocated` is called with the number of bytes."""
+        """Creates the first buffer. At each allocation, calls `allocated` with the number of new bytes."""
         self.size = size
         self.received = len(first)
         self._allocated = allocated

@@ -1,4 +1,4 @@
-"""Accepts TLS connections. Each counts as a connection from the start, and has a deadline for its handshake.
+"""Accepts TLS connections. Counts each of them before its TLS handshake, and sets a deadline for the handshake.
 
 Otherwise a peer that connects and sends nothing would use a file descriptor that no limit counts. The event loops can't
 count such peers, so this module accepts the sockets and passes each socket to the loop with the current certificate.
@@ -98,7 +98,7 @@ class TlsAcceptor:
                 self._admission.leave(host)
 
     async def _wait(self, peer: socket.socket, arrival: Arrival) -> None:
-        """Delays the handshake as long as `arrival` says. Closes the peer's socket if the peer is refused."""
+        """Waits `arrival.wait_s` seconds before the handshake. Closes the peer's socket if the peer is refused."""
         try:
             if arrival.wait_s:
                 await asyncio.sleep(arrival.wait_s)

@@ -1,4 +1,4 @@
-"""Names all limits of a server, and counts the connections and bytes of all its connections together."""
+"""Names all limits of a server, counts its connections, and adds up the bytes that all connections use."""
 
 import logging
 from collections.abc import Callable, Mapping

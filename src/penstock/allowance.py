@@ -13,7 +13,7 @@ RECOUNT_MS = 60_000
 
 
 class Allowance:
-    """Grants memory as long as the last count plus all grants since that count stays within `limit`."""
+    """Grants memory while the bytes in use at the last count, plus the bytes granted since, stay within `limit`."""
 
     __slots__ = ("_counted_ms", "_counters", "_used", "limit")
 
@@ -24,7 +24,7 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Adds a function that counts the memory one owner uses now. All owners share the allowance."""
+        """Adds a function that returns the bytes that one owner uses now. All owners share the allowance."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:

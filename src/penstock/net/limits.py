@@ -78,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ConnectionCounts:
-    """Counts connections, in total and by address. `limits` may be replaced at any time."""
+    """Counts connections, in total and by address. The server can replace `limits` at any time."""
 
     __slots__ = ("_by_host", "_loopback", "addresses", "limits", "total")
 
@@ -96,7 +96,7 @@ class ConnectionCounts:
         return self.total >= min(self.limits.descriptor_connections, self.limits.max_connections)
 
     def refusal(self, host: str, *, protected: bool = False) -> str | None:
-        """Returns why a new connection from this host is refused; None if it is accepted.
+        """Returns the reason for which a new connection from this host is refused; None if it is accepted.
 
         A `protected` listener has no limit on the total number of connections.
         """
@@ -165,8 +165,9 @@ class ByteBudget:
 
     @property
     def share(self) -> int:
-        """Returns how many bytes one more response may use: only a fraction of `room`, so that other responses get some
-        too.
+        """Returns the number of bytes that the next response may use.
+
+        This is only a fraction of `room`, so that room is left for other responses.
         """
         return self.room // SHARES
 
@@ -219,8 +220,8 @@ class IdleWheel:
     """Finds idle connections at almost no cost per request: a request only stores the current tick in its connection.
 
     Connections are kept in slots, one slot for each tick. Each slot is examined once per idle period. A connection that
-    was active since the last examination moves to the slot of its new deadline; other connections have been idle too
-    long.
+    was active since the last examination moves to the slot of its new deadline. A connection that was not active has
+    been idle too long, so its `idle_expired` is called.
     """
 
     SLOTS = 16
@@ -263,7 +264,7 @@ class IdleWheel:
 
 
 class LimitedLog:
-    """Keeps a peer from flooding the log: logs some lines of each kind per period, and counts the others."""
+    """Keeps a peer from flooding the log: logs some lines of each kind per period, and counts the lines left out."""
 
     LINES = 5
     PERIOD_S = 10.0
@@ -276,7 +277,7 @@ class LimitedLog:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def info(self, kind: str, message: Callable[[], str]) -> None:
-        """Logs the message, if the limit allows. The message is made only if it is logged."""
+        """Logs the text that `message` returns, if the limit for log lines allows. Calls `message` only then."""
         if self._shows(kind):
             self._logger.info("%s", message())
 

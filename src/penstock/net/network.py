@@ -55,7 +55,10 @@ class Network(Protocol):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connects and calls the protocol's `connection_made` with the transport. Raises OSError."""
+        """Connects to `host` and `port`, and calls `connection_made` of the protocol that `factory` makes.
+
+        Raises OSError.
+        """
         ...
 
     async def resolve(self, host: str) -> list[str]:

@@ -42,9 +42,9 @@ class Outbox:
         self.read()
 
     def put(self, reply: list[Buffer]) -> None:
-        """Adds a response, with its size before it.
+        """Adds a response to the responses to write. The size of the response is written before it.
 
-        Writes at once if the response is large or there are many responses.
+        Writes all added responses at once if this response is large or if many responses were added.
         """
         size = sum(map(len, reply))
         buffers = self.buffers

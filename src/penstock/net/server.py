@@ -55,7 +55,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class _Admission:
-    """Implements `TlsAdmission` for a listener: counts peers as connections of the server before their handshake."""
+    """Implements `TlsAdmission` for a listener: counts a peer as a connection before its TLS handshake begins."""
 
     server: Server
     listener: Listener
@@ -93,7 +93,7 @@ class Server:
         """Creates a server; `start` opens its listeners.
 
         The clock `nanoseconds` is used to limit the time that a pass of the event loop spends on requests. Without this
-        clock, only their number is limited.
+        clock, only the number of requests in a pass is limited.
         """
         self.dispatch = dispatch
         self.limits = limits or Limits()
@@ -142,7 +142,7 @@ class Server:
         return self.listeners
 
     def use(self, dispatch: Dispatch) -> None:
-        """Sets the dispatcher for all requests that start from now on."""
+        """Sets the dispatcher. Requests that have already started keep the previous dispatcher."""
         self.dispatch = dispatch
 
     def limit_connections(self, limits: Limits) -> None:
@@ -248,9 +248,9 @@ class Server:
         return AT_ONCE if self.arrivals is None else self.arrivals(host, listener)
 
     def _delay(self, connection: Connection, arrival: Arrival) -> None:
-        """Serves the requests of a new connection after the delay that the connection rate demands.
+        """Delays the requests of a new connection, to keep the limit on the rate of new connections.
 
-        A refused connection is closed after the same delay.
+        `arrival` has the delay. If `arrival` refuses the connection, it is closed after this delay.
         """
         if arrival.refused is not None:
             self.refused += 1

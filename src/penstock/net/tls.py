@@ -119,7 +119,7 @@ def _read(read: Callable[[str], bytes], name: str, location: str) -> bytes:
 
 
 def _lines(text: str) -> str:
-    """Returns PEM text with real line breaks. A properties file may contain them as `\\n`."""
+    """Returns PEM text with real line breaks. In a properties file, `\\n` can stand for a line break."""
     return text.replace("\\n", "\n").strip() + "\n"
 
 
@@ -240,8 +240,8 @@ def check_trust(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     """Sets the cipher suites, from Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) or OpenSSL's names.
 
-    Python can't enable single suites of TLS 1.3. So the list must contain all of them, or none, which disables TLS 1.3.
-    Raises TlsError otherwise.
+    Python can't enable single suites of TLS 1.3. So raises TlsError if the list contains only some suites of TLS 1.3. A
+    list without any suite of TLS 1.3 disables TLS 1.3.
     """
     new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
     if new and not new.issuperset(_SUITES_OF_1_3):
@@ -303,7 +303,7 @@ class TlsSource:
         return self._maker(properties, read_material(properties, read_file))
 
     def reconfigure(self, properties: Mapping[str, str]) -> bool:
-        """Uses new properties. Returns True if there is a new context.
+        """Uses new properties. Returns True if they led to a new context.
 
         Raises TlsError if TLS can't work with the new properties; the old context and properties then stay in use.
         """
@@ -315,7 +315,7 @@ class TlsSource:
         return True
 
     def refresh(self) -> bool:
-        """Reads files that have changed. Returns True if there is a new context.
+        """Reads files that have changed. Returns True if a changed file led to a new context.
 
         Raises TlsError if the new files can't be used; the old context then stays in use.
         """

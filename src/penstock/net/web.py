@@ -24,7 +24,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Describes how to read a small document: its URL, and limits on its size and on the time."""
+    """Describes how to read a small document: its URL, its maximum size, and the timeout for reading it."""
 
     url: str
     max_bytes: int
@@ -51,7 +51,10 @@ class Document:
         return self._parts().scheme == "file"
 
     def read(self, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
-        """Returns the document. With `body`, sends it in a POST request and returns the answer. Raises FetchError."""
+        """Returns the document. If `body` is given, sends `body` in a POST request and returns the response.
+
+        Raises FetchError.
+        """
         try:
             content = self._from_file() if self.in_file else self._from_server(body, dict(headers or {}))
         except ssl.SSLCertVerificationError as problem:

@@ -1,7 +1,8 @@
 """Appends the audit lines of a node to a file, in a thread, so that a slow disk does not hold the event loop.
 
-The file is made with mode 0600. A file that was moved away, as by logrotate, is made again. If the disk is too slow or
-fails, lines beyond a limit are dropped and counted in the log.
+The file is made with mode 0600. If the file was moved away, as logrotate does, the next lines go to a new file. If the
+disk is too slow, lines beyond a limit are dropped; if a write fails, its lines are lost. In both cases the node's log
+says how many lines are missing.
 """
 
 from __future__ import annotations

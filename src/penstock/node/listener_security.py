@@ -123,7 +123,7 @@ class ListenerSecurity:
                 connection.close(f"its certificate names no user: {problem}", "certificate")
 
     def refresh(self, settings: Settings) -> None:
-        """Uses renewed certificates for new connections; keeps the old ones if the new ones can't be used."""
+        """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates."""
         if self.tls is not None and renewed(self.tls, settings, self.name, f"listener {self.name}"):
             logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
 
@@ -131,7 +131,7 @@ class ListenerSecurity:
 def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> bool:
     """Reads changed TLS settings and files.
 
-    Returns True if there is a new context; logs settings that can't be used.
+    Returns True if there is a new TLS context. If the new settings can't be used, logs this and returns False.
     """
     try:
         return source.reconfigure(tls_properties(settings, listener)) or source.refresh()
@@ -143,7 +143,7 @@ def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> b
 def _value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
     """Returns the property's value for this listener, or else its value for all listeners; None if neither is set.
 
-    `own` replaces the dynamic configs of this broker.
+    If `own` is given, uses it instead of the dynamic configs of this broker.
     """
     found = settings.of_listener(listener, name, own)
     if found is None:

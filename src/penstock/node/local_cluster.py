@@ -1,8 +1,8 @@
 """Makes several nodes on one machine without configuration files, for `penstock up --nodes 3` and `testing.Cluster`.
 
-Each node is broker and controller. Node K serves clients on port P+K-1. Controllers have separate ports, which are
-chosen at formatting and never change, because the metadata log holds the voters' addresses. Topics have three replicas
-and a min.insync.replicas of two; with fewer than three nodes, both values are lower.
+Each node is broker and controller, with one port for clients and one port for controllers. The ports for controllers
+are chosen when the directories are formatted. They never change, because the metadata log holds the voters' addresses.
+Topics have three replicas and a min.insync.replicas of two; with fewer than three nodes, both values are lower.
 """
 
 from __future__ import annotations

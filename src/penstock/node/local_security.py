@@ -237,7 +237,10 @@ def _key_pem(key: Any) -> bytes:
 
 
 def client_properties(security: LocalSecurity, bootstrap: str, user: str) -> dict[str, str]:
-    """Returns the properties of Kafka's Java clients and tools, and of Spark with the prefix `kafka.`."""
+    """Returns the properties with which Kafka's Java clients and tools log in as `user`.
+
+    Spark takes the same properties with the prefix `kafka.`.
+    """
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": "SASL_SSL",

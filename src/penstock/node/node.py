@@ -141,7 +141,10 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """Returns the advertised `host:port` of the first client listener; without one, of the controller listener."""
+        """Returns the advertised `host:port` of the first client listener.
+
+        If the node has no client listener, returns the address of its first controller listener.
+        """
         return self._shown(next((plan for plan in self._plans if not plan.controller), self._plans[0]))
 
     def bootstrap_of(self, listener: str) -> str:
@@ -475,8 +478,9 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's previous incarnation if the logs have everything that it wrote. All directories must record
-    this.
+    """Returns the broker's previous incarnation, if the logs have everything that it wrote.
+
+    Each directory records the incarnation that wrote to it last. If the directories differ, no incarnation is returned.
 
     Unlike in Kafka, the previous process may have been killed: its writes survive in the page cache, so the logs are as
     complete as after a clean stop. Records may be missing only after a power loss or a change of disks. In that case

@@ -323,7 +323,7 @@ def limits_of(settings: Settings, network: Network) -> Limits:
 
 
 def access_of(settings: Settings, clock: Clock, audit: Audit | None = None) -> AccessControl | None:
-    """Returns the node's authorizer; None if none is configured."""
+    """Returns the node's authorizer; None if the settings name no authorizer."""
     if not settings.str("authorizer.class.name").strip():
         return None
     return AccessControl(

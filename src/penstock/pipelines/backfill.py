@@ -64,7 +64,7 @@ class Backfill:
             create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
-        """Returns the number of partitions that the topic needs, so that records keep their partitions."""
+        """Returns the number of partitions that the topic needs, if each record is written to its old partition."""
         from pyspark.sql import functions as f
 
         [row] = self._records.agg(f.max("partition")).collect()
@@ -75,7 +75,10 @@ class Backfill:
         return int(self._records.count())
 
     def written(self) -> int:
-        """Returns how many offsets were written so far. Other producers' records and transaction markers count too."""
+        """Returns by how many offsets the topic has grown since the job was created.
+
+        Records of other producers and transaction markers count too.
+        """
         with suppress(SourceError):  # the job itself reports an unreachable broker
             self._last = _end_of(self._job.topic)
         return self._last - self._before
@@ -155,7 +158,7 @@ def records(table: Any, job: BackfillJob) -> Any:
 
 
 def _archived(table: Any, job: BackfillJob) -> Any:
-    """Returns the records of an archive in the sink's columns."""
+    """Returns the records that the job selects from an archive, with the columns that the sink expects."""
     from pyspark.sql import functions as f
 
     if job.until is not None:
@@ -186,7 +189,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """Returns the same type with the names of the JSON fields instead of the column names."""
+    """Returns the Spark type `kind`, with names of JSON fields in place of column names at every depth."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

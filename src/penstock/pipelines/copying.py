@@ -107,7 +107,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """Sorts a task's rows of a batch by time, because Spark does not sort streams."""
+    """Sorts the rows that one task has of a micro-batch by time, because Spark does not sort streams."""
     import pyarrow as pa
 
     found = list(batches)

@@ -95,7 +95,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
 
 
 def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
-    """Returns the table's rows by page, as `differences` needs them."""
+    """Returns the counts and sums of each page in the table, for `differences` to compare."""
     from pyspark.sql import functions as f
 
     return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))

@@ -1,7 +1,7 @@
 """Converts JSON values to rows of a table's columns. Pure code.
 
-If the columns can hold all fields of a value, the row has all of them. Otherwise the row has the fields that fit, and
-the whole value as text in `_bad`. A null field and a missing field are the same.
+If the columns can hold all fields of a value, the row has all these fields. Otherwise the row has the fields that fit,
+and column `_bad` has the whole value as text. A null field and a missing field are the same.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a function that converts a value. The function reports a loss if the column can't hold the value.
+        """Returns a function that converts a value with `convert`.
 
-        `convert` returns None for a value that the column can't hold.
+        If `convert` returns None, the column can't hold the value. Then the function calls `_lose`.
         """
 
         def converted(value: Any) -> Any:
@@ -199,7 +199,10 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """Returns a text for a partition column; None if the value can't be the name of that partition's directory."""
+    """Returns a value for a text column that the table is partitioned by.
+
+    Returns None if the value can't be part of a directory's name, because each partition has a directory.
+    """
     if type(value) is not str or value in ("", _NO_VALUE):
         return None
     return value if len(_ESCAPED.sub("%00", value).encode()) <= MOST_DIRECTORY else None

@@ -5,13 +5,14 @@ The rules, which docs/pipelines.md states for users:
 - A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
   the most frequent type wins.
 - Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
-- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE is exact for each, else DECIMAL(38,18).
+- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE can hold each of them exactly,
+  else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
   DECIMAL(38,18), if a number needs it and the table supports it.
 - A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`
   columns already, or if it is deeper than `MOST_DEPTH`.
 
-If the columns do not hold all of a value, `json_rows` puts the whole value into column `_bad`.
+If the columns can't hold a part of a value, `json_rows` puts the whole value into column `_bad`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A type that holds no JSON value, from a table that Penstock did not create. It is kept as Spark's JSON."""
+    """A type that can't hold JSON values, from a table that Penstock did not create. `json` is Spark's JSON for it."""
 
     json: str
 
@@ -196,8 +197,10 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Keeps the first `MOST_FIELDS` names in sorted order, so that the result does not depend on the order of
-        merges."""
+        """Sorts the field names, and keeps only the first `MOST_FIELDS` of them.
+
+        They are sorted so that the result does not depend on the order of merges.
+        """
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
 
@@ -214,7 +217,7 @@ class Seen:
         self._bound()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the counters that differ from their defaults."""
+        """Returns all counts and bounds that are not zero, including the counts of nested fields, as JSON."""
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_BOUNDS)}
         found["element"] = self.element.to_json() if self.element is not None else None
         found["fields"] = {name: seen.to_json() for name, seen in self.fields.items()}
@@ -239,8 +242,8 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
     """Returns a table's columns, grown to hold the values in `seen`. With `widens`, types of columns may be widened.
 
-    The table is partitioned by the columns in `fixed`. A column in `fixed` keeps its type if it exists already; a new
-    one does not become a struct or an array.
+    The table is partitioned by the columns in `fixed`. A column in `fixed` keeps its type if it exists already. If it
+    is new and its values are objects or arrays, it becomes a STRING column.
     """
     columns = _grown_struct(known, seen, widens, 0, fixed).columns
     there = {column for column, _ in known.columns}

@@ -44,8 +44,10 @@ class Pace:
 
 
 def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
-    """Starts a query and waits for its end. Restarts it in one case only: a Python worker started too slowly for
-    Spark."""
+    """Starts a query and waits for its end.
+
+    Starts a failed query again only if Spark gave up waiting for a Python worker to start.
+    """
     for attempt in range(ATTEMPTS):
         try:
             wait(start(), until=until)
@@ -56,7 +58,7 @@ def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) 
 
 
 def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Waits until the query ends, or stops it once `until` returns True. Raises SourceError if the query failed.
+    """Waits until the query ends. Stops the query when `until` returns True. Raises SourceError if the query failed.
 
     Spark does not restart a failed query. The error's message is the reason of the failure.
     """

@@ -3,7 +3,7 @@
 The archive consists of pieces: a piece is a file of consecutive batches of one partition, and is written once. If a
 task can read the partition's directory, a piece is a copy of a segment file. Otherwise the task fetches the batches
 from the broker, and a piece ends when it has the size of a segment. Only committed records are archived. Records wait
-until their segment is sealed, unless they are so old that retention might delete them before. A reader of archive and
+until their segment is sealed, unless they are so old that retention might delete them first. A reader of archive and
 topic (`archive.read_with_archive`) reads the archive first, and then continues in the topic.
 """
 
@@ -61,7 +61,7 @@ class PartitionJob:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive batches, as they are in the log."""
+    """Consecutive batches of a partition, with the same bytes as in the log."""
 
     batches: Sequence[Batch]
     hidden: Sequence[int]

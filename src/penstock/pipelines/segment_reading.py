@@ -26,7 +26,10 @@ Stretch = tuple[int, Sequence[Part]]
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
-    """Returns a DataFrame of archived records. Each task reads one stretch: a partition with parts of its archive."""
+    """Returns a DataFrame of archived records.
+
+    A stretch names a partition and parts of its archive. Each task reads one stretch.
+    """
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

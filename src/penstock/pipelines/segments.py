@@ -3,12 +3,13 @@
 An archive is a directory or an object store's address. For a topic named orders it has:
 
     orders.json                  the topic's id and number of partitions
-    orders-0/<first>-<end>-<digest>.log     batches as they were in the log, offsets from first to before end
-    orders-0/<first>-<end>-<digest>.json    its size, digest, and the batches that belong to aborted transactions
+    orders-0/<first>-<end>-<digest>.log     batches as they were in the log; <end> is the last offset plus one
+    orders-0/<first>-<end>-<digest>.json    the .log file's size and digest, and its batches of aborted transactions
 
-A `.log` file is valid once its `.json` file exists, which is written last. Both are named after their content, so a job
-that is killed and started again, or that runs twice at the same time, writes the same files again; if two pieces
-overlap, readers use each offset once. Files are never changed or removed.
+A piece is a `.log` file with its `.json` file. It is valid once its `.json` file exists, which is written last.
+Both files are named after their content, so a job that is killed and started again, or that runs twice at the same
+time, writes the same files again. If two pieces overlap, readers use each offset once. Files are never changed or
+removed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def pieces_named(names: Iterable[str]) -> list[Piece]:
 
 
 def parts_of(pieces: Iterable[Piece]) -> list[Part]:
-    """Returns the parts of the pieces to read, so that every offset is read once and in order."""
+    """Returns which parts of the pieces to read, so that every offset is read once and in order."""
     found: list[Part] = []
     at = -1
     for piece in sorted(pieces, key=lambda each: (each.first, -each.end)):
@@ -88,7 +89,7 @@ def parts_of(pieces: Iterable[Piece]) -> list[Part]:
 
 
 def gaps_in(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Returns the ranges of offsets (start, exclusive end) that no piece has."""
+    """Returns the ranges of offsets (start, exclusive end) that are missing between two parts."""
     edges = [(before.piece.end, after.start) for before, after in pairwise(parts)]
     return [(end, start) for end, start in edges if end < start]
 

@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*):(?://)?(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An address and the settings to access it. It is sent to tasks."""
+    """The address of an archive, and the settings to access it. Spark sends this object to tasks."""
 
     uri: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Place:
 
     @property
     def known(self) -> bool:
-        """True if this module supports the scheme of the address; Spark may support others."""
+        """True if this module supports the scheme of the address. Spark may support more schemes."""
         return self._split[0] in ("file", *_SCHEMES)
 
     def open(self) -> Store:

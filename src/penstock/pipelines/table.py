@@ -185,8 +185,8 @@ class _Count:
 def _understood(schema: str, value_format: str) -> str:
     """Returns the schema unchanged. Raises SourceError if it is invalid.
 
-    Without this check, Spark's error message would quote a longer schema, which the user did not write: it contains
-    this schema as a part.
+    Without this check, Spark would find the error later, inside of a longer schema that contains this schema. Its
+    message would quote the longer schema, which the user did not write.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType

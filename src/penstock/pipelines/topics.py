@@ -62,7 +62,7 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
     """Returns a DataFrame of about `count` of the first records and about `count` of the newest records.
 
-    The records are selected by offset, because a LIMIT would end the reading tasks with an error in the log.
+    Selects the records by offset. A LIMIT would stop the tasks that read, and they would log errors.
     """
     there = bounds(topic)
     each = -(-count // len(there))
@@ -86,7 +86,7 @@ def read_ends(spark: Any, topic: Topic, count: int) -> Any:
 
 
 def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) -> bool:
-    """Creates the topic; returns False if it exists already. Raises SourceError."""
+    """Creates the topic with this number of partitions. Returns False if it exists already. Raises SourceError."""
     from penstock.protocol.errors import ErrorCode, KafkaError
     from penstock.spark.errors import in_one_sentence
 

@@ -1,10 +1,10 @@
 """Turns records into rows of a table, and into changes of a table that has one row per key.
 
 A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
-null value deletes the row of its key. If fields of the value are the key, a record with a null value deletes all rows
-of earlier records that have its record key. A record without a key, or whose value has none of the key fields, becomes
-a separate row that no record replaces. A record with a value in `_bad` becomes a separate row too, if the columns may
-lack some of its key fields.
+null value deletes the row of its key. If fields of the value are the row's key, a null value has no such fields: then
+the record deletes every row that earlier records with the same record key wrote. A record without a key, or whose value
+has none of the key fields, becomes a separate row that no record replaces. So does a record with a value in `_bad`, if
+the columns may lack some of its key fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROW, _LONE, _UNTIL = "the row", "a lone row", "deleted until"
 
 
 def rows(records: Any, *more: Any) -> Any:
-    """Returns records as rows of a table; `more` are further columns of the records. Raises SourceError."""
+    """Returns records as rows of a table. `more` are columns of the records to add to the rows. Raises SourceError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -56,8 +56,10 @@ class Changes:
 
 
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
-    """Returns the changes that a batch of rows makes. Column `_gone` is True if the value is null. Raises
-    SourceError."""
+    """Returns the changes that a batch of rows makes to a table. Raises SourceError.
+
+    A row of the batch has True in column `_gone` if the value of its record is null.
+    """
     from pyspark.sql import functions as f
 
     keys = _Keys(table.schema, _key_columns(table, fields) if fields else [KEY], BAD in table.columns and bool(fields))
@@ -96,9 +98,10 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns an SQL condition that is true for a row with a key: at least one key column is not null.
+        """Returns an SQL condition that is true for a row with a key.
 
-        A row with a value in `_bad` has its key only if all key columns are set and none of them is nested.
+        A row has a key if at least one key column is not null. If the row has a value in `_bad`, all key columns must
+        be set and none of them may be nested.
         """
         some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
         if not self._may_be_bad:
@@ -111,9 +114,9 @@ class _Keys:
 
 
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
-    """Returns the columns of the key fields; an empty list if no value of the batch can have them. Raises SourceError.
+    """Returns the columns of the key fields. Raises SourceError if values were read but a key field has no column.
 
-    Without key columns, no row replaces another.
+    If the batch has only null and bad values, returns an empty list; then no row replaces another row.
     """
     from pyspark.sql import functions as f
 

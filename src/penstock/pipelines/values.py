@@ -1,7 +1,7 @@
 """Converts JSON values to columns of a table with Spark: `json_types` chooses the columns, `json_rows` makes the rows.
 
 Spark fixes the columns of a query when it starts. So the query of a Delta table whose columns are inferred reads values
-as bytes, and each batch adds columns for values that the table's columns don't hold completely. A Parquet table, which
+as bytes, and each batch adds columns if the table's columns can't hold all parts of its values. A Parquet table, which
 Spark's own sink writes, gets the columns of the topic's first and newest values when its query starts.
 """
 
@@ -107,7 +107,7 @@ def _seen(values: Any) -> Seen:
 
 
 def struct_of(schema: Any) -> Struct:
-    """Returns the columns of a table that are fields of values."""
+    """Returns the columns of a table that come from fields of values, not `_key` and the other columns of Penstock."""
     own = {folded(name) for name in OWN}
     return Struct(tuple((each.name, _type_of(each.dataType)) for each in schema.fields if folded(each.name) not in own))
 

@@ -67,7 +67,7 @@ def verify(
 ) -> list[Comparison]:
     """Compares the targets, and returns the results in the order of the targets.
 
-    `rate` limits all tasks together, in bytes per second.
+    `rate` is the limit in bytes per second for the sum of all tasks.
     """
     cores = cores_of(spark)
     reach = Reach(bootstrap, timeout_s, rate / cores if rate else None)

@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Progress of all watched jobs together."""
+    """The progress of all watched jobs, added up."""
 
     tasks: int = 0
     all_tasks: int = 0

@@ -1,10 +1,10 @@
 """Writes the source of the decoder of one message version: one Python function.
 
 Nested structs become loops in the same function. Neighbouring fields of fixed size, and the length after them, are read
-with one `unpack_from`. Most reads do not check bounds: the decoder checks once, at its end, that its position is inside
-of the frame. Until then, a slice past the end of the frame is too short, and reading a number there raises an error.
-Every loop ends, because `left` limits the number of its rounds. A frame without record sets is first converted to
-`bytes`, which are fastest to slice and decode; record sets stay views of the frame.
+with one `unpack_from`. Most reads do not check bounds. Instead, the decoder checks once, at its end, that its position
+is inside of the frame. This is safe: past the end of the frame, a slice returns fewer bytes, and reading a number
+raises an error. Every loop ends, because `left` limits its number of iterations. A frame without record sets is first
+converted to `bytes`, which are fastest to slice and decode. Record sets stay views of the frame.
 """
 
 from itertools import repeat

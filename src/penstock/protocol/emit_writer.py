@@ -233,8 +233,10 @@ class _Writer:
         source.line(f"{self.append}(write_tags({tags}) if {tags} else b'\\0')")
 
     def unknown_tags(self, unknown: str) -> None:
-        """Emits code that writes the fixed-size fields collected so far, and the tagged section. An empty section is
-        part of the same chunk."""
+        """Emits code that writes the fixed-size fields collected so far and the tagged section, as one chunk.
+
+        If the section is empty, its zero byte is packed by the same call as the fields.
+        """
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"
         else:

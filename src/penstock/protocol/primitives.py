@@ -1,6 +1,7 @@
 """Variable-length numbers and tagged sections: the slow paths of compiled codecs.
 
-Compiled code itself handles one-byte numbers and empty tagged sections; for all others it calls these functions.
+Compiled code itself handles one-byte numbers and empty tagged sections. For longer numbers and other tagged sections,
+it calls these functions.
 """
 
 from collections.abc import Mapping
@@ -108,8 +109,10 @@ def read_string_length(buf: Buffer, p: int) -> tuple[int, int]:
 
 
 def read_numbers(buf: Buffer, p: int, count: int, letter: str) -> list[Any]:
-    """Reads an array of numbers that is too long for a precompiled struct format. Raises StructError if it is
-    incomplete."""
+    """Reads an array of `count` numbers that is too long for a precompiled struct format.
+
+    Raises StructError if the buffer ends before the last number.
+    """
     return list(Layout(f">{count}{letter}").unpack_from(buf, p))
 
 
@@ -128,7 +131,7 @@ def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:
 
 
 def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes], int]:
-    """Reads the body of a tagged section, for a struct without known tags in this version."""
+    """Reads the `count` fields of a tagged section, if this version of the struct declares no tags."""
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, p = read_uvarint(buf, p)

@@ -86,15 +86,20 @@ class Field:
         return self.tag is not None and (self.tagged is None or version in version_range(self.tagged))
 
     def compact_in(self, version: int, flexible: bool) -> bool:
-        """True if the field's lengths are encoded as varints: in a `flexible` message, or in versions that the field
-        itself declares."""
+        """True if the field's lengths are encoded as varints in this version.
+
+        If the field declares its own range of flexible versions, this range decides; otherwise `flexible` decides,
+        which is True for a flexible version of the message.
+        """
         if self.flexible is None:
             return flexible
         return version in version_range(self.flexible)
 
     def scalar_default(self) -> Any:
-        """Returns the default of a field. Returns `...` for an array or a struct: its default must be a new object each
-        time."""
+        """Returns the default value of a field.
+
+        Returns `...` for an array or a struct, because each message needs its own new array or struct.
+        """
         if self.default is not ...:
             return self.default
         if self.kind in ("array", "struct"):

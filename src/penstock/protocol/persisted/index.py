@@ -1,7 +1,7 @@
 """Finds the class of a persisted record by its type number.
 
-A metadata record has one class per number. A coordinator's record has two, `<Name>Key` and `<Name>Value`. All functions
-here raise KeyError for a number that Kafka 4.3 doesn't have.
+Each number has one class for a metadata record, and two classes for a coordinator's record: `<Name>Key` and
+`<Name>Value`. All functions here raise KeyError for a number that Kafka 4.3 doesn't have.
 """
 
 from functools import cache

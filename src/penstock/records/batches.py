@@ -38,8 +38,8 @@ _MIN_LEGACY_LENGTH = 14  # the smallest message of the formats before v2
 def iter_batches(buf: Buffer, *, allow_partial: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yields each batch of `buf` with its bytes, in order, without verifying the CRC.
 
-    Raises CORRUPT_MESSAGE for an incomplete batch at the end. With `allow_partial`, leaves out such a batch, because a
-    fetched record set may end with it.
+    Raises CORRUPT_MESSAGE if the last batch is incomplete. With `allow_partial`, leaves out an incomplete last batch
+    instead: a broker may cut off the last batch of a fetched record set.
     """
     view = memoryview(buf)
     end = len(view)

@@ -49,7 +49,7 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Builds one batch. A `Record` keeps its offset; a tuple gets the next free offset from `base_offset` on."""
+    """Builds one batch. A `Record` keeps its offset. A `NewRecord` gets the next offset; the first is `base_offset`."""
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
@@ -102,8 +102,10 @@ def build_batch(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """Returns the bytes of `header`, with the length and the CRC that the batch has with this payload. The caller
-    appends the payload."""
+    """Returns the header's bytes, with the length and the CRC for a batch of this header and payload.
+
+    The caller appends the payload.
+    """
     view = memoryview(payload)
     try:
         crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))

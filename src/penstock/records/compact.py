@@ -1,17 +1,18 @@
 """Compacts a log batch by batch: decides which records stay, and builds the batch that keeps them.
 
 One compaction of a log (a round) reads the same batches twice. First an `OffsetMap` collects the latest offset of each
-key in the dirty part. Then a `Compactor` returns each batch unchanged, with fewer records, with none, or not at all:
+key in the dirty part. Then a `Compactor` keeps each batch unchanged, keeps some of its records, keeps only
+its header, or removes it:
 
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
-  because a producer's last sequence number is computed from these.
+  because a producer's last sequence number is computed from these two offsets.
 - A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
   is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. The tombstone
   stays longer while a replica is out of sync: that replica may have an older record of the key, but no tombstone.
-- Records of an aborted transaction are removed. Its marker stays while the round meets batches of the transaction;
-  after that it gets a delete horizon like a tombstone.
+- Records of an aborted transaction are removed. Its marker stays if the round reads batches of the transaction.
+  In the first round without such batches, the marker gets a delete horizon like a tombstone.
 - A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
-  if it is the last of the round, so that the log end offset is kept.
+  if it is the last batch of the round, so that the log end offset is kept.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class AbortedTransaction(Protocol):
 class LastRecord(NamedTuple):
     """Identifies the batch that holds a producer's state.
 
-    This is the data batch at `last_data_offset`. If that is None, it is a marker with `producer_epoch`.
+    This is the data batch that ends at `last_data_offset`. If `last_data_offset` is None, this is the marker batch with
+    `producer_epoch`.
     """
 
     last_data_offset: int | None
@@ -66,8 +68,10 @@ def fingerprint(key: bytes) -> bytes:
 
 @dataclass(slots=True)
 class TransactionScan:
-    """Tracks transactions while batches are read in offset order. The transaction index shows which ones were
-    aborted."""
+    """Tracks transactions while batches are read in offset order.
+
+    The transaction index tells which transactions were aborted; the caller passes its entries to `add_aborted`.
+    """
 
     on_kept_abort: Callable[[AbortedTransaction], None] | None = None
     _pending: list[tuple[int, int, AbortedTransaction]] = field(default_factory=list)
@@ -76,7 +80,7 @@ class TransactionScan:
     _count: int = 0
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Adds the aborted transactions of the next range to read. A transaction may be added several times."""
+        """Adds the aborted transactions of the range that is read next. Adding a transaction twice does no harm."""
         for transaction in transactions:
             self._count += 1  # unique, so that entries are never compared beyond it
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
@@ -99,7 +103,7 @@ class TransactionScan:
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
         """Returns True if the control batch is a marker and this compaction has read no batch of its transaction.
 
-        Forgets the transaction, because its marker ends it.
+        Also returns True for an empty control batch. Stops tracking the transaction, because the marker ends it.
         """
         self._start_up_to(header)
         if header.records_count == 0:
@@ -127,7 +131,7 @@ class TransactionScan:
 
 @dataclass(slots=True)
 class OffsetMap:
-    """The latest offset of each key from `start_offset` on. Offsets after `latest_offset` were not read."""
+    """The latest offset of each key between `start_offset` and `latest_offset`. Later batches were not read."""
 
     start_offset: int
     max_keys: int

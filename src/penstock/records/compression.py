@@ -80,7 +80,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_size: int) -> bytes:
-    """Decompresses data that `compress` made. Raises KafkaError if the result has more than `max_size` bytes."""
+    """Decompresses the records of a batch. Raises KafkaError if the result has more than `max_size` bytes."""
     match codec_of(codec):
         case Codec.NONE:
             return _limited(bytes(data), max_size)
@@ -252,8 +252,10 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _check_zstd_ends(view: memoryview) -> None:
-    """Walks the block headers, and raises KafkaError if the last frame is incomplete. The stream reader does not notice
-    that."""
+    """Walks the block headers, and raises KafkaError if the last frame is incomplete.
+
+    The stream reader does not report an incomplete frame.
+    """
     import zstandard
 
     pos, end = 0, len(view)

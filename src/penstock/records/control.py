@@ -114,7 +114,8 @@ def build_control(
 ) -> bytes:
     """Builds one control batch of messages of `protocol.persisted.raft`, each in the version of its `version` field.
 
-    Leave the version at 0: Kafka 4.3 writes no other, and its tools read no other, not even LeaderChangeMessage v1.
+    Leave the version at 0. Kafka 4.3 writes only version 0, and its tools read only version 0: they do not even read
+    version 1 of LeaderChangeMessage.
     """
     from penstock.protocol.codec import encode
 
@@ -126,7 +127,10 @@ def build_control(
 
 
 def parse_control(record: Record) -> tuple[ControlType, Any] | None:
-    """Returns type and message (`EndTxn` or one of `protocol.persisted.raft`) of a control record; None if unknown."""
+    """Returns the type and the message of a control record; None if the type is unknown.
+
+    The message is an `EndTxn`, or a message of `protocol.persisted.raft`.
+    """
     kind = control_type(record.key)
     if kind is None:
         return None

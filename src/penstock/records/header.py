@@ -1,7 +1,7 @@
 """The fixed part of a record batch (magic 2): 61 bytes, big-endian.
 
-The CRC covers all bytes from `attributes` on. Offset and leader epoch come before it, so a leader can assign both
-without reading the payload.
+The CRC covers all bytes from `attributes` on. The offset and the leader epoch come before these bytes, so a
+leader can assign both without computing the CRC again.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Returns the time when tombstones and markers of this batch may be removed (the base timestamp); None if
-        unset."""
+        """Returns the time from which compaction may remove tombstones and markers of this batch; None if not set.
+
+        The time is stored as the base timestamp.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property

@@ -1,7 +1,7 @@
 """Finds a record by its time inside one batch. The caller skips whole batches by their max timestamp.
 
-The records are already unpacked. A client decides how many there are, so both searches are generators that let other
-tasks run in between (see `scan`).
+The caller passes the records unpacked. A client decides how many records a batch has, so both searches are generators
+that let other tasks run in between (see `scan`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ class TimedOffset(NamedTuple):
 def first_at_or_after(
     header: BatchHeader, data: bytes, timestamp: int, start_offset: int = 0
 ) -> Slices[TimedOffset | None]:
-    """Returns the first record of the batch, from `start_offset` on, that is at or after `timestamp`; None if there is
-    none."""
+    """Returns the first record at or after `start_offset` whose timestamp is `timestamp` or later.
+
+    Returns None if the batch has no such record.
+    """
     if header.max_timestamp < timestamp:
         return None
     for times in record_times(header, data):
@@ -34,7 +36,10 @@ def first_at_or_after(
 
 
 def latest(header: BatchHeader, data: bytes) -> Slices[TimedOffset | None]:
-    """Returns the first record with the batch's max timestamp; with LogAppendTime, the last record."""
+    """Returns the first record with the largest timestamp of the batch; None if the batch has no timestamps.
+
+    With LogAppendTime all records have the same timestamp; then returns the last record.
+    """
     if header.max_timestamp == NO_TIMESTAMP or header.records_count == 0:
         return None
     if header.log_append_time:

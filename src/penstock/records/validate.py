@@ -1,9 +1,12 @@
 """Validates a batch before a leader appends it, and assigns its offset and leader epoch.
 
-A batch is validated by its header and CRC. Its records are examined only in two cases, to behave like Kafka: a
-compacted topic refuses records without a key, and the answer to a wrong timestamp lists the records with this error.
-Records are also unpacked if the topic has its own codec, to compress them again. In all other cases only two timestamps
-of a batch are checked, the first and the largest, because these are in its header.
+A batch is validated by its header and CRC. The header contains the first and the largest timestamp of the batch, and
+these two are checked. The records are unpacked and examined only in these cases:
+
+- The topic is compacted: it refuses records without a key.
+- A timestamp in the header is wrong: the response lists the records with this error.
+- The header lacks the largest timestamp: it is found in the records.
+- The topic has its own codec: the records are compressed again.
 
 Kafka examines each record. So Kafka refuses a batch whose records do not match the count in its header, while this
 broker stores it. A false count can't be used to skip offsets, because it must match the offsets and the size of the
@@ -11,7 +14,7 @@ batch.
 
 The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
 
-A client decides how long examining its records takes. So an append examines only batches that are small when unpacked;
+A client can send a batch whose examination takes long. So an append examines only batches that are small when unpacked;
 for a larger batch it raises `UnpackFirstError`. Then the caller prepares the batch in slices and appends it again.
 """
 
@@ -330,14 +333,17 @@ def _changes_codec(header: BatchHeader, rules: AppendRules) -> bool:
 
 
 def _lacks_max_timestamp(header: BatchHeader) -> bool:
-    """True if the client did not set the batch's max timestamp. As in Kafka, the largest record timestamp is used
-    then."""
+    """True if the client did not set the batch's max timestamp.
+
+    In this case the broker uses the largest timestamp of the batch's records, as Kafka does.
+    """
     return header.max_timestamp < header.base_timestamp and not header.has_delete_horizon
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Returns a timestamp that is too old or too new: the batch's first timestamp or its max timestamp. None if both
-    are good.
+    """Checks the batch's first timestamp and its max timestamp. Returns the one that is too old or too new.
+
+    Returns None if both are valid.
     """
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):

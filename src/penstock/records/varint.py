@@ -1,6 +1,6 @@
 """Zigzag variable-length integers of records: small numbers, positive or negative, take few bytes.
 
-Loops over records decode one-byte numbers themselves; these functions are for longer ones.
+Loops over records decode one-byte numbers themselves; these functions are for longer numbers.
 """
 
 from __future__ import annotations

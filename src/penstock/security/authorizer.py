@@ -2,13 +2,13 @@
 
 1. A super user may do everything.
 2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix.
-3. A matching DENY wins over every ALLOW, whichever pattern is more specific.
+3. A matching DENY wins over every ALLOW, even if the pattern of the ALLOW is more specific.
 4. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. ALL covers every operation. A
-   DENY implies nothing: it covers its own operation, or all.
-5. A resource without any ACL is closed, or open where `allow.everyone.if.no.acl.found` is set.
+   DENY implies no other operation: it covers exactly its own operation, or every operation if it names ALL.
+5. A resource without any ACL is closed to all principals, unless `allow.everyone.if.no.acl.found` is set.
 
-The index changes with each ACL that is added or removed. A check costs one lookup for the name, one for the wildcard,
-and one for each length of a prefix ACL. Results are cached until the ACLs change, up to a limit.
+The index changes with each ACL that is added or removed. A check takes one lookup for the name, one for the wildcard,
+and one for each different length of the prefixes in ACLs. Results are cached until the ACLs change, up to a limit.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the names or prefixes for which ACLs allow the operation, and those for which ACLs deny it."""
+        """Returns the patterns (names or prefixes) of ACLs that allow the operation, and of ACLs that deny it."""
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

@@ -38,7 +38,7 @@ class BearerToken:
 
 
 def strict_object(text: bytes, what: str) -> dict[str, Any]:
-    """Returns the JSON object. Raises TokenError, also for repeated names and for numbers that JSON does not have."""
+    """Parses a JSON object. Raises TokenError if it is invalid, repeats a name, or contains NaN or Infinity."""
     try:
         found = json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -107,7 +107,7 @@ class OAuthBearerClient:
     def step(self, message: bytes) -> bytes | None:
         """Handles the broker's message. Returns None if the client is authenticated.
 
-        Otherwise the message is an error status. Returns an acknowledgement; after it, the broker ends the
-        authentication.
+        If the message is an error status, returns an acknowledgement. When the broker gets the acknowledgement, it ends
+        the authentication.
         """
         return ACKNOWLEDGED if message else None

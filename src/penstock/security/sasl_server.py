@@ -1,7 +1,7 @@
 """Authenticates one connection on a SASL listener, as a state machine.
 
     state        event           next state
-    HANDSHAKE    handshake       EXCHANGE, or HANDSHAKE again if the mechanism is not offered (the node then closes)
+    HANDSHAKE    handshake       EXCHANGE; HANDSHAKE if the mechanism is not offered (the node then disconnects)
     EXCHANGE     token           EXCHANGE until the mechanism is done, then DONE; FAILED if it refuses the token
     DONE         handshake       EXCHANGE, to authenticate again (KIP-368); another user or mechanism is refused
     FAILED       -               the connection closes
@@ -32,12 +32,12 @@ class Exchange(Protocol):
 
     @property
     def expires_ms(self) -> int | None:
-        """Returns when the user's credential expires, in milliseconds since 1970; None if it does not expire."""
+        """Returns the time at which the user's credential expires, in ms since 1970; None if it does not expire."""
         ...
 
     @property
     def refusal(self) -> str | None:
-        """Returns why the credential is refused, if the client still has to send a last message; otherwise None."""
+        """Returns the reason of a refusal while the exchange waits for the client's last message; otherwise None."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -67,7 +67,7 @@ class SaslServer:
 
     @property
     def refusal(self) -> str | None:
-        """Returns why the running exchange will fail, for the operator; None if it may still succeed."""
+        """Returns the reason why the running exchange will fail, for the operator; None if it may still succeed."""
         return None if self._exchange is None else self._exchange.refusal
 
     @property

@@ -174,7 +174,7 @@ class ScramServer:
     ) -> None:
         """Prepares one authentication.
 
-        `find` returns a user's credential, `find_token` a delegation token; None if there is none.
+        `find` returns the credential of a user, or None. `find_token` returns the delegation token with an id, or None.
 
         The salt for a user that does not exist is made with `secret`, which must not change while the node runs, and
         which clients must not know. `shapes` has (length of the salt, iterations) of the existing credentials. The

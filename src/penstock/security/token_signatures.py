@@ -72,7 +72,10 @@ class TokenKeys:
         return strict_object(signed.payload or b"", "token's content")
 
     def _key(self, algorithm: str, kid: str | None) -> Key:
-        """Returns the key with the id in the token; without a key id in the token, the only key for the algorithm."""
+        """Returns the algorithm's key with the id `kid`. If `kid` is None, returns the only key for the algorithm.
+
+        Raises UnknownKeyError if no key, or more than one key, fits.
+        """
         fitting = [
             key
             for key in self._keys
@@ -88,7 +91,7 @@ class TokenKeys:
 
 
 def read_keys(document: bytes) -> TokenKeys:
-    """Returns the keys of a JWK set that verify signatures. Raises TokenError if there is none.
+    """Returns the keys of a JWK set that can verify signatures. Raises TokenError if the set has no such key.
 
     Keys for other purposes, of other types and of unsafe sizes are skipped.
     """

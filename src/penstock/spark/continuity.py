@@ -1,10 +1,12 @@
-"""Finds topics and partitions from which a stream can't continue: recreated, deleted, or shorter than before. Pure
-code.
+"""Finds topics and partitions from which a stream can't continue. Pure code.
+
+A stream can't continue if a topic was recreated, if a partition was deleted, or if a partition now ends before the
+offset that the stream would read next.
 
 Topics are identified by id. A checkpoint stores each topic's id beside the offsets, as one more key of the JSON, with
 no partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source can continue such a
 checkpoint, because it reads that key as a topic without partitions. A checkpoint that Spark's own source wrote has no
-ids; then only the offsets are compared.
+topic ids. In this case only the offsets are compared.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ equal lengths takes one step. A batch with the same size and record count as the
 same layout; its length fields are checked afterwards.
 
 Then numpy computes whole columns: the varints of all records, then keys and values with one copy each. If all values of
-a column have the same length, numpy copies them. Otherwise one Arrow binary array is laid over the raw bytes, with the
-offsets key start, key end, value start, value end and so on; `take` copies every fourth element of this array. A batch
+a column have the same length, numpy copies them. Otherwise one Arrow binary array is laid over the raw bytes. For each
+record, the array has four offsets: key start, key end, value start, value end. So every fourth element of the array is
+a key, and the second element after each key is a value; `take` copies these elements. A batch
 that can't be decoded raises KafkaError with INVALID_RECORD.
 """
 
@@ -61,7 +62,7 @@ def decode_batches(
     headers: bool = False,
     min_timestamp_ms: int | None = None,
 ) -> Iterator[Decoded]:
-    """Yields columns of the records at offsets from `start` to before `end`, some megabytes at a time.
+    """Yields columns of the records from offset `start` on, up to offset `end` - 1, some megabytes at a time.
 
     `batches` are data batches that the reader may see. With `min_timestamp_ms`, a batch is skipped if all its records
     are older than this time; other batches are returned whole, including older records.
@@ -335,8 +336,10 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns a binary array over the raw bytes. Elements 0, 2, 4, … are the spans; the others are the bytes between
-    them."""
+    """Returns a binary array over the raw bytes. Its elements 0, 2, 4, … are the spans.
+
+    Its elements 1, 3, 5, … are the bytes between two spans.
+    """
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(raw)]

@@ -29,8 +29,9 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the SourceError for a package that is missing or damaged. Raises `error` itself if it concerns a module
-    of Penstock.
+    """Returns the SourceError for a package that is missing or damaged.
+
+    If the module that can't be imported is one of Penstock's own modules, raises `error` unchanged.
     """
     name = error.name or ""
     package = name.partition(".")[0]

@@ -80,7 +80,7 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Yields pairs (list of data batches, offset after the list), for the offsets from `start` to before `end`."""
+    """Yields pairs (list of data batches, offset after the list). Reads the offsets from `start` up to `end` - 1."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
@@ -160,9 +160,10 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """Returns the aborted transactions from the indexes of the segment with `start` and of all later segments.
+    """Reads the transaction indexes of the segment that contains `start`, and of all later segments.
 
-    A transaction is in the index of the segment that holds its marker, which may be any later segment.
+    Returns their aborted transactions. A transaction is in the index of the segment that holds its marker, which can be
+    a later segment than that of its records.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
@@ -184,8 +185,10 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Yields the bytes of a segment in portions of whole batches, some megabytes each. Portions that end before `start`
-    are left out."""
+    """Yields the bytes of a segment in portions of whole batches, some megabytes each.
+
+    Leaves out portions whose last offset is before `start`.
+    """
     position = segment.position
     size = READ_BYTES
     while True:

@@ -43,8 +43,9 @@ _UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The start or the end of reading: one position or time for all partitions, or an offset or a time for each.
+    """The position at which reading starts or ends. Exactly one field is set.
 
+    `everywhere` and `timestamp_ms` apply to all partitions; `offsets` and `timestamps` have a value for each partition.
     EARLIEST and LATEST are also valid as times, as in Kafka's ListOffsets.
     """
 
@@ -232,7 +233,7 @@ class _Given:
         return (), None, _assigned(text)
 
     def position(self, which: str) -> Position | None:
-        """Returns the position that the options set; None if they set none.
+        """Returns the position that the options set; None if no option sets it.
 
         As in Spark's own source, a time for all partitions overrides times by partition, and both override offsets.
         """

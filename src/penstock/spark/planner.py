@@ -59,7 +59,8 @@ class ReadTask(InputPartition):
 def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
     """Returns the names of the topics that match a pattern, without internal topics, as in Spark's own source.
 
-    Internal topics are those of the brokers and of the sink; they are read only if option `subscribe` names them.
+    Internal topics are the topics of the brokers and the sink's topics for decisions. They are read only if option
+    `subscribe` names them.
     """
     wanted = java_pattern(pattern)
     own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
@@ -177,7 +178,10 @@ class Planner:
         return offsets | self._listed({each: offset for each, offset in offsets.items() if offset < 0})
 
     def since(self, timestamp_ms: int, partitions: list[TopicPartition]) -> Offsets:
-        """Returns each partition's first offset at or after the time; the partition's end if all records are older."""
+        """Returns, for each partition, the offset of its first record that is not older than the time.
+
+        If all records of a partition are older, returns the partition's end offset for it.
+        """
         found = self._listed(dict.fromkeys(partitions, timestamp_ms))
         return found | self.latest([each for each in partitions if found[each] < 0])
 

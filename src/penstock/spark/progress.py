@@ -58,7 +58,7 @@ class QueryState:
 
 
 def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> QueryState:
-    """Returns the state after a progress event, which is given as JSON."""
+    """Returns the state of a query after the event `progress`. `before` is its state before the event."""
     lags: dict[TopicPartition, int] = {}
     topic_ids: set[str] = set()
     descriptions = []
@@ -185,7 +185,7 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Returns the message of a SourceError inside of Spark's error text; the text's first line if there is none."""
+    """Returns the message of the SourceError that Spark's error text contains. Without one, returns the first line."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:
@@ -194,7 +194,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Returns the state in the form that the file of a run uses."""
+    """Returns the state of a query in the form in which a run's file stores it (see `runs`)."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,

@@ -13,9 +13,9 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets of a partition from `start` to before `end`.
+    """The offsets of a partition from `start` up to `end` - 1.
 
-    There may be fewer records, because compaction and transactions leave gaps.
+    There may be fewer records than offsets, because compaction and transactions leave gaps.
     """
 
     topic: str

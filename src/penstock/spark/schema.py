@@ -1,5 +1,7 @@
-"""The source's columns. They are those of Spark's own Kafka source, except that `value` is a struct if value.format is
-set."""
+"""Defines the source's columns. They are the same columns as in Spark's own Kafka source.
+
+There is one exception: if value.format is set, column `value` is a struct.
+"""
 
 from __future__ import annotations
 

@@ -249,10 +249,10 @@ async def _end_all(
 async def end_transaction(
     client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this transaction, even if its transactional id has a new owner. Does nothing if the transaction has
-    ended.
+    """Ends exactly this transaction, even if its transactional id has a new owner.
 
-    With insist=False, raises KafkaError in both cases.
+    Does nothing if the transaction has already ended. With insist=False, raises KafkaError if the transactional id has
+    a new owner or if the transaction has already ended.
 
     `held` is True if the task took over the transaction once, to prepare it. Then the owner's epoch is the
     transaction's epoch plus one, and no other transaction gets that epoch. So the first attempt uses that epoch, which

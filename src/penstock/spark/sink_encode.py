@@ -1,9 +1,9 @@
 """Encodes Arrow columns as record batches: each field of all records at once, no Python object per record. Pure code.
 
 A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. The fields before the
-key and those before the value are computed as columns of bytes; then one `take` over Arrow's binary arrays puts the
-pieces of all records in order, and its data buffer is the payload. Headers are rare: records with headers are built one
-by one.
+key, and the fields between key and value, are computed as columns of bytes. Then one `take` over Arrow's binary arrays
+puts the pieces of all records in order. The data buffer of its result is the payload. Headers are rare: records with
+headers are built one by one.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def _nulls(array: Array) -> Array:
 
 
 def _varints(numbers: Array) -> tuple[Array, Array]:
-    """Encodes zigzag varints; returns a matrix with a row for each number, and the number of bytes used in each row."""
+    """Encodes numbers as zigzag varints.
+
+    Returns a matrix of bytes with one row for each number, and how many bytes of each row are used.
+    """
     left = ((numbers << 1) ^ (numbers >> 63)).astype(np.int64).view(np.uint64)
     widths = np.ones(len(numbers), np.int64)
     columns = []

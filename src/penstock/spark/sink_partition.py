@@ -14,7 +14,7 @@ _WORD = 4
 
 
 def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
-    """Returns the partition of each key of an Arrow binary array; null keys go to `for_none`."""
+    """Returns the partition of each key of an Arrow binary array. A null key gets the partition `for_none`."""
     if keys.null_count == len(keys):
         return np.full(len(keys), for_none, np.int64)
     chosen = (murmur2(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions

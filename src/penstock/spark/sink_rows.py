@@ -62,7 +62,7 @@ def places_of(options: SinkOptions) -> list[str]:
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Combines small batches into batches of at least CHUNK_BYTES; the last one may be smaller. Drops empty batches."""
+    """Combines small batches into batches of CHUNK_BYTES or more; the last may be smaller. Drops empty batches."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:

@@ -137,7 +137,7 @@ class _Driver:
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
 
     def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
-        """Returns the start offsets of the next batch, and the newest offsets that it may read up to.
+        """Returns the start offsets of the next batch, and the largest end offsets that it may have.
 
         Topics that were created again, and partitions that were deleted or became shorter, are reported as data loss.
         """

@@ -141,7 +141,7 @@ def _struct(table: Any, wanted: Any, count: int) -> Column:
 
 
 def _joined(values: Column) -> Any:
-    """Returns a buffer with all values, one line per value."""
+    """Returns a buffer with all values, each followed by a line end."""
     line = pc.binary_join_element_wise(values, pa.scalar(b"", pa.binary()), pa.scalar(b"\n", pa.binary()))
     first, last = line.offset, line.offset + len(line)
     offsets = np.frombuffer(line.buffers()[1], dtype=np.int32)

@@ -22,7 +22,7 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 class WireReader:
     """Fetches a range. Each call of `next` returns one fetch, in the order of offsets; None after the last fetch.
 
-    While the caller uses a fetch, the next one is in flight, so a task holds the data of two fetches.
+    While the caller uses the data of a fetch, the next fetch is in flight. So a task holds the data of two fetches.
     """
 
     def __init__(

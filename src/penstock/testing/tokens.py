@@ -14,7 +14,7 @@ RSA_BITS = 2048
 
 
 class TokenIssuer:
-    """Signs tokens with a key of its own, whose public part `write_keys` writes for a broker.
+    """Signs tokens with its own key. `write_keys` writes the public part of this key to a file for the broker.
 
     issuer = TokenIssuer()
     config = {"sasl.oauthbearer.jwks.endpoint.url": issuer.write_keys(tmp_path / "keys.json"), …}
@@ -36,7 +36,7 @@ class TokenIssuer:
         return dict(self.key.as_dict(private=False))
 
     def write_keys(self, path: Path, *others: TokenIssuer) -> str:
-        """Writes the JWK set of this issuer, and of others, to the file. Returns the file's URL."""
+        """Writes a JWK set with the public keys of this issuer and of `others` to the file. Returns the file's URL."""
         path.write_text(json.dumps({"keys": [issuer.public_key() for issuer in (self, *others)]}))
         return path.absolute().as_uri()
 

@@ -33,7 +33,7 @@ def _started_by_ps(pid: int) -> str:
 
 
 def terminate(pid: int, when_started: str) -> bool:
-    """Sends SIGTERM to the process with this pid and start time; returns False if it has ended."""
+    """Sends SIGTERM to the process with this pid and start time. Returns False if this process has ended."""
     if not hasattr(os, "pidfd_open"):
         if started(pid) != when_started:
             return False

@@ -155,7 +155,7 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns `wanted`; adds a number if a running pipeline or a pipeline of another spec has that name."""
+    """Returns `wanted`. Adds a number if another running pipeline, or a pipeline of another spec, has this name."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1
@@ -215,5 +215,8 @@ class Recording:
 
 
 def stop(run: Run) -> bool:
-    """Asks a run to stop cleanly; the next run repeats uncommitted work. Returns False if the run has already ended."""
+    """Asks a run to stop by SIGTERM. Returns False if the run has already ended.
+
+    The pipeline's next run repeats the work that this run has not committed.
+    """
     return processes.terminate(run.pid, run.started)

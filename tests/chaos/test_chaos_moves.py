@@ -34,7 +34,7 @@ def moves_begun(client: Client) -> bool:
     return bool(client.run(ClusterAdmin(client.asynchronous).holdings(1)).futures)
 
 
-def test_an_evacuation_is_finished_after_kills_of_the_node_and_of_the_command(tmp_path: Path) -> None:
+def test_evacuation_finishes_although_the_node_and_the_command_are_killed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     a, b, link = (str(tmp_path / name) for name in ("a", "b", "link"))

@@ -310,7 +310,9 @@ def test_request_before_authentication_closes_the_connection(
     assert closed.value.code is ErrorCode.NETWORK_EXCEPTION
 
 
-def test_client_without_a_certificate_is_refused_where_one_is_required(secured: Broker, authority: Authority) -> None:
+def test_listener_that_requires_a_certificate_refuses_a_client_without_a_certificate(
+    secured: Broker, authority: Authority
+) -> None:
     with pytest.raises(KafkaError) as closed:
         own(secured, authority, None, "SSL")
     assert closed.value.code is ErrorCode.NETWORK_EXCEPTION

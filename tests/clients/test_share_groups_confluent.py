@@ -50,7 +50,7 @@ def test_librdkafkas_share_consumer_gets_every_record_once(bootstrap: str, topic
     assert sorted(seen) == sorted(f"v{number}".encode() for number in range(100))
 
 
-def test_librdkafkas_share_consumer_releases_and_rejects(bootstrap: str, topic: NewTopicName) -> None:
+def test_librdkafkas_share_consumer_releases_and_rejects_records(bootstrap: str, topic: NewTopicName) -> None:
     name, group = topic(1), "rdkafka-explicit"
     configure(bootstrap, group)
     produce(bootstrap, name, 3)

@@ -22,7 +22,9 @@ GROUPS = "org.apache.kafka.tools.GroupsCommand"
 RECORDS = 200
 
 
-def test_kafkas_streams_groups_tool_lists_describes_resets_and_deletes(tmp_path: Path, kafka_tool: KafkaTool) -> None:
+def test_kafkas_streams_groups_tool_lists_describes_resets_and_deletes_a_group(
+    tmp_path: Path, kafka_tool: KafkaTool
+) -> None:
     require_jars(kafka.install_streams)
     with Broker(topics=TOPICS, config=QUICK) as broker:
 

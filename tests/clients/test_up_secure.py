@@ -109,7 +109,7 @@ def test_ephemeral_files_are_removed_at_the_end(begin: Begin) -> None:
 
 
 @pytest.mark.slow
-def test_three_secured_nodes_replicate_and_serve_what_was_printed(begin: Begin, tmp_path: Path) -> None:
+def test_printed_settings_work_with_a_secured_cluster_of_three_nodes(begin: Begin, tmp_path: Path) -> None:
     process, _, told = begin("--nodes", "3", "--data", str(tmp_path / "data"))
     metadata = AdminClient(told["confluent"]).list_topics(timeout=60)
     assert len(metadata.brokers) == 3
@@ -117,6 +117,6 @@ def test_three_secured_nodes_replicate_and_serve_what_was_printed(begin: Begin, 
     assert end(process) == Exit.OK
 
 
-def test_data_without_users_is_not_served_with_secure(tmp_path: Path) -> None:
+def test_up_with_the_secure_option_refuses_a_data_directory_without_users(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     assert main(["up", "--secure", "--data", str(tmp_path), "--port", "0", "--no-http"]) == Exit.USAGE

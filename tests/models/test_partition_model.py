@@ -28,7 +28,9 @@ ALL, TWO = (1, 2, 3), (1, 2)
     ],
     ids=str,
 )
-def test_no_step_makes_a_replica_without_committed_records_electable(isr: tuple[int, ...], budget: Budget) -> None:
+def test_no_step_allows_the_election_of_a_replica_that_lacks_committed_records(
+    isr: tuple[int, ...], budget: Budget
+) -> None:
     found = explore(PartitionModel(budget, isr))
     print(found)
     assert not found.broken, str(found)
@@ -42,7 +44,7 @@ def test_no_step_makes_a_replica_without_committed_records_electable(isr: tuple[
     [(TWO, Budget(kills=1)), (TWO, Budget(power_losses=1))],
     ids=str,
 )
-def test_no_step_of_a_larger_model_makes_a_replica_without_committed_records_electable(
+def test_no_step_of_a_larger_model_allows_the_election_of_a_replica_that_lacks_committed_records(
     isr: tuple[int, ...], budget: Budget
 ) -> None:
     found = explore(PartitionModel(budget, isr), most_states=5_000_000)

@@ -67,7 +67,7 @@ def test_cluster_description_equals_kafkas(peer: Peer) -> None:
     """)
 
 
-def test_request_for_controllers_at_a_broker_gets_kafkas_answer(peer: Peer) -> None:
+def test_broker_refuses_to_describe_controllers_and_unknown_endpoint_types_as_kafka_does(peer: Peer) -> None:
     for kind in (2, 0, 9):
         peer.ask(DescribeClusterRequest(endpoint_type=kind), 2)
     peer.said("""
@@ -288,7 +288,9 @@ def moved(path: str, topics: dict[str, list[int]]) -> AlterReplicaLogDirsRequest
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_request_to_move_a_replica_without_another_log_directory_gets_kafkas_answer(peer: Peer, version: int) -> None:
+def test_request_to_move_a_replica_on_a_node_with_one_log_directory_gets_kafkas_answer(
+    peer: Peer, version: int
+) -> None:
     topic = peer.topic(partitions=2)
     here = peer.quietly(log_dirs({topic: [0]})).results[0].log_dir
     peer.ask(moved(here, {topic: [0]}), version)
@@ -656,7 +658,7 @@ def test_acl_requests_without_an_authorizer_get_kafkas_answer(peer: Peer, versio
 # --- telemetry --------------------------------------------------------------------------------------------------
 
 
-def test_without_subscriptions_no_metrics_are_requested(peer: Peer) -> None:
+def test_client_is_asked_for_no_metrics_if_there_is_no_metrics_subscription(peer: Peer) -> None:
     # subscriptions of other tests are deleted
     peer.settle(lambda: bool(peer.quietly(GetTelemetrySubscriptionsRequest()).push_interval_ms == 300_000))
     answer = peer.ask(GetTelemetrySubscriptionsRequest())

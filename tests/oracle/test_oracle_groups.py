@@ -263,7 +263,7 @@ def leave(group: str, *members: tuple[str, str | None]) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group, members=gone)
 
 
-def test_members_leave_and_unknown_ones_are_refused(peer: Peer) -> None:
+def test_known_members_can_leave_and_unknown_members_are_refused(peer: Peer) -> None:
     group, old = peer.unique("g"), peer.unique("old")
     member, before = stable(peer, group), stable(peer, old)
     peer.ask(leave(group, ("nobody", None), ("", "nobody"), (member, "x")))

@@ -190,7 +190,7 @@ def test_invalid_topic_names_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_a_name_that_clashes_with_another_topic_is_not_created(peer: Peer) -> None:
+def test_topic_whose_name_clashes_with_that_of_another_topic_is_not_created(peer: Peer) -> None:
     first = peer.topic("with.dot")
     peer.ask(named(first.replace("with.dot", "with_dot"), create=True), 12)
     peer.said("""
@@ -274,7 +274,7 @@ def test_topic_ids_are_refused_in_versions_10_and_11(peer: Peer) -> None:
     """)
 
 
-def test_an_empty_list_means_no_topics_except_in_version_0(peer: Peer) -> None:
+def test_empty_topic_list_in_metadata_means_no_topics_except_in_version_0(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(MetadataRequest(topics=[]), 1)
     peer.ask(MetadataRequest(topics=[]), 12)

@@ -275,7 +275,7 @@ def test_members_of_streams_groups_get_kafkas_tasks_step_by_step(peer: Peer) -> 
     """)
 
 
-def test_statuses_of_streams_groups_are_kafkas(peer: Peer) -> None:
+def test_statuses_of_streams_groups_equal_kafkas(peer: Peer) -> None:
     topic, missing = peer.topic(partitions=2), peer.unique("missing")
     other = peer.topic("u", partitions=3)
     absent = Member(peer, eager_group(peer), MEMBER, reading(missing))

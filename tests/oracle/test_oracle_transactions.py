@@ -328,7 +328,7 @@ def test_brokers_verify_and_add_partitions_of_a_transaction(peer: Peer) -> None:
 # --- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_ends_of_a_transaction_with_version_1_get_kafkas_answers(peer: Peer) -> None:
+def test_end_txn_requests_with_transaction_version_1_get_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 3)
@@ -359,7 +359,7 @@ def test_ends_of_a_transaction_with_version_1_get_kafkas_answers(peer: Peer) -> 
     """)
 
 
-def test_ends_of_a_transaction_with_version_2_get_kafkas_answers(peer: Peer) -> None:
+def test_end_txn_requests_with_transaction_version_2_get_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 5)

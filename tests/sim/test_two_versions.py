@@ -39,14 +39,14 @@ def test_rolling_upgrade_from_a_version_with_another_constant_breaks_no_rule(tmp
 
 
 @pytest.mark.timeout(300)
-def test_version_that_reads_a_metadata_record_differently_is_found(tmp_path: Path) -> None:
+def test_simulator_finds_a_version_that_reads_a_metadata_record_differently(tmp_path: Path) -> None:
     file = "protocol/persisted/metadata/partition_change_record.py"
     old = version(tmp_path, file, "default=None, tag=0)", "default=None, tag=9)")
     rules = {each.rule for each in upgraded(old, 1, "calm").violations}
     assert "one state per change" in rules
 
 
-def test_two_versions_share_no_class_except_those_between_simulator_and_node(tmp_path: Path) -> None:
+def test_two_versions_share_only_the_classes_of_the_interface_between_simulator_and_node(tmp_path: Path) -> None:
     old = other_version(version(tmp_path, "log/maintenance.py", "int = 500", "int = 600"))
     this = this_version()
     assert old.node.__module__ == "penstock.other.node.node"

@@ -71,7 +71,7 @@ def test_job_has_the_same_result_with_penstock_as_with_sparks_connector(outcomes
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_job_that_sparks_connector_refuses_is_refused(outcomes: Outcomes, name: str) -> None:
+def test_penstock_refuses_a_job_that_sparks_connector_refuses(outcomes: Outcomes, name: str) -> None:
     assert refusal(outcomes[name]["kafka"]) is not None
     assert refusal(outcomes[name]["penstock"]) is not None
 
@@ -84,7 +84,9 @@ def test_each_documented_difference_from_sparks_connector_exists(outcomes: Outco
         assert told is None if words is None else words in (told or ""), source
 
 
-def test_each_source_continues_checkpoints_of_the_other_without_lost_or_repeated_rows(outcomes: Outcomes) -> None:
+def test_penstock_and_sparks_connector_continue_each_others_checkpoints_without_lost_or_repeated_rows(
+    outcomes: Outcomes,
+) -> None:
     for seen in outcomes["checkpoint of the other source"].values():
         runs = [[offset for batch in run for offset in batch] for run in seen]
         assert [len(run) for run in runs] == [40, 10, 10]

@@ -309,7 +309,7 @@ def makefile(place: Path, command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_after_ctrl_c_make_exits_with_the_exit_code_of_a_command_that_owns_the_foreground(
+def test_make_exits_with_the_exit_code_of_its_command_after_ctrl_c_if_the_command_owns_the_foreground(
     tmp_path: Path, alone: bool
 ) -> None:
     script = tmp_path / "command.py"
@@ -341,7 +341,7 @@ def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) 
     assert "Traceback" not in seen
 
 
-def test_small_files_to_merge_are_grouped_by_directory_and_a_single_one_is_left_out() -> None:
+def test_small_files_are_merged_by_directory_and_the_only_small_file_of_a_directory_is_left_out() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 

@@ -283,7 +283,7 @@ def test_an_archive_and_the_topic_are_read_as_one(
         read_with_archive(spark, topic, place).collect()
 
 
-def test_spark_archives_segments_once_and_reports_a_damaged_one_in_one_sentence(
+def test_spark_archives_each_segment_once_and_reports_a_damaged_segment_in_one_sentence(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     name = new_topic(2)

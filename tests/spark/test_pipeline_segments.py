@@ -111,7 +111,7 @@ def piece(first: int, end: int) -> Piece:
     return Piece(first, end, f"{first:020d}-{end:020d}-{'0' * 16}")
 
 
-def test_log_file_is_valid_once_its_json_file_exists() -> None:
+def test_log_file_of_an_archive_is_used_only_if_its_json_file_exists() -> None:
     stem = piece(0, 7).stem
     assert pieces_named([f"{stem}.log", f"{stem}.json", f"{piece(7, 9).stem}.log", "notes.json"]) == [piece(0, 7)]
 
@@ -166,7 +166,7 @@ class Never:
         raise AssertionError("the broker was asked")
 
 
-def test_sealed_segment_is_archived_byte_for_byte_and_the_active_one_is_not_archived(
+def test_sealed_segment_is_archived_byte_for_byte_and_the_active_segment_is_not_archived(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("bytes", 1, retention_ms="-1")

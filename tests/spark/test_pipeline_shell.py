@@ -173,7 +173,9 @@ def test_mirrored_topic_of_apache_kafka_keeps_the_progress_of_its_groups(
         mirrored(shell, cluster.bootstrap, "orders", tmp_path)
 
 
-def test_archive_of_records_has_files_by_partition(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_archive_of_records_has_one_directory_for_each_partition(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
     place = tmp_path / "archive"
     done = shell.run("pipeline", "archive", topic, str(place), "-b", broker.bootstrap, *SMALL)
     assert done.code == Exit.OK, done.err

@@ -105,7 +105,7 @@ def test_record_without_a_key_becomes_a_row_that_no_record_replaces(spark: Any) 
     assert (ended, deleted) == ([("b", None)], [])
 
 
-def test_null_value_deletes_the_rows_with_its_record_key_even_if_value_fields_are_the_key_of_the_table(
+def test_record_with_a_null_value_deletes_rows_by_its_record_key_even_if_the_table_key_is_in_value_fields(
     spark: Any,
 ) -> None:
     rows = [

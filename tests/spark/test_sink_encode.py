@@ -69,7 +69,7 @@ def test_compressed_batch_from_columns_equals_the_batch_from_records(codec: int)
     assert build(as_rows(records), codec).seal(-1, -1, -1, False) == build_batch(records, compression=codec)
 
 
-def test_slices_of_columns_are_encoded_from_their_offset() -> None:
+def test_encoding_a_slice_of_a_column_begins_at_the_start_of_the_slice() -> None:
     records = some_records(5, 100)
     rows = as_rows(records).slice(40, 77)
     assert build(rows).seal(-1, -1, -1, False) == build_batch(records[40:77])

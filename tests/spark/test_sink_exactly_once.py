@@ -96,7 +96,7 @@ def test_two_kills_in_a_row_neither_lose_nor_repeat_a_row(broker: Broker, topic:
     assert open_transactions(broker, query) == []
 
 
-def test_only_the_attempt_that_spark_commits_is_written(broker: Broker, topic: str) -> None:
+def test_only_the_rows_of_the_task_attempt_that_spark_commits_are_written(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     first = query.attempt(0, 0, BATCHES[0])
     second = query.attempt(0, 0, BATCHES[0])
@@ -211,7 +211,7 @@ def test_last_committed_decision_is_found_despite_many_aborted_decisions_after_i
     assert found.batch == 0
 
 
-def test_prepared_transaction_does_not_time_out_but_an_unprepared_one_does(broker: Broker, topic: str) -> None:
+def test_prepared_transaction_does_not_time_out_but_an_unprepared_transaction_does(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     with killed_at("task-wrote"), pytest.raises(Killed):
         query.attempt(0, 0, BATCHES[0])
@@ -248,7 +248,7 @@ def test_decided_batch_that_is_never_replayed_is_completed_by_the_next_batch(bro
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_replay_without_rows_of_an_undecided_batch_aborts_its_open_transactions(broker: Broker, topic: str) -> None:
+def test_empty_replay_of_an_undecided_batch_aborts_its_open_transactions(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):

@@ -12,7 +12,7 @@ from penstock.spark.sink_rows import check_columns
 TO = {"kafka.bootstrap.servers": "here:9092"}
 
 
-def test_sink_defaults_to_acks_all_and_streams_to_exactly_once() -> None:
+def test_sink_uses_acks_all_by_default_and_exactly_once_for_streams() -> None:
     batch, stream = (parse_sink_options(TO, streaming=streaming) for streaming in (False, True))
     assert (batch.acks, batch.idempotent, batch.exactly_once) == (ALL, True, False)
     assert (stream.acks, stream.idempotent, stream.exactly_once) == (ALL, True, True)
@@ -89,7 +89,7 @@ def test_extra_columns_are_left_out_on_request_and_their_names_are_returned() ->
         check_columns({"value": "int"}, options)
 
 
-def test_compatibility_makes_a_stream_at_least_once_and_ignores_misspelt_options() -> None:
+def test_option_compatibility_makes_a_stream_at_least_once_and_ignores_misspelt_options() -> None:
     given = TO | {"compatibility": "kafka", "topik": "t", "kafka.compresion.type": "gzip", "kafka.acks": "1"}
     options = parse_sink_options(given, streaming=True)
     assert (options.exactly_once, options.acks, options.create_topics) == (False, 1, True)

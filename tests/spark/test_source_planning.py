@@ -281,7 +281,9 @@ def test_available_now_detects_that_a_topic_of_a_pattern_was_deleted(broker: Bro
     tolerant.stop()
 
 
-def test_available_now_compares_a_checkpoint_without_ids_by_offsets(broker: Broker, topic: str) -> None:
+def test_available_now_detects_lost_records_by_offsets_if_the_checkpoint_has_no_topic_ids(
+    broker: Broker, topic: str
+) -> None:
     send(broker, topic, 0, 2)
     reader = streaming(broker, topic)
     reader.prepareForTriggerAvailableNow()
@@ -357,7 +359,7 @@ def test_lag_is_the_latest_offset_minus_the_read_offset() -> None:
     assert str(state) == "orders: batch 4, 30 rows in 2,000 ms, 16 rows/s, lag 18"
 
 
-def test_state_has_the_ids_of_a_querys_topics() -> None:
+def test_state_of_a_query_contains_the_ids_of_its_topics() -> None:
     sources = [{"endOffset": {"t": {"0": 1}, "t id=B": {}}, "latestOffset": '{"u": {"0": 2}, "u id=A": {}}'}]
     state = state_of(progress(sources=sources))
     assert (state.topic_ids, state.lag) == (("A", "B"), 2)

@@ -45,7 +45,7 @@ def test_name_that_is_not_a_file_name_is_refused() -> None:
         watch(SimpleNamespace(), publish="../elsewhere")
 
 
-def test_progress_has_the_metrics_and_a_description_that_spark_s_own_source_has() -> None:
+def test_progress_of_a_query_has_the_metrics_of_sparks_own_source_and_a_description() -> None:
     end, latest = {"orders": {"0": 40, "1": 7}}, {"orders": {"0": 45, "1": 7}, "payments": {"0": 4}}
     other = {"description": "RateStream", "endOffset": 4, "latestOffset": 5, "metrics": {"a": "b"}}
     told = {"id": "1", "sources": [{"endOffset": end, "latestOffset": latest, "description": "Python@7"}, other]}

@@ -85,7 +85,7 @@ def test_csv_lines_are_decoded_to_columns() -> None:
     assert bads(found) == [b"x;y", b"3", b'5;"open', b"", b"6;a\n7;b"]
 
 
-def test_value_format_string_treats_values_that_are_not_utf8_as_bad() -> None:
+def test_values_that_are_not_utf8_are_bad_if_option_value_format_is_string() -> None:
     found = decoded([b"abc", b"\xff", None, b""], value_format="string")
     assert goods(found) == ["abc", None, ""]
     assert bads(found) == [b"\xff"]
@@ -157,7 +157,7 @@ def test_invalid_schema_is_refused(options: dict[str, str], sentence: str) -> No
         source_schema(WHERE | options)
 
 
-def test_with_option_value_bad_fail_a_bad_value_fails_the_job() -> None:
+def test_bad_value_fails_the_job_if_option_value_bad_is_fail() -> None:
     with pytest.raises(SourceError, match="The value at offset 1 is not json of this schema"):
         decoded([b"{}", b"x"], value_format="json", value_schema=PERSON, value_bad="fail")
 

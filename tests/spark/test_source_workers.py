@@ -53,7 +53,7 @@ def test_workers_use_this_python_if_the_launcher_script_cannot_be_written(
     assert found == {"PYSPARK_PYTHON": sys.executable}
 
 
-def test_loaded_objects_are_not_scanned_when_a_task_ends() -> None:
+def test_garbage_collection_at_the_end_of_a_task_skips_objects_loaded_before_the_first_task() -> None:
     settle.cache_clear()
     before = gc.get_freeze_count()  # conftest has frozen the modules that were loaded at collection
     loaded = [[number] for number in range(10_000)]

@@ -13,7 +13,7 @@ class Held:
         return self.size
 
 
-def test_memory_grants_stay_within_the_limit_and_include_memory_in_use_before_the_first_grant() -> None:
+def test_memory_used_before_the_first_grant_counts_towards_the_limit_of_all_grants() -> None:
     held = Held(60)
     allowance = Allowance(100)
     allowance.counted_by(held)

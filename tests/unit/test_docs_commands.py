@@ -295,7 +295,7 @@ def test_blocks_of_the_readme_work_in_order_on_one_broker(reader: Reader) -> Non
             RUN[block.name](block, reader)
 
 
-def test_no_page_installs_penstock_from_an_index() -> None:
+def test_no_page_of_the_docs_installs_penstock_from_a_package_index() -> None:
     """There is no release yet, so the name on the index is free or belongs to another project."""
     for path in PAGES:
         for names in re.findall(r"pip install ([^`\n]*)", path.read_text()):

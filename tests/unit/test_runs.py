@@ -109,7 +109,7 @@ def test_invalid_figures_in_the_file_of_a_run_are_left_out(place: Path, wrong: d
     assert found.queries == {}
 
 
-def test_only_the_latest_runs_are_shown_and_running_ones_come_first(place: Path) -> None:
+def test_only_the_latest_runs_are_shown_and_runs_in_progress_come_first(place: Path) -> None:
     for number in range(MAX_PIPELINES + 10):
         runs.save(runs.Run(f"run{number}", os.getpid(), "", "", "done"))
         os.utime(place / f"run{number}.json", (number, number))

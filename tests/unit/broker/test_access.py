@@ -60,7 +60,7 @@ def test_every_served_api_has_access_rules_and_all_rules_belong_to_a_served_api(
     assert ON_CONTROLLERS.keys() <= ACCESS.keys()
 
 
-def test_produce_to_an_allowed_and_a_forbidden_topic_is_refused_for_the_second_only() -> None:
+def test_produce_to_an_allowed_and_a_forbidden_topic_is_refused_for_the_forbidden_topic_only() -> None:
     async def scenario(clients: Clients) -> None:
         answer = await clients.ask(ANN, produced("open", "secret"), version=12)
         codes = {topic.name: topic.partition_responses[0].error_code for topic in answer.responses}
@@ -78,7 +78,7 @@ def test_produce_with_acks_0_to_a_forbidden_topic_closes_the_connection() -> Non
     with_clients(scenario)
 
 
-def test_transactional_records_need_write_on_their_transactional_id() -> None:
+def test_producing_transactional_records_needs_the_write_permission_for_the_transactional_id() -> None:
     async def scenario(clients: Clients) -> None:
         answer = await clients.ask(ANN, produced("open", transactional_id="mine"), version=12)
         code = answer.responses[0].partition_responses[0].error_code
@@ -141,7 +141,7 @@ def test_removing_an_acl_ends_access_through_an_open_fetch_session_and_other_use
     with_clients(scenario)
 
 
-def test_fetch_as_a_follower_needs_cluster_action() -> None:
+def test_fetch_as_a_follower_needs_the_cluster_action_permission() -> None:
     async def scenario(clients: Clients) -> None:
         answer = await clients.ask(ANN, fetched("open", replica=1), version=12)
         assert answer.responses[0].partitions[0].error_code == TOPIC_DENIED
@@ -304,7 +304,7 @@ def test_describe_configs_returns_allowed_resources_and_refuses_others_with_the_
     with_clients(scenario)
 
 
-def test_created_topics_hide_their_configs_from_clients_without_describe_configs() -> None:
+def test_create_topics_response_hides_configs_from_clients_without_the_describe_configs_permission() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(BOB, Operation.CREATE, AclResource.CLUSTER, "kafka-cluster")
         topics = [create_topics.CreatableTopic(name="bobs", num_partitions=1, replication_factor=1)]

@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_verification_result() -> None:
     asyncio.run(scenario())
 
 
-def test_verifications_during_a_request_share_the_next_request_and_no_request_contains_a_transaction_twice() -> None:
+def test_verifications_that_wait_for_a_request_are_sent_together_and_each_transaction_once_per_request() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()

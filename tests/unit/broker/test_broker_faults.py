@@ -130,7 +130,7 @@ def test_close_fault_closes_the_connection_before_the_request_is_handled() -> No
     assert log.taken == []
 
 
-def test_lost_reply_fault_with_close_handles_the_request_and_then_closes_the_connection() -> None:
+def test_request_is_handled_before_a_lost_reply_fault_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(lose_reply=True, close=True)
     assert isinstance(produce(faults, log, produce_request(0)), Close)
@@ -151,7 +151,7 @@ def test_lost_reply_fault_handles_the_request_and_sends_no_response() -> None:
     asyncio.run(scenario())
 
 
-def test_release_ends_pending_lost_replies_so_that_a_broker_can_stop() -> None:
+def test_releasing_faults_ends_requests_that_wait_with_a_lost_reply() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)

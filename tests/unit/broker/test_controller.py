@@ -396,7 +396,7 @@ def test_a_broker_is_probed_at_its_inter_broker_listener(
     play(script)
 
 
-def test_a_restarted_broker_replaces_its_previous_incarnation_but_not_a_running_one() -> None:
+def test_restarted_broker_replaces_its_ended_incarnation_but_not_an_incarnation_that_still_runs() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         with pytest.raises(KafkaError) as refusal:

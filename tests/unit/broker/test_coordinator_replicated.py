@@ -191,7 +191,7 @@ def test_markers_of_a_decision_that_was_not_replicated_in_time_are_sent_once_it_
     run(scenario)
 
 
-def test_coordinator_write_is_refused_if_too_few_replicas_are_in_sync_and_state_is_kept() -> None:
+def test_coordinator_write_is_refused_and_changes_no_state_if_too_few_replicas_are_in_sync() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)

@@ -71,12 +71,12 @@ def test_isr_shrink_event_has_the_reason_why_the_broker_left(
     assert between(image(), image([partition], b2=broker)) == [IsrChanged(("t-0",), 1, (1, 2, 3), (1, 3), reason)]
 
 
-def test_a_broker_that_joins_an_in_sync_set_has_caught_up() -> None:
+def test_isr_expand_event_says_that_the_broker_has_caught_up() -> None:
     short = image([replace(WHOLE, isr=(1, 3))])
     assert between(short, image()) == [IsrChanged(("t-0",), 1, (1, 3), (1, 2, 3), "broker 2 caught up")]
 
 
-def test_reordering_an_isr_is_no_event() -> None:
+def test_reordering_an_isr_gives_no_event() -> None:
     assert between(image(), image([replace(WHOLE, isr=(3, 2, 1))])) == []
 
 

@@ -71,7 +71,7 @@ async def with_silent_followers() -> Cluster:
         pytest.param(REPLICA_EPOCHS, {"replica_state": ReplicaState(replica_id=9, replica_epoch=109)}, id="no broker"),
     ],
 )
-def test_follower_fetch_with_another_broker_epoch_than_the_registered_one_does_not_advance_the_high_watermark(
+def test_follower_fetch_with_an_unregistered_broker_epoch_does_not_advance_the_high_watermark(
     version: int, fields: dict[str, Any]
 ) -> None:
     async def scenario() -> None:

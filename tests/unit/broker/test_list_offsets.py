@@ -46,7 +46,9 @@ def ask(*, high_watermark: int, last_stable_offset: int, isolation: int) -> tupl
 
 
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
-def test_a_new_leader_below_the_start_of_its_epoch_returns_offset_not_available(isolation: int) -> None:
+def test_new_leader_returns_offset_not_available_until_its_high_watermark_reaches_its_epoch_start(
+    isolation: int,
+) -> None:
     code, _ = ask(high_watermark=EPOCH_START - 1, last_stable_offset=10, isolation=isolation)
     assert code is ErrorCode.OFFSET_NOT_AVAILABLE
 

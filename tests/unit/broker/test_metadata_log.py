@@ -336,7 +336,7 @@ def test_snapshots_are_taken_after_enough_records() -> None:
     run(scenario())
 
 
-def test_the_previous_snapshot_is_loaded_if_the_last_one_is_torn() -> None:
+def test_previous_snapshot_is_loaded_if_the_last_snapshot_is_torn() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -446,7 +446,7 @@ def test_single_running_node_of_a_three_voter_quorum_does_not_lead_and_refuses_c
     run(scenario())
 
 
-def test_a_log_without_a_snapshot_of_its_beginning_is_refused() -> None:
+def test_metadata_log_that_starts_after_offset_zero_without_a_snapshot_is_refused() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)

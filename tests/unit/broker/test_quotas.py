@@ -139,7 +139,7 @@ def test_a_quota_of_another_kind_or_client_does_not_apply() -> None:
     assert enforced.record_produce(request(), 10**9) == 0
 
 
-def test_a_client_without_an_id_has_only_its_users_quota() -> None:
+def test_only_the_quota_of_the_user_applies_to_a_client_without_a_client_id() -> None:
     enforced = quotas({((CLIENT, None),): {"producer_byte_rate": 1.0}})
     assert enforced.record_produce(request(client_id=None), 10**9) == 0
     assert enforced.record_produce(request(client_id="x"), 10**9) > 0
@@ -159,7 +159,7 @@ def test_a_default_user_quota_applies_to_each_user_separately() -> None:
     assert enforced.record_produce(request(user="u2"), 1000) == 0
 
 
-def test_a_client_ids_quota_is_shared_by_users() -> None:
+def test_quota_of_a_client_id_is_shared_by_all_users() -> None:
     enforced = quotas({((CLIENT, "c"),): {"producer_byte_rate": 100.0}})
     assert enforced.record_produce(request(user="u1"), 1000) == 0
     assert enforced.record_produce(request(user="u2"), 100) == 1000

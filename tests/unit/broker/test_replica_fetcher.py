@@ -225,7 +225,7 @@ def test_cancelled_waiters_are_dropped_while_the_high_watermark_stands_still() -
     run(scenario())
 
 
-def test_an_append_of_an_earlier_epoch_does_not_count_as_committed_when_the_log_grows() -> None:
+def test_truncated_append_does_not_count_as_committed_when_newer_records_pass_its_offset() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))

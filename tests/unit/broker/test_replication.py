@@ -221,7 +221,7 @@ def test_follower_whose_log_ends_below_the_leaders_log_start_truncates_fully_and
     run(scenario())
 
 
-def test_delete_records_completes_when_every_live_replica_has_deleted_them() -> None:
+def test_delete_records_request_completes_when_every_live_replica_has_deleted_the_records() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -425,7 +425,7 @@ def test_fetch_at_a_node_without_a_replica_gets_the_leader_in_the_response() -> 
     run(scenario())
 
 
-def test_fetch_sessions_contain_only_partitions_with_changes() -> None:
+def test_follower_fetch_in_a_session_lists_only_partitions_whose_position_changed() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))

@@ -69,7 +69,7 @@ def test_two_consumers_share_one_partition(node: Broker, topic: str) -> None:
     run(scenario)
 
 
-def test_released_record_is_delivered_again_and_a_rejected_one_is_not(node: Broker, topic: str) -> None:
+def test_released_record_is_delivered_again_and_a_rejected_record_is_not(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic)
@@ -102,7 +102,9 @@ def test_a_released_record_comes_again_after_its_back_off_and_does_not_delay_oth
     run(scenario)
 
 
-def test_record_is_available_again_when_its_lock_expires_until_its_delivery_limit(node: Broker, topic: str) -> None:
+def test_record_whose_lock_expires_is_delivered_again_until_it_reaches_its_delivery_limit(
+    node: Broker, topic: str
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic, share_record_lock_duration_ms=str(LOCK_MS), share_delivery_count_limit="2")
@@ -224,7 +226,9 @@ async def reset(client: AsyncClient, topic: str) -> ErrorCode:
     return await alter(client, topic, 0)
 
 
-def test_a_partition_that_is_altered_twice_or_to_a_negative_offset_is_refused(node: Broker, topic: str) -> None:
+def test_altering_share_offsets_of_a_partition_twice_or_to_a_negative_offset_is_refused(
+    node: Broker, topic: str
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await produce(client, topic, *"abc")
@@ -244,7 +248,7 @@ def test_a_partition_that_is_altered_twice_or_to_a_negative_offset_is_refused(no
 
 
 @pytest.mark.parametrize("change", [delete, reset])
-def test_open_share_session_of_a_former_member_does_not_bring_back_a_replaced_group_state(
+def test_share_session_left_open_by_a_former_member_does_not_restore_the_old_state_of_its_group(
     node: Broker, topic: str, change: Callable[[AsyncClient, str], Awaitable[ErrorCode]]
 ) -> None:
     async def scenario() -> None:

@@ -59,5 +59,5 @@ def test_share_member_gets_the_batches_from_its_first_to_its_last_acquired_recor
     assert bytes(cut) == data(2, 2, 7) + data(2, 4, 8)
 
 
-def test_a_batch_that_the_limit_of_bytes_cut_short_is_left_out() -> None:
+def test_batch_that_is_incomplete_because_of_the_byte_limit_is_left_out() -> None:
     assert [batch.first for batch in FetchedBatches((data(1, 0) + data(1, 1))[:-1])] == [0]

@@ -141,7 +141,9 @@ def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_dead_letter_is_written_between_archiving_and_archived(failing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letter_is_written_after_state_archiving_and_before_state_archived(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(burial, "RETRY_SECONDS", 0.001)
     settings = SETTINGS._replace(
         limits=ShareLimits(lock_duration_ms=1, max_deliveries=1, dead_letters=True), dead_letter_topic="dlq.jobs"

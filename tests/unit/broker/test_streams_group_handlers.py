@@ -96,7 +96,7 @@ def test_internal_topics_are_created_only_for_a_client_that_may_create_topics() 
     with_clients(scenario, **EAGER)
 
 
-def test_topologies_with_topics_that_nobody_may_use_are_refused() -> None:
+def test_topologies_with_internal_or_illegal_or_forbidden_topics_are_refused() -> None:
     async def scenario(clients: Clients) -> None:
         for name in ("__consumer_offsets", "not/legal"):
             each = wire.Subtopology(subtopology_id="0", source_topics=[name])

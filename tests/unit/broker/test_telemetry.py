@@ -67,7 +67,7 @@ def push(
     return "NONE"
 
 
-def test_client_without_an_instance_id_gets_a_permanent_one() -> None:
+def test_client_without_an_instance_id_gets_a_permanent_instance_id() -> None:
     found = telemetry()
     first, _ = found.subscribe(request(), ZERO_UUID)
     second, _ = found.subscribe(request(), ZERO_UUID)
@@ -143,7 +143,7 @@ def test_an_early_second_subscription_request_is_refused_unless_the_subscription
     assert found.subscribe(request(START + 1001), ID)[1].metrics == ("b",)
 
 
-def test_a_push_before_the_interval_ends_is_refused_unless_it_is_the_first() -> None:
+def test_push_before_the_interval_ends_is_refused_unless_it_is_the_first_push() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number, now_ms=START + 1) == "NONE"
@@ -184,7 +184,7 @@ def test_pushes_with_a_wrong_size_compression_or_subscription_are_refused(
     assert push(found, number + wrong, metrics=metrics, compression=compression) == error
 
 
-def test_push_for_a_changed_subscription_is_refused_until_the_client_gets_it_again() -> None:
+def test_push_for_a_changed_subscription_is_refused_until_the_client_requests_the_new_subscription() -> None:
     found = telemetry(s={"metrics": "a"})
     number = found.subscribe(request(), ID)[1].subscription_id
     found.set_subscriptions({"s": {"metrics": "b"}})
@@ -222,7 +222,9 @@ def test_telemetry_client_instances_expire_and_their_number_is_bounded(monkeypat
     assert len(found.instances) == 3
 
 
-def test_subscriptions_come_from_the_image_and_invalid_ones_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_telemetry_subscriptions_come_from_the_image_and_invalid_subscriptions_are_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = telemetry()
     image = MetadataImage(
         configs={
@@ -265,7 +267,7 @@ def advertised(found: Telemetry) -> set[int]:
     return {each.api_key for each in api_18_api_versions.handle(cast(Any, broker), ctx, asked).api_keys}
 
 
-def test_telemetry_is_advertised_only_with_a_receiver() -> None:
+def test_telemetry_is_advertised_only_if_the_broker_has_a_telemetry_receiver() -> None:
     found = telemetry(all={"metrics": ""})
     assert not advertised(found) & {71, 72}
     found.receivers.append(lambda _: None)

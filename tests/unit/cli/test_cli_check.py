@@ -44,7 +44,7 @@ def test_check_accepts_kafkas_sample_properties_of_a_combined_node(
     assert list(tmp_path.iterdir()) == [tmp_path / "server.properties"]
 
 
-def test_check_lists_ignored_properties_and_fails_for_refused_ones(
+def test_check_lists_ignored_properties_and_fails_for_refused_properties(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "server.properties"

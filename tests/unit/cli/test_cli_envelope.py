@@ -69,7 +69,7 @@ def test_envelope_reader_accepts_the_fields_that_kcat_writes() -> None:
     assert read_envelope(line) == (None, b"v", (), 3)
 
 
-def test_a_null_payload_is_a_tombstone_and_a_missing_one_is_refused() -> None:
+def test_null_payload_is_a_tombstone_and_a_missing_payload_is_refused() -> None:
     assert read_envelope(b'{"key":"k","payload":null}') == (b"k", None, (), None)
     with pytest.raises(Failure, match='the record has no "payload"') as refused:
         read_envelope(b'{"key":"k","value":"v"}')

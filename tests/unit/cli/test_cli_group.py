@@ -106,7 +106,9 @@ def test_a_dry_run_shows_the_reset_without_changing_offsets(run: Run, group: str
     assert offsets(run, group) == {0: 4}
 
 
-def test_reset_offsets_accepts_topics_and_partitions_and_refuses_missing_ones(run: Run, group: str, topic: str) -> None:
+def test_reset_offsets_accepts_topics_and_partitions_and_refuses_those_that_do_not_exist(
+    run: Run, group: str, topic: str
+) -> None:
     run("reset-offsets", group, "-t", topic, "--to-earliest")
     assert offsets(run, group) == {0: 0, 1: 0}
     assert "no partition 9" in run("reset-offsets", group, "-t", f"{topic}:9", "--to-latest", code=Exit.NOT_FOUND)
@@ -135,7 +137,7 @@ def test_groups_and_offsets_are_deleted(run: Run, group: str, topic: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_group_with_members_shows_them_and_refuses_to_reset_offsets(
+def test_group_description_shows_its_members_and_offsets_of_a_group_with_members_are_not_reset(
     run: Run, penstock_session: Broker, topic: str, protocol: str
 ) -> None:
     name = f"g-{secrets.token_hex(4)}"

@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_03_metadata import MetadataResponsePartition
 LED, LEADERLESS = 0, 1
 
 
-def test_a_partition_without_a_leader_is_described_without_waiting_for_one(
+def test_partition_without_a_leader_is_described_without_waiting_for_a_leader(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     described = MetadataResponseTopic(

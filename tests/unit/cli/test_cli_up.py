@@ -52,7 +52,7 @@ def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM)
     return process.returncode
 
 
-def test_up_warns_about_overrides_without_effect(begin: Begin) -> None:
+def test_command_up_warns_about_property_overrides_without_effect(begin: Begin) -> None:
     overrides = ("--override", "num.io.threads=3", "--override", "num.partitons=2", "--override", "num.partitions=2")
     process, line = begin("up", "--ephemeral", "--port", "0", "--no-http", *overrides, stderr=subprocess.PIPE)
     assert line.startswith("ready ")
@@ -91,7 +91,7 @@ def send_without_end(client: socket.socket, questions: bytes) -> None:
         sent += client.send(questions[sent % len(questions) :])
 
 
-def test_second_signal_ends_up_without_waiting_for_a_client_that_does_not_read(begin: Begin) -> None:
+def test_second_signal_stops_the_command_up_without_waiting_for_a_client_that_does_not_read(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long

@@ -132,7 +132,7 @@ def test_up_refuses_a_node_count_that_differs_from_the_existing_data_and_writes_
     assert "holds a cluster of 3 nodes: use --nodes 3" in capsys.readouterr().err
 
 
-def test_up_with_nodes_refuses_a_port_with_too_few_port_numbers_above_it(
+def test_up_with_the_nodes_option_refuses_a_port_with_too_few_port_numbers_above_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["up", "--nodes", "3", "--port", "65534", "--data", str(tmp_path / "data")]) == Exit.USAGE

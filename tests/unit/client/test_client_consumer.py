@@ -118,7 +118,9 @@ def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
 @pytest.mark.parametrize(
     ("position", "first"), [(EARLIEST, 0), (LATEST, 20), (7, 7), (Since(1012), 12), (Since(9999), 20)]
 )
-def test_a_consumer_can_be_assigned_at_an_offset_an_end_or_a_time(position: int | Since, first: int) -> None:
+def test_assigned_consumer_can_start_at_an_offset_or_at_an_end_of_the_log_or_at_a_time(
+    position: int | Since, first: int
+) -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: position})

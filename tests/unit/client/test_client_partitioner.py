@@ -23,7 +23,7 @@ def test_the_murmur2_hash_of_a_key_equals_that_of_kafkas_producer(key: bytes, si
     assert partition_for_key(key, 7) == (signed & 0x7FFFFFFF) % 7
 
 
-def test_each_batch_without_a_key_goes_to_another_partition_than_the_last() -> None:
+def test_each_batch_of_records_without_a_key_goes_to_another_partition_than_the_batch_before() -> None:
     random = Random(1)
     last = None
     for _ in range(100):

@@ -133,7 +133,7 @@ def test_keys_decide_the_partition_and_keyless_records_switch_partitions_with_ea
     run(scenario())
 
 
-def test_send_many_chooses_partitions_like_send_with_one_choice_per_batch_for_records_without_a_key(
+def test_send_many_chooses_the_same_partitions_as_send_and_chooses_once_per_batch_for_keyless_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]

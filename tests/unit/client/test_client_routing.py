@@ -220,7 +220,7 @@ def test_unknown_error_code_of_a_newer_broker_is_reported_as_an_error() -> None:
     run(scenario())
 
 
-def test_a_leader_hint_is_used_only_if_its_epoch_is_newer_than_the_known_one() -> None:
+def test_leader_hint_is_used_only_if_its_epoch_is_newer_than_the_known_epoch() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             await client.topic("t")

@@ -35,7 +35,7 @@ def test_login_properties_are_accepted_under_java_and_librdkafka_names(propertie
     assert "s3cret" not in repr(login)
 
 
-def test_tls_trusts_the_system_by_default_and_checks_the_host_name() -> None:
+def test_tls_trusts_the_certificates_of_the_system_by_default_and_checks_the_host_name() -> None:
     context = credentials_of({"security.protocol": "SSL"}).tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
@@ -109,7 +109,9 @@ def test_pem_files_of_librdkafka_are_read(tmp_path: Path) -> None:
         },
     ],
 )
-def test_client_of_an_issuer_is_accepted_under_java_and_librdkafka_names(properties: dict[str, str]) -> None:
+def test_client_id_and_secret_for_an_issuer_are_accepted_under_java_and_librdkafka_names(
+    properties: dict[str, str],
+) -> None:
     login = credentials_of({**TOKEN, ENDPOINT: "https://issuer.example/token", **properties}).login
     assert isinstance(login, TokenLogin)
     assert isinstance(login.source, ClientCredentials)

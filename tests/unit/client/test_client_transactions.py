@@ -162,7 +162,7 @@ def test_an_empty_transaction_sends_no_request() -> None:
     run(scenario())
 
 
-def test_after_a_lost_record_only_abort_is_possible() -> None:
+def test_transaction_with_a_lost_record_can_only_be_aborted() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, broker):
             coordinated.refusals[0] = [ErrorCode.MESSAGE_TOO_LARGE]

@@ -55,7 +55,9 @@ def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_new_producer_commits_the_given_transaction_and_aborts_any_other(client: Client, decided: bool) -> None:
+def test_new_producer_commits_the_given_transaction_and_aborts_any_other_transaction(
+    client: Client, decided: bool
+) -> None:
     topic = f"decided-{decided}".lower()
     client.create_topic(topic, 1)
     first = producer(client, topic)

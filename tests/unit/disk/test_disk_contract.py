@@ -93,7 +93,7 @@ def test_a_handle_has_the_size_of_an_existing_file(disk: Disk, root: str) -> Non
     assert disk.size(f"{root}/a") == 6
 
 
-def test_reading_a_missing_file_is_a_disk_error_and_creates_none(disk: Disk, root: str) -> None:
+def test_reading_a_missing_file_is_a_disk_error_and_creates_no_file(disk: Disk, root: str) -> None:
     with pytest.raises(DiskError):
         disk.read_bytes(f"{root}/missing")
     with pytest.raises(DiskError):

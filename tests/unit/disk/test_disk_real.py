@@ -197,7 +197,7 @@ def test_running_out_of_descriptors_closes_idle_files_instead_of_failing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to lower")
-def test_files_are_written_from_the_reserve_when_connections_hold_every_other_descriptor(tmp_path: Path) -> None:
+def test_files_are_written_with_reserved_descriptors_when_connections_hold_all_others(tmp_path: Path) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

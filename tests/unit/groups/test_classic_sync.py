@@ -17,7 +17,7 @@ def test_sync_requests_of_followers_wait_for_the_leaders_assignments() -> None:
     assert driver.state() == "Stable"
 
 
-def test_a_member_without_an_assignment_from_the_leader_gets_an_empty_one() -> None:
+def test_member_without_an_assignment_from_the_leader_gets_an_empty_assignment() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     assert driver.sync(leader, 1, {}).synced.assignment == b""

@@ -180,7 +180,7 @@ def test_subscription_changes_within_one_assignment_interval_cause_one_new_assig
     assert shares(driver.beat("a", first.member_epoch)) == {"t": [0, 1]}
 
 
-def test_most_preferred_assignor_of_the_members_is_used() -> None:
+def test_group_uses_the_assignor_that_most_members_prefer() -> None:
     driver = ConsumerDriver(topics={"t": 2, "u": 2})
     driver.enter("a", "t", "u", server_assignor="range")
     assert driver.describe().assignor_name == "range"
@@ -223,7 +223,7 @@ def test_invalid_heartbeats_are_refused(member_id: str, epoch: int, fields: dict
     assert error(ConsumerDriver().beat(member_id, epoch, **fields)) is ErrorCode.INVALID_REQUEST
 
 
-def test_an_unknown_assignor_is_refused_with_the_list_of_known_ones() -> None:
+def test_unknown_assignor_is_refused_with_the_list_of_known_assignors() -> None:
     refused = ConsumerDriver().enter("a", server_assignor="sticky")
     assert error(refused) is ErrorCode.UNSUPPORTED_ASSIGNOR
     assert "uniform, range" in (refused.error_message or "")

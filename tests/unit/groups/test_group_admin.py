@@ -26,7 +26,7 @@ def test_describing_a_rebalancing_group_shows_its_last_assignment_but_no_metadat
     assert [each.member_assignment for each in group.members] == [b"to " + member.encode(), b""]
 
 
-def test_describing_a_missing_group_returns_state_dead_to_old_clients_and_an_error_to_new_ones() -> None:
+def test_describing_a_missing_group_returns_state_dead_to_old_clients_and_an_error_to_new_clients() -> None:
     driver = Driver()
     old, new = admin.describe(driver.shard, "x", 5), admin.describe(driver.shard, "x", 6)
     assert (old.error_code, old.group_state) == (ErrorCode.NONE, "Dead")

@@ -58,7 +58,7 @@ def test_members_of_a_loaded_classic_group_get_a_full_session() -> None:
     assert other.heartbeat(follower, 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_loaded_group_over_its_limit_rebalances() -> None:
+def test_loaded_group_with_more_members_than_its_limit_starts_a_rebalance() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     smaller = Driver(GroupConfig(initial_rebalance_delay_ms=0, max_size=1))

@@ -11,6 +11,6 @@ def test_the_hash_equals_javas_string_hash(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
-def test_the_smallest_hash_goes_to_the_first_partition() -> None:
+def test_group_id_with_the_smallest_possible_hash_belongs_to_the_first_partition() -> None:
     assert coordinator_partition("polygenelubricants", 50) == 0
     assert 0 <= coordinator_partition("Zyx-group", 50) < 50

@@ -219,7 +219,7 @@ def test_topic_names_of_consumer_protocol_members_count_towards_the_memory_limit
     assert recounted(driver, "g0")
 
 
-def test_a_larger_subscription_needs_memory_and_a_smaller_one_releases_it() -> None:
+def test_larger_subscription_takes_memory_and_a_smaller_subscription_releases_memory() -> None:
     driver = ConsumerDriver()
     bound(driver, 100_000)
     epoch = driver.enter("m0").member_epoch

@@ -132,7 +132,7 @@ def test_replaying_the_log_restores_a_share_group() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_new_partitions_and_topics_are_initialized_and_deleted_topics_forgotten() -> None:
+def test_share_states_of_new_partitions_are_initialized_and_states_of_deleted_topics_are_forgotten() -> None:
     driver = ShareDriver(topics={"t": 1})
     driver.come("a", "t", "u")
     driver.create_states()

@@ -172,7 +172,7 @@ def test_a_member_without_heartbeats_is_removed() -> None:
     assert code(driver.stream_beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_standbys_are_on_another_process_and_take_over() -> None:
+def test_standby_tasks_are_assigned_to_another_process_and_take_over() -> None:
     driver = StreamsDriver(replace(EAGER, streams_standby_replicas=1), {"t": 4, "g-changelog": 4})
     driver.come("a", stateful())
     assert all(key.role == 0 for key in driver.group.target["a"]), "there is no other process"

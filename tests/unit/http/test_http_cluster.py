@@ -89,7 +89,7 @@ def test_the_api_lists_its_paths_and_answers_404_to_others(broker: Broker) -> No
         refused.value.close()
 
 
-def test_every_node_shows_all_nodes_and_reports_a_killed_one() -> None:
+def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
     with Cluster(nodes=3, topics={"orders": 3}, config=HTTP) as cluster:
         produce(cluster, 30)
         for number in (1, 2, 3):

@@ -77,7 +77,7 @@ def test_a_body_reaches_the_page_with_its_type() -> None:
         ("DELETE", f"Content-Length: {'9' * 20}\r\n"),
     ],
 )
-def test_a_body_is_refused_where_none_belongs_and_where_it_is_too_long(method: str, more: str) -> None:
+def test_request_body_that_is_too_long_or_not_expected_is_refused(method: str, more: str) -> None:
     assert status(answer_to(get(method=method, more=more))) == 413
 
 
@@ -146,7 +146,7 @@ def test_a_half_closed_connection_still_gets_its_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_an_http_1_0_client_is_answered_and_closed() -> None:
+def test_connection_of_an_http_1_0_client_is_closed_after_the_answer() -> None:
     assert status(answer_to(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")) == 200
 
 
@@ -173,7 +173,9 @@ def test_requests_before_the_broker_is_ready_get_503() -> None:
     asyncio.run(scenario())
 
 
-def test_connections_above_the_limit_are_refused_until_one_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_above_the_limit_are_refused_until_an_open_connection_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
 
     async def scenario() -> None:

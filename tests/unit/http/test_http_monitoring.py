@@ -50,7 +50,7 @@ def test_every_query_names_metrics_that_exist(title: str, query: str) -> None:
     assert names <= exported()
 
 
-def test_every_alert_says_how_bad_it_is_and_what_it_means() -> None:
+def test_every_alert_has_a_severity_and_a_summary() -> None:
     for rule in alerts():
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"].endswith(".")

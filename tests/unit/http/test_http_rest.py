@@ -117,7 +117,9 @@ def test_every_route_refuses_unknown_and_wrong_parameters(cluster: Cluster, rout
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.body is not None], ids=lambda each: each.name)
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff", b"[" * 100_000, {"nonsense": 1}])
-def test_every_route_with_a_body_refuses_one_that_does_not_fit(cluster: Cluster, route: Route, body: Any) -> None:
+def test_every_route_with_a_body_refuses_a_body_that_does_not_fit_its_schema(
+    cluster: Cluster, route: Route, body: Any
+) -> None:
     answer = ask(cluster, route.method, filled(route), body)
     assert (answer.status, answer.kind) == (400, "application/problem+json")
     assert answer.value.keys() >= {"type", "title", "status", "detail"}
@@ -138,7 +140,7 @@ def _wrong(field: Field) -> Any:
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.method in CHANGES], ids=lambda each: each.name)
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_change_without_the_type_of_json_is_refused(cluster: Cluster, route: Route, kind: str) -> None:
+def test_change_whose_content_type_is_not_json_is_refused(cluster: Cluster, route: Route, kind: str) -> None:
     """Forms of web pages of other origins have these types."""
     assert ask(cluster, route.method, filled(route), b"{}", kind=kind).status == 415
 

@@ -84,7 +84,7 @@ def test_a_batch_larger_than_a_segment_is_refused() -> None:
     refused(new_log(LogConfig(segment_bytes=500)), ErrorCode.RECORD_LIST_TOO_LARGE, batch(value=bytes(600)))
 
 
-def test_duplicate_batch_gets_the_offset_of_the_first_one_and_is_not_appended() -> None:
+def test_duplicate_batch_gets_the_offset_of_the_original_batch_and_is_not_appended() -> None:
     log = new_log()
     append(log, batch(4))
     for sequence in (0, 3, 6, 9, 12, 15):
@@ -211,7 +211,7 @@ def test_a_transactional_batch_is_appended_only_after_its_verification() -> None
     )  # fmt: skip
 
 
-def test_batch_with_a_later_sequence_is_refused_while_an_earlier_one_is_being_verified() -> None:
+def test_batch_with_a_later_sequence_is_refused_while_an_earlier_batch_is_being_verified() -> None:
     log = new_log()
     looked_up = log.producers.start_verification(7, 0, 0, supports_epoch_bump=True)
     refused(
@@ -229,7 +229,7 @@ def test_coordinators_may_write_several_batches_at_once() -> None:
     assert offsets(log) == list(range(6))
 
 
-def test_a_follower_appends_batches_unchanged_and_leaves_out_an_incomplete_one() -> None:
+def test_follower_appends_batches_unchanged_and_leaves_out_an_incomplete_batch() -> None:
     leader, follower = new_log(), new_log()
     for count in (2, 3, 4):
         produce(leader, count, epoch=count)

@@ -27,7 +27,7 @@ def test_checkpoint_file_that_is_cut_at_any_length_is_refused() -> None:
             checkpoints.parse_offsets(data[:length])
 
 
-def test_topic_id_is_read_from_a_complete_partition_metadata_file_and_not_from_a_torn_one() -> None:
+def test_topic_id_is_read_from_a_complete_partition_metadata_file_but_not_from_a_torn_file() -> None:
     topic_id = bytes(range(16))
     data = checkpoints.render_partition_metadata(topic_id)
     assert data == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"

@@ -175,7 +175,7 @@ def test_an_open_transaction_and_the_active_segment_hold_compaction_back() -> No
     assert [value for _, _, value in contents(log)] == ["2", "3", "4", "5"]
 
 
-def test_aborted_records_are_removed_and_committed_ones_compacted() -> None:
+def test_compaction_removes_aborted_records_and_compacts_committed_records() -> None:
     logs, log, clock = new()
     for number, committed in ((0, False), (1, True)):
         data = build_batch(
@@ -243,7 +243,7 @@ def test_compaction_reports_a_damaged_segment_and_leaves_it_unchanged() -> None:
 
 
 @pytest.mark.parametrize("steps", range(30))
-def test_a_crash_at_any_write_of_a_compaction_loses_no_latest_value(steps: int) -> None:
+def test_crash_at_any_write_of_a_compaction_loses_no_last_value_of_a_key(steps: int) -> None:
     clock = ManualClock(NOW)
     disk = MemoryDisk(crashable=True)
     disk.mkdir(ROOT)

@@ -105,7 +105,7 @@ class Table:
         return table
 
 
-def test_compaction_keeps_a_transaction_aborted_that_ended_while_an_earlier_one_was_open() -> None:
+def test_transaction_that_ended_while_an_earlier_transaction_was_open_stays_aborted_after_compaction() -> None:
     table = Table()
     table.put("k", "committed")
     table.put_in_transaction(7, "other", "open")

@@ -34,7 +34,7 @@ def test_after_a_power_loss_the_last_incarnation_is_unknown() -> None:
         assert opened(disk.crash(Random(seed))).last_incarnation.broker_epoch == -1
 
 
-def test_an_incarnation_killed_before_its_registration_was_answered_is_known_to_the_next() -> None:
+def test_incarnation_killed_before_its_registration_was_answered_is_known_to_the_next_incarnation() -> None:
     disk = MemoryDisk(crashable=True)
     asking = Incarnation(7, bytes(range(16)))
     opened(disk).note_incarnation(asking)

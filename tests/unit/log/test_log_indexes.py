@@ -136,7 +136,7 @@ def moments(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(moments(), st.integers(900, 4000))
-def test_a_time_index_keeps_only_rising_timestamps_and_returns_the_last_at_or_below_a_time(
+def test_time_index_keeps_only_rising_timestamps_and_returns_the_last_entry_at_or_below_a_time(
     offered: list[tuple[int, int]], wanted: int
 ) -> None:
     disk = MemoryDisk()

@@ -115,7 +115,7 @@ def test_a_log_truncated_below_its_cleaned_offset_is_compacted_again_when_it_gro
     assert keys(log) == left
 
 
-def test_log_that_compaction_gave_up_is_compacted_again_after_it_is_recreated() -> None:
+def test_log_that_could_not_be_compacted_is_compacted_again_after_it_is_recreated() -> None:
     logs = manager(MemoryDisk(), ManualClock(NOW))
     log = logs.create("t", TOPIC_ID, 0, COMPACT)
     fill(log, "a" * 10)

@@ -118,7 +118,7 @@ def test_logs_have_the_same_topic_ids_and_high_watermarks_after_a_restart() -> N
         assert (log.high_watermark, log.log_end_offset) == (4, 6)
 
 
-def test_a_log_without_topic_id_gets_one_assigned() -> None:
+def test_topic_id_can_be_assigned_to_a_log_without_a_topic_id() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     create(logs)
@@ -252,7 +252,7 @@ def test_no_acknowledged_record_is_lost_when_a_disk_fails_and_comes_back() -> No
     assert produce(again) == 10
 
 
-def test_a_directory_that_fails_at_start_is_offline_and_no_working_directory_is_an_error() -> None:
+def test_directory_that_fails_at_start_is_offline_and_a_start_without_a_working_directory_fails() -> None:
     disk = MemoryDisk()
     run(manager(disk, dirs=("/a", "/b")).close())
     failing(disk, "/a")

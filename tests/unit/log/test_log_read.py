@@ -78,7 +78,7 @@ def test_an_offset_outside_of_the_log_is_out_of_range() -> None:
     assert log.read(5, 100, upper_bound=5).size == 0
 
 
-def test_a_first_batch_above_the_byte_limit_is_returned_only_with_min_one_batch() -> None:
+def test_first_batch_above_the_byte_limit_is_returned_only_if_at_least_one_batch_is_requested() -> None:
     log = new_log()
     produce(log, value=bytes(1000))
     produce(log, value=bytes(1000))
@@ -102,7 +102,7 @@ def test_read_returns_no_batch_at_or_above_the_upper_bound() -> None:
     assert log.read(9, 1 << 20, upper_bound=8).size == 0
 
 
-def test_a_slice_can_be_read_from_the_page_cache_asynchronously_or_blocking() -> None:
+def test_cached_and_asynchronous_and_blocking_reads_of_a_slice_return_the_same_bytes() -> None:
     log = new_log()
     produce(log, 3)
     found = log.read(0, 1000, upper_bound=3)
@@ -141,7 +141,7 @@ def test_records_are_found_by_their_time_across_segments() -> None:
     assert (newest.timestamp, newest.offset) == (NOW + 595, 119)
 
 
-def test_the_largest_timestamp_is_found_even_if_the_last_record_has_a_smaller_one() -> None:
+def test_largest_timestamp_is_found_even_if_the_last_record_has_a_smaller_timestamp() -> None:
     log = new_log(SMALL)
     for stamp in (10, 20, 99, 30, 99, 40):
         produce(log, timestamp=NOW + stamp, value=bytes(200))
@@ -267,7 +267,7 @@ def test_damaged_log_is_renamed_when_its_topic_name_is_created_again() -> None:
     assert ("t", 0) not in logs.corruptions
 
 
-def test_batches_can_be_read_while_new_batches_are_written_and_old_ones_deleted() -> None:
+def test_batches_can_be_read_while_new_batches_are_written_and_old_batches_are_deleted() -> None:
     log = new_log(LogConfig(segment_bytes=200, retention_bytes=0))
     for _ in range(6):
         produce(log, value=bytes(60))

@@ -164,7 +164,7 @@ def test_a_damaged_transaction_marker_takes_only_its_own_log_offline(
     assert logs.get("other", 0) is not None
 
 
-def test_recovery_drops_the_segments_after_a_damaged_one() -> None:
+def test_recovery_drops_the_segments_after_a_damaged_segment() -> None:
     disk = MemoryDisk()
     logs, log = started(disk, LogConfig(segment_bytes=200))
     for _ in range(8):
@@ -295,7 +295,7 @@ def test_producer_state_is_rebuilt_from_a_snapshot_and_later_batches(monkeypatch
     assert duplicate.duplicate
 
 
-def test_the_previous_snapshot_is_loaded_if_the_last_one_is_damaged() -> None:
+def test_previous_producer_snapshot_is_loaded_if_the_last_snapshot_is_damaged() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for number in range(3):
@@ -307,7 +307,7 @@ def test_the_previous_snapshot_is_loaded_if_the_last_one_is_damaged() -> None:
     assert [entry.last_sequence for entry in log.producers] == [2]
 
 
-def test_a_snapshot_of_a_process_that_was_killed_while_it_stopped_is_on_disk_after_the_next_clean_stop() -> None:
+def test_next_clean_stop_syncs_the_snapshot_of_a_process_that_was_killed_while_it_stopped() -> None:
     disk = MemoryDisk(crashable=True)
     disk.mkdir("/logs")
     logs, log = started(disk)

@@ -59,7 +59,7 @@ def test_offsets_continue_after_all_records_have_expired() -> None:
     assert log.delete_old_segments(NOW) == 0
 
 
-def test_retention_keeps_expired_segments_that_follow_an_unexpired_one() -> None:
+def test_retention_keeps_expired_segments_that_follow_an_unexpired_segment() -> None:
     log = new_log(replace(ONE_EACH, retention_ms=1000))
     for stamp in (NOW + 5000, NOW, NOW):
         produce(log, timestamp=stamp)

@@ -65,7 +65,9 @@ def test_log_that_does_not_promise_fsync_never_gets_a_synced_mark(tmp_path: Path
     assert run(told_after_a_restart(tmp_path)) == {}
 
 
-def test_no_record_counts_between_switching_fsync_on_and_writing_the_synced_mark(tmp_path: Path) -> None:
+def test_no_record_counts_as_synced_from_the_time_fsync_is_switched_on_until_the_synced_mark_is_written(
+    tmp_path: Path,
+) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flush()

@@ -35,7 +35,7 @@ def test_incomplete_bytes_at_the_end_of_a_transaction_index_are_ignored(tail: by
     assert read_txn_index(100, DATA + tail) == WHOLE
 
 
-def test_transaction_index_entries_after_an_impossible_one_are_ignored() -> None:
+def test_transaction_index_entries_after_an_impossible_entry_are_ignored() -> None:
     later = AbortedTransaction(9, 120, 130, 131).pack()
     assert read_txn_index(100, DATA + bytes(ENTRY.size) + later) == WHOLE
 

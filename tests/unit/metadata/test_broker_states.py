@@ -250,7 +250,7 @@ def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     assert beat(after, offline_log_dirs=[disk(1)]).records == []
 
 
-def test_failed_directories_are_not_recorded_below_the_metadata_version_that_has_them() -> None:
+def test_failed_directories_are_not_recorded_below_the_metadata_version_that_supports_it() -> None:
     old = replace(image_of(LED), features={METADATA_VERSION: DIRECTORIES_SINCE - 1})
     assert beat(old, offline_log_dirs=[disk(1)]).records == []
 
@@ -264,7 +264,7 @@ def test_directories_are_cordoned_and_uncordoned_by_heartbeats() -> None:
     assert opened.brokers[1].cordoned_log_dirs == ()
 
 
-def test_directories_of_an_unfenced_broker_are_cordoned_from_the_start() -> None:
+def test_heartbeat_that_unfences_a_broker_also_cordons_its_directories() -> None:
     image = image_of(LED, brokers=FENCED)
     after = apply(image, beat(image, cordoned_log_dirs=[disk(1)]).records)
     assert not after.brokers[1].fenced

@@ -102,6 +102,6 @@ def test_authorizer_properties_that_would_leave_the_node_unprotected_are_refused
         "listener.name.sasl_ssl.plain.connections.max.reauth.ms",
     ],
 )
-def test_logins_of_a_listener_are_not_changed_while_the_broker_runs(name: str) -> None:
+def test_running_broker_refuses_changes_of_the_login_settings_of_a_listener(name: str) -> None:
     with pytest.raises(ConfigError, match="A running broker can't change"):
         validate_dynamic_settings({name: "60000"}, per_broker=True)

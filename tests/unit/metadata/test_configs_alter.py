@@ -86,7 +86,7 @@ def test_an_unchanged_topic_config_writes_no_record() -> None:
         assert after.version == image.version or after.configs == image.configs
 
 
-def test_an_unchanged_broker_setting_is_written_so_that_the_broker_reloads() -> None:
+def test_broker_setting_is_written_even_if_unchanged_so_that_the_broker_reloads_it() -> None:
     image = image_with({(BROKER, "1"): {"max.connections": "5"}})
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
@@ -100,7 +100,7 @@ def test_an_unchanged_broker_setting_is_written_so_that_the_broker_reloads() -> 
     assert len(incremental_alter_configs(image, request, SETTINGS, {}).records) == 1
 
 
-def test_append_extends_the_default_list_and_subtract_may_empty_it() -> None:
+def test_append_operation_extends_the_default_list_and_subtract_operation_may_empty_the_list() -> None:
     image = image_with()
     for op, operand, value in (
         (APPEND, "compact", "delete,compact"),
@@ -121,7 +121,7 @@ def test_all_changes_of_a_resource_are_made_or_none() -> None:
     assert after.topic_config("t") == {}
 
 
-def test_a_limit_of_zero_connections_is_refused_without_overrides() -> None:
+def test_zero_connections_per_ip_is_refused_unless_overrides_for_single_hosts_are_set() -> None:
     limit = ("max.connections.per.ip", SET, "0")
     code, message, image = change(image_with(), BROKER, "", limit)
     assert (code, image.configs) == ("INVALID_REQUEST", {})

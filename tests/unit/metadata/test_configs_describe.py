@@ -94,7 +94,7 @@ def test_a_broker_shows_all_properties_and_hides_secrets(settings: Settings) -> 
     assert "unstable.api.versions.enable" not in shown
 
 
-def test_a_broker_shows_dynamic_settings_before_static_ones(settings: Settings) -> None:
+def test_broker_shows_dynamic_settings_before_static_settings(settings: Settings) -> None:
     settings.apply_dynamic({"num.io.threads": "16", "leader.replication.throttled.rate": "7"}, {"num.io.threads": "4"})
     assert found(describe_broker(settings), "num.io.threads") == (
         "4",

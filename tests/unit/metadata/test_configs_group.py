@@ -98,7 +98,7 @@ def test_an_invalid_client_match_pattern_is_refused(pattern: str) -> None:
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 
-def test_if_a_parameter_has_two_patterns_the_last_one_applies() -> None:
+def test_last_pattern_applies_if_a_parameter_has_two_patterns() -> None:
     assert parse_match(("client_id=a", " client_id = b.* "), Work()).keys() == {"client_id"}
     assert parse_match(("client_id=a", " client_id = b.* "), Work())["client_id"].matches("bcd")
 

@@ -44,7 +44,9 @@ HERE = Surroundings(read, {"KEY_PASSWORD": "hidden-3"})
         ("$1/L", "$1/L"),
     ],
 )  # fmt: skip
-def test_references_are_replaced_and_the_providers_leave_no_property(value: str, expected: str) -> None:
+def test_references_to_config_providers_are_replaced_and_the_provider_properties_are_removed(
+    value: str, expected: str
+) -> None:
     assert resolved({**BASE, "x": value}, HERE) == {"x": expected}
 
 

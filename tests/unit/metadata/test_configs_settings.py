@@ -129,7 +129,7 @@ def test_connection_limits_of_single_hosts_are_parsed() -> None:
     assert settings.max_connections_per_ip_overrides() == {"10.0.0.1": 5, "::1": 7}
 
 
-def test_dynamic_configs_override_the_file_and_per_broker_ones_override_cluster_wide_ones() -> None:
+def test_dynamic_configs_override_the_file_and_per_broker_configs_override_cluster_wide_configs() -> None:
     settings = Settings({"node.id": "1", "message.max.bytes": "1000"})
     assert settings.log_defaults().max_message_bytes == 1000
     changed = settings.apply_dynamic({"message.max.bytes": "2000", "max.connections": "9"}, {})

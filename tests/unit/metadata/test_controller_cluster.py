@@ -125,7 +125,7 @@ def test_a_controller_registers_with_its_listeners() -> None:
         "foreign",
     ],
 )
-def test_an_unfenced_broker_leads_leaderless_partitions_that_it_may_lead(
+def test_broker_that_is_unfenced_becomes_leader_of_leaderless_partitions_that_it_may_lead(
     before: PartitionImage, after: PartitionImage | None
 ) -> None:
     configs = {(2, "t"): {"min.insync.replicas": "2"}}
@@ -219,7 +219,9 @@ def test_a_validate_only_request_changes_no_features() -> None:
         (("kraft.version", 0, SAFE), "can't be lowered: keep the level."),
     ],
 )
-def test_one_invalid_feature_update_refuses_all_of_them(change: tuple[str, int, int], message: str) -> None:
+def test_all_feature_updates_of_a_request_are_refused_if_one_update_is_invalid(
+    change: tuple[str, int, int], message: str
+) -> None:
     image = image_of(features=default_features(30))
     decision = update(image, ("eligible.leader.replicas.version", 0, SAFE), change)
     assert decision.records == []

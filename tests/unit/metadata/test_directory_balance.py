@@ -73,7 +73,7 @@ def test_balance_respects_the_free_space_of_the_target() -> None:
     st.lists(st.lists(st.integers(0, 1000), max_size=20), min_size=1, max_size=4),
     st.lists(st.integers(0, 3000), min_size=4, max_size=4),
 )
-def test_balance_never_increases_the_difference_of_directories_and_moves_each_replica_once(
+def test_balance_never_increases_the_difference_of_directories_and_moves_no_replica_twice(
     held: list[list[int]], usable: list[int]
 ) -> None:
     replicas = placed(**{"abcd"[index]: sizes for index, sizes in enumerate(held)})
@@ -88,7 +88,7 @@ def test_balance_never_increases_the_difference_of_directories_and_moves_each_re
         assert sum(move.size for move in moves if move.target == each.path) <= each.usable_bytes
 
 
-def test_evacuation_empties_the_directory_into_the_emptiest_others() -> None:
+def test_evacuation_moves_each_replica_to_the_directory_with_the_fewest_bytes() -> None:
     replicas = placed(a=[10, 40, 30], b=[50], c=[20])
     moves = evacuate("/a", [A, B, C], replicas)
     assert after(replicas, moves) == {"/b": 80, "/c": 70}

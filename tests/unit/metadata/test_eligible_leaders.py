@@ -80,7 +80,7 @@ def test_cluster_wide_change_of_min_isr_affects_only_topics_without_their_own_va
     assert eligible_after(image, min_isr(1, ""), min_isr(None, "u")) == {"t": [()], "u": [()]}
 
 
-def test_change_of_another_config_or_without_eligible_leaders_clears_nothing() -> None:
+def test_no_eligible_leaders_are_cleared_if_another_config_changes_or_the_feature_is_disabled() -> None:
     other = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], []), [other], RULES) == []
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], [], elr=0), [min_isr(1)], RULES) == []

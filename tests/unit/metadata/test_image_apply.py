@@ -228,7 +228,7 @@ def test_a_metadata_transaction_becomes_visible_at_its_end_even_across_batches()
     assert apply(step, [record(25)]).topics == {}
 
 
-def test_names_that_collide_in_metrics_are_indexed() -> None:
+def test_image_finds_topic_names_that_differ_only_in_dots_and_underscores() -> None:
     image = after(*topic("a.b", ID_A), *topic("a_b", ID_B))
     assert image.names_by_collision_key == {"a_b": ("a.b", "a_b")}
     assert apply(image, [record(9, topic_id=ID_A)]).names_by_collision_key == {"a_b": ("a_b",)}

@@ -46,7 +46,7 @@ def test_draining_needs_as_many_other_brokers_as_there_are_replicas() -> None:
         drain(placed((1, 2, 3)), PLAIN, {3}, NO_SIZES)
 
 
-def test_a_drained_replica_goes_to_a_rack_that_has_none_yet() -> None:
+def test_drained_replica_goes_to_a_rack_without_another_replica_of_the_partition() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b"}
     (move,) = drain(placed((1, 3)), racks, {3}, NO_SIZES)
     assert move.adding == (4,)

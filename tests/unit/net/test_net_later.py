@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_later_with_an_available_answer_gives_its_result_at_once() -> None:
+def test_later_object_whose_answer_is_available_gives_its_result_at_once() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_settled_returns_the_result_of_the_awaitable_of_a_later(kind: str, shaped: bool) -> None:
+def test_function_settled_returns_the_result_of_the_awaitable_in_a_later_object(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_settled_returns_the_result_of_the_awaitable_of_a_later(kind: str, shape
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_error_of_the_awaitable_of_a_later_is_passed_to_its_make_function(kind: str) -> None:
+def test_error_of_the_awaitable_in_a_later_object_is_passed_to_the_function_make(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 
@@ -42,7 +42,7 @@ def test_error_of_the_awaitable_of_a_later_is_passed_to_its_make_function(kind: 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_cancelling_the_caller_cancels_the_awaitable_of_a_later(kind: str, shaped: bool) -> None:
+def test_cancelling_the_caller_cancels_the_awaitable_in_a_later_object(kind: str, shaped: bool) -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

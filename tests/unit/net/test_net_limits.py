@@ -46,7 +46,7 @@ def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> Non
     assert active.expired_at == []
 
 
-def test_idle_wheel_checks_a_connection_that_had_to_stay_open_again_at_each_later_tick() -> None:
+def test_idle_wheel_checks_an_expired_connection_at_each_tick_until_the_connection_may_close() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)

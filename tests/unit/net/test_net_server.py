@@ -58,7 +58,7 @@ def test_pipelined_requests_are_answered_in_order(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_the_next_request_starts_only_when_the_one_before_is_answered(loop: str) -> None:
+def test_next_request_starts_only_when_the_previous_request_is_answered(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -116,7 +116,7 @@ def test_request_frames_that_arrive_in_pieces_are_reassembled(loop: str) -> None
 
 
 @pytest.mark.parametrize("size", [100_000, 131_072, 3_000_000])
-def test_large_frames_arrive_whole_and_are_followed_by_the_next(loop: str, size: int) -> None:
+def test_large_frames_arrive_whole_and_the_frames_after_them_arrive_too(loop: str, size: int) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             client = await harness.client()
@@ -449,7 +449,7 @@ def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -
     run_on(loop, scenario())
 
 
-def test_an_idle_connection_is_closed_and_an_active_or_busy_one_is_not(loop: str) -> None:
+def test_idle_connection_is_closed_and_an_active_or_busy_connection_is_not(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:

@@ -231,7 +231,7 @@ async def echo(port: int, context: ssl.SSLContext) -> Any:
     return certificate
 
 
-def test_renewed_certificate_is_used_for_new_connections_and_a_broken_one_is_not(tmp_path: Path) -> None:
+def test_renewed_certificate_is_used_for_new_connections_and_a_broken_certificate_is_not(tmp_path: Path) -> None:
     async def scenario() -> None:
         first, second = Identity("first"), Identity("second")
         store = tmp_path / "server.pem"

@@ -202,7 +202,7 @@ def test_expired_tokens_are_removed() -> None:
     assert record.token_id == "id"
 
 
-def test_renewers_are_users() -> None:
+def test_renewer_of_a_token_that_is_not_a_user_is_refused() -> None:
     request = creation()
     request.renewers = [create.CreatableRenewers(principal_type="Group", principal_name="x")]
     with pytest.raises(KafkaError) as refused:

@@ -18,7 +18,7 @@ def test_the_descriptors_of_all_nodes_fit_into_the_limit_of_the_process(limit: i
     assert share.log_files <= MAX_LOG_FILES
 
 
-def test_usual_limits_of_open_files_leave_half_for_connections() -> None:
+def test_usual_limits_of_open_files_leave_half_of_the_descriptors_for_connections() -> None:
     assert shared(1024).connections > 500
     assert shared(1_048_576).connections > 1_000_000
 
@@ -37,6 +37,8 @@ def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit(monkeypatch: p
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_process_without_a_limit_bounds_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_connections_is_unbounded_if_the_process_has_no_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert available() == Descriptors()

@@ -93,7 +93,7 @@ def test_stray_logs_are_renamed_after_the_first_image() -> None:
     assert parts.befores == [None]
 
 
-def test_a_partly_failed_image_is_applied_again_with_the_next_one() -> None:
+def test_image_that_failed_in_part_is_applied_again_with_the_next_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

@@ -19,7 +19,9 @@ def test_a_listener_is_advertised_as_bound_by_default() -> None:
         ("PLAINTEXT://:1,CLIENTS://:2,CONTROLLER://:3", {"PLAINTEXT", "CONTROLLER"}),
     ],
 )
-def test_inter_node_listeners_are_protected_if_clients_have_their_own(listeners: str, protected: set[str]) -> None:
+def test_inter_node_listeners_are_protected_if_clients_have_their_own_listener(
+    listeners: str, protected: set[str]
+) -> None:
     names = "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
     settings = Settings(
         {"listeners": listeners, "listener.security.protocol.map": names, "controller.listener.names": "CONTROLLER"}

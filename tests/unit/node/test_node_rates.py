@@ -68,7 +68,7 @@ def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
 SLOW = 0.001
 
 
-def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_throttled_in_old_ones(
+def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_throttled_in_old_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     muted: list[float] = []

@@ -455,7 +455,7 @@ def test_a_node_does_not_start_without_the_disk_of_its_metadata_log(tmp_path: Pa
     run(scenario)
 
 
-def test_a_new_disk_is_formatted_and_gets_the_replicas_of_the_old_one(tmp_path: Path) -> None:
+def test_new_disk_is_formatted_and_gets_the_replicas_of_the_old_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
         intact, lost = await filled(tmp_path)
         (tmp_path / "b").rename(tmp_path / "old")

@@ -112,7 +112,9 @@ def test_client_with_a_valid_token_is_served_and_others_are_refused(issuer: Toke
     with_node(scenario, keys_url)
 
 
-def test_session_ends_with_its_token_unless_the_client_sends_a_new_one(issuer: TokenIssuer, keys_url: str) -> None:
+def test_session_ends_when_its_token_expires_unless_the_client_sends_a_new_token(
+    issuer: TokenIssuer, keys_url: str
+) -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, None)
         answer = await authenticate(peer, issuer.token("ann", lifetime_s=100))
@@ -149,7 +151,9 @@ def test_reason_of_a_refused_token_is_in_the_audit_file_once_and_not_in_the_answ
     assert "eyJ" not in "".join(lines)
 
 
-def test_shorter_lifetime_of_the_listener_wins_over_the_tokens(issuer: TokenIssuer, keys_url: str) -> None:
+def test_session_lifetime_of_the_listener_applies_if_it_is_shorter_than_the_lifetime_of_the_token(
+    issuer: TokenIssuer, keys_url: str
+) -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, None)
         assert (await authenticate(peer, issuer.token("ann", lifetime_s=1000))).session_lifetime_ms == 60_000
@@ -227,7 +231,9 @@ def test_node_refuses_settings_of_oauthbearer_that_can_not_work(
         make_node(local_settings("/data", overrides={**SECURED, URL: keys_url, **overrides}), MemoryDisk())
 
 
-def test_node_without_the_extra_refuses_to_start_and_names_it(keys_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_with_oauthbearer_but_without_the_extra_oauth_refuses_to_start_and_names_the_extra(
+    keys_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
     monkeypatch.delitem(sys.modules, "penstock.security.token_signatures", raising=False)
     with pytest.raises(ListenerError, match=r"^listener SASL_PLAINTEXT: OAUTHBEARER needs .*'penstock\[oauth\]'.*\.$"):
@@ -339,12 +345,14 @@ def test_nodes_log_in_to_each_other_with_tokens(issuer: TokenIssuer, keys_url: s
         (200, b"x" * (MAX_ANSWER_BYTES + 1), "more than"),
     ],
 )
-def test_document_that_is_moved_missing_or_too_large_is_refused(status: int, content: bytes, reason: str) -> None:
+def test_key_document_that_is_redirected_or_missing_or_too_large_is_refused(
+    status: int, content: bytes, reason: str
+) -> None:
     with web_server(lambda path, headers, body: (status, content)) as server, pytest.raises(FetchError, match=reason):
         Document(f"{server}/keys", MAX_ANSWER_BYTES).read()
 
 
-def test_document_of_a_server_that_is_gone_is_reported_with_its_address() -> None:
+def test_key_document_of_a_server_that_is_gone_is_reported_with_its_address() -> None:
     with web_server(lambda path, headers, body: (200, b"")) as server:
         pass
     with pytest.raises(FetchError, match=f"{server}/keys can't be read: Connection refused"):

@@ -81,7 +81,7 @@ def test_only_authenticated_connections_are_served() -> None:
     with_node(scenario)
 
 
-def test_unknown_sasl_mechanism_gets_the_list_of_enabled_ones_and_closes_the_connection() -> None:
+def test_unknown_sasl_mechanism_gets_the_list_of_enabled_mechanisms_and_closes_the_connection() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port)
         answer = await peer.request(SaslHandshakeRequest(mechanism="GSSAPI"), version=1)

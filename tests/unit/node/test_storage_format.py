@@ -49,7 +49,7 @@ def test_a_random_cluster_id_is_used_by_default() -> None:
     assert len(properties.cluster_id) == 22
 
 
-def test_an_older_release_gets_its_own_feature_levels() -> None:
+def test_directory_formatted_for_an_older_release_gets_the_feature_levels_of_that_release() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.9", features={"group.version": 1}))
     bootstrap = read_checkpoint(disk.read_bytes("/a/bootstrap.checkpoint"))
     assert [(record.name, record.feature_level) for record in bootstrap.records] == [
@@ -58,7 +58,7 @@ def test_an_older_release_gets_its_own_feature_levels() -> None:
     ]
 
 
-def test_new_quorum_has_voters_for_every_release() -> None:
+def test_new_quorum_has_voters_even_if_it_is_formatted_with_an_old_release() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.6"))
     content = read_checkpoint(disk.read_bytes("/a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"))
     assert content.kraft_version == 1

@@ -112,7 +112,7 @@ async def alter(peer: BrokerConnection, **changes: str | None) -> tuple[int, str
     return answer.responses[0].error_code, answer.responses[0].error_message or ""
 
 
-def test_changed_key_store_is_used_for_new_connections_while_old_ones_go_on(tmp_path: Path) -> None:
+def test_changed_key_store_is_used_for_new_connections_while_old_connections_continue(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     first, second = authority.store("first.pem", "first"), authority.store("second.pem", "second")
 
@@ -154,7 +154,7 @@ def test_stores_that_can_not_be_used_are_refused_and_change_nothing(tmp_path: Pa
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_client_certificates_can_be_required_from_now_on(tmp_path: Path) -> None:
+def test_running_node_can_be_set_to_require_client_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     first = authority.store("first.pem", "first")
 

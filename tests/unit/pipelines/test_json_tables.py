@@ -275,7 +275,7 @@ def test_a_field_that_changes_its_type_is_kept_in_bad() -> None:
     ]
 
 
-def test_columns_of_a_table_made_elsewhere_take_only_values_that_fit_their_types() -> None:
+def test_columns_of_a_table_created_by_another_program_take_only_values_that_fit_their_types() -> None:
     known = Struct(
         (("d", DATE), ("t", TIMESTAMP), ("f", FLOAT), ("m", Other('"binary"')), ("s", STRING), ("b", BOOLEAN))
     )

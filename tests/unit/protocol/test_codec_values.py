@@ -73,7 +73,7 @@ def test_unknown_tagged_fields_are_kept_and_written_back_in_order() -> None:
     assert encode(decode(HeartbeatRequest, 4, wire), 4) == wire
 
 
-def test_unknown_tags_survive_a_round_trip_beside_known_ones() -> None:
+def test_unknown_tagged_fields_survive_a_round_trip_beside_known_tagged_fields() -> None:
     request = FetchRequest(cluster_id="c", unknown_tagged_fields={64: b"x"})
     assert decode(FetchRequest, 12, encode(request, 12)) == request
 
@@ -82,7 +82,7 @@ def test_tagged_fields_at_their_default_take_no_bytes() -> None:
     assert len(encode(FetchRequest(cluster_id="c"), 12)) == len(encode(FetchRequest(), 12)) + 4
 
 
-def test_a_null_struct_in_a_tagged_section_is_a_zero_byte() -> None:
+def test_null_struct_in_a_tagged_field_is_encoded_as_a_zero_byte() -> None:
     value = ConsumerGroupMemberMetadataValue(classic_member_metadata=None)
     wire = encode(value, 0)
     assert wire.endswith(b"\x01\x00\x01\x00")

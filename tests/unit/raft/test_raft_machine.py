@@ -78,7 +78,7 @@ def test_leader_limits_the_size_of_a_snapshot_chunk_that_a_replica_asks_for() ->
     assert chunk.max_bytes == 1000
 
 
-def test_voter_without_endpoints_has_no_listener_to_prefer() -> None:
+def test_preferring_a_listener_changes_nothing_for_a_voter_without_endpoints() -> None:
     assert Voter(1).preferring("CONTROLLER") == Voter(1)
 
 
@@ -136,7 +136,7 @@ def settle(cluster: Cluster) -> None:
         cluster.deliver(cluster.network.pop(0))
 
 
-def test_a_vote_for_another_directory_is_refused() -> None:
+def test_vote_and_begin_epoch_requests_addressed_to_another_directory_id_are_refused() -> None:
     raft = alone()
     asked = Vote(ReplicaKey(1, bytes(15) + b"\x99"), voter(2).key, 5, 0, 0, False)
     lead(raft)

@@ -195,12 +195,12 @@ def test_aborted_records_are_removed_and_their_marker_is_removed_two_rounds_late
     assert offsets_of(Round(now=NOW + RETENTION).run(second)) == [1]
 
 
-def test_an_aborted_value_does_not_supersede_a_committed_one() -> None:
+def test_aborted_value_does_not_supersede_a_committed_value() -> None:
     log = [put(0, (b"a", b"good")), transactional(1, (b"a", b"bad")), marker(2, False)]
     assert everything(Round(aborted=[Aborted(1, 1, 2)]).run(log))[0].value == b"good"
 
 
-def test_records_of_the_next_transaction_are_kept_after_an_aborted_one_of_the_same_producer() -> None:
+def test_records_of_a_transaction_after_an_aborted_transaction_of_the_same_producer_are_kept() -> None:
     log = [
         transactional(0, (b"a", b"bad")),
         marker(1, False),
@@ -260,7 +260,7 @@ logs = st.lists(st.lists(items, min_size=1, max_size=5), min_size=1, max_size=8)
 
 @given(batches=logs, codec=st.sampled_from(list(Codec)), rounds=st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
-def test_reader_of_the_compacted_log_ends_with_the_same_table(
+def test_reader_of_the_compacted_log_gets_the_same_last_value_of_each_key(
     batches: list[list[tuple[bytes, bytes | None]]], codec: Codec, rounds: list[int]
 ) -> None:
     log: list[bytes] = []

@@ -48,11 +48,11 @@ def test_no_record_is_found_after_the_last_timestamp_or_offset() -> None:
     assert first_at_or_after(batch_of(TIMES), 60, 104) is None
 
 
-def test_latest_record_is_the_first_one_with_the_largest_timestamp() -> None:
+def test_latest_record_is_the_first_record_with_the_largest_timestamp() -> None:
     assert latest(batch_of(TIMES)) == (70, 102)
 
 
-def test_with_log_append_time_the_latest_record_is_the_last() -> None:
+def test_latest_record_of_a_log_append_time_batch_is_its_last_record() -> None:
     batch = build_batch([(1, None, None, ())] * 3, base_offset=7, log_append_time=99)
     assert latest(batch) == (99, 9)
     assert first_at_or_after(batch, 99) == (99, 7)

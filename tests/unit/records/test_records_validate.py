@@ -300,7 +300,7 @@ class Settings:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
 
 
-def test_append_rules_follow_from_topic_configs() -> None:
+def test_append_rules_are_computed_from_topic_configs() -> None:
     assert AppendRules.of(Settings()) == AppendRules(5000, False, 10, 20, None, None, False)
     special = Settings(
         message_timestamp_type="LogAppendTime",
@@ -342,7 +342,7 @@ def test_the_search_for_refused_timestamps_stops_at_the_last_reported_error() ->
     assert slices <= MAX_RECORD_ERRORS // SLICE_RECORDS + 1
 
 
-def test_a_batch_prepared_under_other_rules_is_prepared_again() -> None:
+def test_batch_that_was_unpacked_under_other_append_rules_is_unpacked_again() -> None:
     batch = build_batch([(NOW, b"k", bytes(100_000), ())], compression=Codec.ZSTD)
     old, new = replace(RULES, keys_required=True), replace(RULES, codec=Codec.LZ4)
     with pytest.raises(UnpackFirstError):

@@ -17,7 +17,7 @@ def test_request_with_the_current_leader_epoch_or_without_an_epoch_is_accepted(a
     ("asked", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (0, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_an_epoch_older_than_the_leaders_is_fenced_and_a_newer_one_is_unknown(asked: int, code: ErrorCode) -> None:
+def test_epoch_older_than_the_leaders_epoch_is_fenced_and_a_newer_epoch_is_unknown(asked: int, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as caught:
         check_leader_epoch(asked, 5)
     assert caught.value.code is code
@@ -38,7 +38,7 @@ def test_an_epoch_older_than_the_leaders_is_fenced_and_a_newer_one_is_unknown(as
         pytest.param(6, None, None, id="an epoch to come, an empty log"),
     ],
 )
-def test_newest_epoch_ends_at_the_end_of_the_leaders_log_and_older_epochs_are_left_to_the_epoch_list(
+def test_end_of_the_newest_epoch_is_the_log_end_and_ends_of_older_epochs_are_in_the_epoch_list(
     epoch: int, latest: int | None, expected: tuple[int, int] | None
 ) -> None:
     assert newest_epoch_end(epoch, 5, latest, 100) == expected

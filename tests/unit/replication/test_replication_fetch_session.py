@@ -25,7 +25,7 @@ def begun(*everything: Key) -> ReplicaSession:
     return session
 
 
-def test_the_first_request_names_all_partitions_and_the_next_only_changed_ones() -> None:
+def test_first_fetch_of_a_session_names_all_partitions_and_later_fetches_only_changed_partitions() -> None:
     session = begun(A, B, C)
     assert ask(session, A, B, C) == ([], [])
     session.mention(B)

@@ -173,7 +173,7 @@ def test_an_older_image_does_not_undo_an_isr_change_that_the_controller_accepted
     assert sorted(leader.isr) == [1, 3]
 
 
-def test_added_replicas_start_out_of_sync_and_removed_ones_are_forgotten() -> None:
+def test_added_replicas_start_out_of_sync_and_removed_replicas_are_forgotten() -> None:
     leader = leading((1, 2))
     fetch(leader, 2, 10, end=10)
     leader.follow(image((1, 2), partition_epoch=6, replicas=(1, 2, 4)), 0)

@@ -40,12 +40,12 @@ def test_the_preferred_replica_is_the_follower_in_the_consumers_rack_with_the_lo
     assert preferred_replica(leading(*ends), BROKERS, "near", offset) == expected
 
 
-def test_a_consumer_in_the_leaders_rack_or_in_an_unknown_one_stays_with_the_leader() -> None:
+def test_consumer_in_the_rack_of_the_leader_or_in_an_unknown_rack_stays_with_the_leader() -> None:
     assert preferred_replica(leading(9, 9), BROKERS, "far", 5) == -1
     assert preferred_replica(leading(9, 9), BROKERS, "nowhere", 5) == -1
 
 
-def test_followers_that_are_out_of_sync_fenced_unregistered_or_lack_the_offset_are_skipped() -> None:
+def test_followers_that_are_out_of_sync_or_fenced_or_unregistered_or_lack_the_offset_are_skipped() -> None:
     assert preferred_replica(leading(8, 9, isr=(1, 2)), BROKERS, "near", 5) == 2
     fenced = {**BROKERS, 3: replace(BROKERS[3], fenced=True)}
     assert preferred_replica(leading(8, 9), fenced, "near", 5) == 2
@@ -53,7 +53,7 @@ def test_followers_that_are_out_of_sync_fenced_unregistered_or_lack_the_offset_a
     assert preferred_replica(leading(8, 9, log_start=6), BROKERS, "near", 5) == -1
 
 
-def test_of_followers_with_equal_logs_the_one_caught_up_most_recently_is_preferred() -> None:
+def test_follower_that_caught_up_most_recently_is_preferred_if_the_logs_are_equal() -> None:
     leader = leading(9, 9)
     leader.followers[2].caught_up_ms = 7
     assert preferred_replica(leader, BROKERS, "near", 5) == 2

@@ -97,7 +97,7 @@ def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is
     assert not allows([acl("*", principal="User:bob")], allow_without_acls=True)
 
 
-def test_allows_any_is_true_if_some_allowed_pattern_is_not_completely_denied() -> None:
+def test_function_allows_any_is_true_if_deny_acls_do_not_cover_an_allowed_pattern_completely() -> None:
     def any_write(*acls: AclImage) -> bool:
         return Authorizer(acls).allows_any("User:ann", HOST, WRITE, TOPIC)
 
@@ -189,7 +189,7 @@ def test_authorization_with_ten_thousand_acls_takes_microseconds() -> None:
 
 
 @given(st.lists(ACLS, max_size=8), st.data(), NAMES.filter(lambda name: name != "*"), PRINCIPALS, st.booleans())
-def test_changed_authorizer_gives_the_same_results_as_a_new_one(
+def test_updated_authorizer_gives_the_same_results_as_a_new_authorizer(
     acls: list[AclImage], data: st.DataObject, name: str, principal: str, without: bool
 ) -> None:
     removed = data.draw(st.lists(st.sampled_from(acls), unique_by=id)) if acls else []
@@ -209,7 +209,7 @@ def test_changed_authorizer_gives_the_same_results_as_a_new_one(
         assert changed.allows_any(*question) == made.allows_any(*question)
 
 
-def test_an_acl_more_or_less_costs_little_among_fifty_thousand() -> None:
+def test_adding_or_removing_one_acl_among_fifty_thousand_takes_little_time() -> None:
     acls = {str(number).encode(): acl(f"topic-{number}") for number in range(50_000)}
     access = AccessControl(super_users=frozenset(), allow_without_acls=False)
     image = MetadataImage(acls=acls)

@@ -116,7 +116,7 @@ def test_authorization_id_must_be_the_subject_of_the_token() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "two words", "a\x01auth=Bearer b", "ä"])
-def test_client_does_not_send_a_token_that_would_change_the_message(token: str) -> None:
+def test_client_refuses_an_empty_token_or_a_token_with_characters_that_would_break_the_message(token: str) -> None:
     with pytest.raises(SaslError, match="access token is empty or has characters"):
         OAuthBearerClient(token)
 
@@ -124,7 +124,7 @@ def test_client_does_not_send_a_token_that_would_change_the_message(token: str) 
 # --- claims -----------------------------------------------------------------------------------------
 
 
-def test_claims_give_subject_end_and_scopes() -> None:
+def test_subject_and_expiry_time_and_scopes_are_read_from_the_claims_of_a_token() -> None:
     claims = {**CLAIMS, "scope": ["read", "write"]}
     assert check_claims(claims, RULES, NOW) == BearerToken("ann", (NOW + 100) * 1000, frozenset({"read", "write"}))
     renamed = TokenRules(subject_claim="client_id", scope_claim="scp")
@@ -180,7 +180,7 @@ def test_clock_skew_is_tolerated_at_both_ends() -> None:
         ({"aud": "kafka", "iss": ["https://issuer.example"]}, "issuer"),
     ],
 )
-def test_audience_and_issuer_must_be_the_expected_ones(claims: dict[str, Any], reason: str) -> None:
+def test_token_with_an_unexpected_audience_or_issuer_is_refused(claims: dict[str, Any], reason: str) -> None:
     rules = TokenRules(audiences=frozenset({"kafka", "logs"}), issuer="https://issuer.example")
     accepted = {**CLAIMS, "aud": ["x", "logs"], "iss": "https://issuer.example"}
     assert check_claims(accepted, rules, NOW).subject == "ann"
@@ -255,7 +255,7 @@ def test_hmac_key_in_the_key_set_is_not_used(rsa: TokenIssuer) -> None:
         key_set(shared)
 
 
-def test_token_of_another_key_with_the_same_id_is_refused(keys: TokenKeys) -> None:
+def test_token_signed_by_another_key_with_the_same_key_id_is_refused(keys: TokenKeys) -> None:
     with pytest.raises(TokenError, match="signature is wrong"):
         keys.claims(TokenIssuer("rsa-1").token("admin"))
 

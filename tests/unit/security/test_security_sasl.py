@@ -61,7 +61,9 @@ def test_scram_gives_the_messages_of_rfc_7677() -> None:
     st.text(min_size=1, max_size=8).filter(lambda name: "\0" not in name),
     st.text(max_size=8),
 )
-def test_any_user_and_password_authenticate_on_both_sides(mechanism: ScramMechanism, user: str, password: str) -> None:
+def test_scram_client_and_server_authenticate_each_other_with_any_user_name_and_password(
+    mechanism: ScramMechanism, user: str, password: str
+) -> None:
     client = ScramClient(mechanism, user, password, "clientnonce")
     peer = server(mechanism, **{user: password})
     final = client.step(peer.step(client.first()))
@@ -90,7 +92,7 @@ def test_unknown_user_gets_the_same_salt_each_time() -> None:
     assert len(firsts) == 1
 
 
-def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_one() -> None:
+def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_user() -> None:
     known = {"ann": credential(SHA_256, "x", b"s" * 25, 8192)}
     peer = ScramServer(SHA_256, known.get, "servernonce", SECRET, [(25, 8192)])
     first = peer.step(ScramClient(SHA_256, "bob", "x", "n").first()).decode()
@@ -118,7 +120,7 @@ def test_scram_nonce_that_is_not_ascii_fails_like_a_wrong_nonce() -> None:
     assert sasl.state is SaslState.FAILED
 
 
-def test_client_refuses_a_server_that_does_not_know_the_credential() -> None:
+def test_scram_client_refuses_a_server_that_does_not_know_the_credential() -> None:
     client = ScramClient(SHA_256, "ann", "secret", "clientnonce")
     final = client.step(server(ann="secret").step(client.first()))
     assert final is not None

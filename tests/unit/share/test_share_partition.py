@@ -63,7 +63,7 @@ def test_batches_are_acquired_whole_unless_the_limit_is_strict() -> None:
     assert strict.next_fetch_offset() == 4
 
 
-def test_acquired_ranges_end_at_batches_near_the_batch_size() -> None:
+def test_acquired_records_are_divided_at_batch_boundaries_into_ranges_of_about_the_batch_size() -> None:
     share = SharePartition(0)
     batches = [FetchedBatch(first, first + 3) for first in range(0, 20, 4)]
     assert share.acquire(Wish("m", 500, batch_size=8), 0, batches, LIMITS, 0) == [(0, 7, 1), (8, 15, 1), (16, 19, 1)]
@@ -117,7 +117,7 @@ def test_a_released_record_is_not_available_before_its_back_off_is_over() -> Non
         assert ranges(share) == [(0, 9, "AVAILABLE", deliveries)]
 
 
-def test_a_new_leader_begins_back_offs_anew_and_a_closed_session_has_none() -> None:
+def test_new_leader_restarts_back_offs_and_records_released_by_a_closed_session_get_no_back_off() -> None:
     limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
     share = SharePartition(0, [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)])
     share.delay_again(limits, 50_000)

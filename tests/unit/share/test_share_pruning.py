@@ -41,7 +41,7 @@ async def start(partition: Deleting) -> asyncio.Task[None]:
     return task
 
 
-def test_error_of_an_unfinished_share_log_deletion_is_handled_and_not_logged_by_asyncio() -> None:
+def test_failed_deletion_of_share_log_records_leaves_no_unhandled_exception() -> None:
     async def scenario() -> None:
         partition = Deleting()
         task = await start(partition)

@@ -83,7 +83,7 @@ def test_late_write_does_not_make_a_done_record_available_again() -> None:
     assert read(driver) == Read(1, 2, (StateBatch(2, 3, ACKNOWLEDGED, 1), StateBatch(4, 5, AVAILABLE, 1)))
 
 
-def test_a_new_leader_fences_the_writes_of_the_earlier_one() -> None:
+def test_new_leader_fences_the_writes_of_the_earlier_leader() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)

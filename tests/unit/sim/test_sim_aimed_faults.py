@@ -28,7 +28,7 @@ def test_aimed_fault_recognises_a_request_by_its_first_bytes() -> None:
     assert request_in(b"", 56) is None
 
 
-def test_a_held_request_arrives_after_its_release_though_its_sender_lost_the_connection() -> None:
+def test_held_request_arrives_after_its_release_although_its_sender_has_lost_the_connection() -> None:
     async def app(cluster: SimCluster) -> list[str]:
         held: list[Endpoint] = []
 

@@ -82,7 +82,7 @@ def test_some_layouts_have_separate_controllers() -> None:
     assert separate[0].roles(separate[0].brokers[0]) == "broker"
 
 
-def test_only_clusters_have_cluster_faults_and_aimed_faults() -> None:
+def test_runs_of_a_single_machine_have_no_cluster_faults_and_no_aimed_faults() -> None:
     kinds = {fault.kind for seed in range(40) for fault in draw_plan(seed, "hostile", nodes=1).faults}
     for profile in PROFILES.values():
         assert not kinds & {*profile.cluster_faults, *profile.aimed}

@@ -43,7 +43,7 @@ def test_lost_record_is_judged_by_the_fsync_promise_at_the_time_of_its_acknowled
     assert lost(at, *configs) == broken
 
 
-def test_fsync_promise_in_a_cluster_counts_after_a_delay_and_only_if_it_lasts_to_the_end() -> None:
+def test_fsync_promise_counts_in_a_cluster_only_after_a_delay_and_only_if_it_is_kept_until_the_end() -> None:
     cluster = replace(PLAN, layout=simple_layout(3))
     assert lost(9.0, switched("true", 5.0), plan=cluster) == []
     assert lost(30.0, switched("true", 5.0), plan=cluster) == BROKEN

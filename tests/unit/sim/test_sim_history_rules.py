@@ -66,7 +66,7 @@ def test_a_power_loss_before_a_write_does_not_excuse_the_loss_of_its_record() ->
     assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
 
 
-def test_a_power_loss_does_not_excuse_a_lost_record_before_a_kept_one() -> None:
+def test_power_loss_does_not_excuse_a_lost_record_before_a_record_that_was_kept() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1), wrote(3, 2)], power_losses=[5.0])
     assert "losses are at the end" in rules(PLAN, history, view("w:1:", "other", "w:3:"))
 
@@ -169,7 +169,7 @@ def test_a_transaction_with_an_unknown_result_is_visible_as_a_whole_or_not_at_al
     assert rules(PLAN, history, shown) == []
 
 
-def test_rule_finds_a_committed_record_that_a_reader_got_and_that_later_is_missing() -> None:
+def test_rule_finds_a_committed_record_that_a_reader_got_but_that_is_missing_later() -> None:
     history = History(reads=[read(0, "a", committed=True)])
     shown = view("a")
     assert rules(PLAN, history, shown) == []

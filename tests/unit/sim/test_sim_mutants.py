@@ -34,7 +34,7 @@ def body(*lines: str, name: str = "f", returns: str = "") -> str:
     return f"def {name}(self, a, b){returns}:\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def test_profiles_that_use_a_package_most_come_first_and_none_is_left_out() -> None:
+def test_profiles_that_use_a_package_most_are_run_first_and_all_other_profiles_after_them() -> None:
     assert FIRST_PROFILES.keys() == PACKAGES.keys()
     for package, first in FIRST_PROFILES.items():
         seed = list(takewhile(lambda run: run.seed == 1, rotation(1, package)))
@@ -122,7 +122,7 @@ def test_mutant_id_does_not_change_when_another_function_changes() -> None:
     assert kept <= {each.id for each in mutants_of(new, PATH, "log")}
 
 
-def test_id_alone_assigns_a_mutant_to_one_of_two_halves_of_similar_size() -> None:
+def test_half_of_a_mutant_depends_only_on_its_id_and_both_halves_have_similar_sizes() -> None:
     mutants = all_mutants(ROOT, ["raft"])
     held_out = [each for each in mutants if each.half is Half.HELD_OUT]
     assert 0.4 < len(held_out) / len(mutants) < 0.6
@@ -189,7 +189,7 @@ def test_saved_results_are_read_again_and_do_not_show_changes_of_the_held_out_ha
     assert {name for name, _ in again} == {line["id"] for line in lines}
 
 
-def test_a_survivor_is_run_again_with_a_larger_budget_and_a_killed_mutant_only_after_a_change() -> None:
+def test_surviving_mutant_is_run_again_with_a_larger_budget_but_a_killed_mutant_only_after_a_code_change() -> None:
     survivor, killed = result("a", "sim", killed=False), result("a", "sim", killed=True)
     assert survivor.settles(60, "digest")
     assert not survivor.settles(61, "digest")

@@ -153,7 +153,7 @@ def log_of(*kinds: str) -> PointLog:
     return PointLog([Point(float(index), kind, 1, "leader") for index, kind in enumerate(kinds)])
 
 
-def test_coverage_counts_cells_and_lists_those_without_a_fault(tmp_path: Path) -> None:
+def test_coverage_counts_cells_and_lists_the_cells_without_a_fault(tmp_path: Path) -> None:
     log = log_of("write segment")
     log.happened.append((log.passed[0], "kill"))
     coverage = Coverage()
@@ -179,7 +179,7 @@ def test_faults_are_chosen_first_for_cells_without_coverage() -> None:
     assert all(PointFault("sync segment", 1, ("power",)) in faults for faults in first)
 
 
-def test_every_cell_is_chosen_before_one_is_chosen_again() -> None:
+def test_every_cell_is_chosen_once_before_any_cell_is_chosen_again() -> None:
     log = log_of(*(f"write file{index}" for index in range(5)))
     choice = PointChoice(log, Coverage(), Random(1))
     chosen: set[tuple[str, str]] = set()

@@ -34,7 +34,7 @@ from penstock.sim.checks.taps import tapped
         "only a marker",
     ],
 )
-def test_open_transaction_may_begin_at_its_first_batch_or_before_the_log_start(
+def test_open_transaction_may_be_rebuilt_to_begin_at_its_first_batch_or_before_the_log_start(
     after: int, batches: list[tuple[int, int]], start: int, right: set[int | None]
 ) -> None:
     transaction = Transaction(7, after, batches)
@@ -61,7 +61,7 @@ def append(log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) ->
     log.append_as_leader(data, leader_epoch=0, now_ms=0, origin=origin)
 
 
-def test_a_rebuild_reads_a_marker_before_compaction_removes_it() -> None:
+def test_rebuilt_producer_state_includes_a_marker_that_compaction_is_about_to_remove() -> None:
     machine: Any = OneDisk()
     log = new_log(machine)
     states = RebuiltStates([machine], lambda rule, what: None, set())

@@ -30,7 +30,7 @@ def test_rule_finds_a_record_of_a_deleted_topic_in_the_new_topic_of_that_name() 
         assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 1.0)]), found) == broken
 
 
-def test_a_record_since_the_last_creation_is_judged_on_a_single_node_only() -> None:
+def test_loss_of_a_record_written_after_the_topic_was_recreated_is_reported_only_on_a_single_node() -> None:
     assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 7.0)]), view()) == [
         "nothing acknowledged is lost"
     ]

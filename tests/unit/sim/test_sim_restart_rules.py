@@ -60,7 +60,7 @@ def test_a_deletion_excuses_no_change_above_its_offset() -> None:
     assert found(look(0, range(20)), look(11, range(11, 20), other=15), 11) == ["t-0 changed with a clean restart"]
 
 
-def test_a_deletion_excuses_no_hole_above_an_unchanged_start() -> None:
+def test_deletion_excuses_no_missing_records_if_the_log_start_is_unchanged() -> None:
     assert found(look(0, range(20)), look(0, range(5, 20)), 11) == ["t-0 changed with a clean restart"]
 
 

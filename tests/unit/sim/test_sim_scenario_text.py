@@ -31,5 +31,5 @@ def test_an_included_script_can_set_the_number_of_machines() -> None:
     assert found.startswith(script + "n")
 
 
-def test_a_changed_answer_is_shown_in_place_of_the_old_one() -> None:
+def test_changed_answer_is_shown_in_place_of_the_old_answer() -> None:
     assert run_script("> topic t\nwrong\n> produce t a\na@7\n") == "> topic t\ncreated\n> produce t a\na@0\n"

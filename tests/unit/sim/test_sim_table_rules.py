@@ -43,7 +43,7 @@ def test_rule_finds_a_reader_that_misses_a_tombstone_and_saw_an_older_value() ->
     assert rules(PLAN, History(writes=history.writes, passes=[read(None)]), view()) == []
 
 
-def test_missing_record_is_excused_if_a_later_record_after_the_end_of_the_reading_replaced_it() -> None:
+def test_missing_record_is_excused_if_a_record_beyond_the_last_read_offset_replaced_it() -> None:
     writes = [wrote(1, 1), wrote(12, 12, at=5.5)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(12)) == []
     late = [wrote(1, 1), wrote(12, 12, at=7.0)]
@@ -64,7 +64,7 @@ def test_a_tombstone_of_a_transaction_with_an_unknown_result_may_have_deleted_a_
         assert [rule for rule in found if rule.startswith("tables")] == broken
 
 
-def test_rule_finds_a_deleted_value_at_the_end_of_the_run() -> None:
+def test_rule_finds_a_value_that_still_exists_at_the_end_of_the_run_although_a_tombstone_deleted_it() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2, tombstone=True)])
     assert rules(PLAN, history, view(1)) == ["tables are complete at the end"]
     assert rules(PLAN, history, view()) == []

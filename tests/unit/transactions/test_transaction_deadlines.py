@@ -20,7 +20,7 @@ def test_transaction_deadlines_are_due_once_and_in_order() -> None:
     assert deadlines.next_ms() is None
 
 
-def test_a_later_deadline_replaces_the_previous_one() -> None:
+def test_later_deadline_replaces_the_previous_deadline() -> None:
     deadlines = Deadlines()
     deadlines.add(deadline(10))
     deadlines.add(deadline(50))
@@ -29,7 +29,7 @@ def test_a_later_deadline_replaces_the_previous_one() -> None:
     assert deadlines.due(50) == [deadline(50)]
 
 
-def test_an_earlier_deadline_replaces_the_previous_one() -> None:
+def test_earlier_deadline_replaces_the_previous_deadline() -> None:
     deadlines = Deadlines()
     deadlines.add(deadline(50))
     deadlines.add(deadline(10))

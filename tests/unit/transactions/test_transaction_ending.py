@@ -54,7 +54,7 @@ def test_producer_epoch_does_not_change_at_the_end_before_transaction_version_2(
         (COMPLETE_ABORT, False, NONE),
     ],
 )
-def test_end_of_a_transaction_before_version_2_is_decided_by_the_state_alone(
+def test_result_of_end_txn_before_transaction_version_2_depends_only_on_the_state(
     state: State, commit: bool, code: ErrorCode
 ) -> None:
     driver = Driver()
@@ -98,7 +98,7 @@ NEXT, RETRY = 0, -1
         (COMPLETE_ABORT, RETRY, False, NONE, False),
     ],
 )
-def test_epoch_distinguishes_a_retried_end_from_the_next_end_since_transaction_version_2(
+def test_since_transaction_version_2_the_epoch_tells_a_retried_end_txn_from_the_next_end_txn(
     state: State, epoch: int, commit: bool, code: ErrorCode, ends: bool
 ) -> None:
     driver = Driver()
@@ -131,7 +131,7 @@ def test_an_unknown_transactional_id_cannot_end_a_transaction() -> None:
     assert driver.end(Answer(NONE, 1, 0), True, name="").code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_delayed_end_of_an_earlier_transaction_does_not_affect_the_next_one() -> None:
+def test_delayed_end_of_an_earlier_transaction_does_not_affect_the_next_transaction() -> None:
     driver = Driver()
     first = driver.in_state(ONGOING)
     second = driver.commit(first)
@@ -224,7 +224,7 @@ def test_adding_partitions_does_not_extend_the_timeout() -> None:
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_the_timeout_of_a_finished_transaction_does_not_affect_the_next_one(version: int) -> None:
+def test_timeout_of_a_finished_transaction_does_not_affect_the_next_transaction(version: int) -> None:
     driver = Driver()
     first = driver.in_state(ONGOING, version=version)
     driver.advance(TIMEOUT_MS - 10)

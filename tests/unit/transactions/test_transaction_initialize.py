@@ -18,7 +18,7 @@ def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> Non
     assert (txn.state, txn.timeout_ms, txn.start_ms, txn.update_ms) == (State.EMPTY, TIMEOUT_MS, -1, WALL_START_MS)
 
 
-def test_the_next_producer_gets_the_next_epoch_and_fences_the_previous_one() -> None:
+def test_next_producer_gets_the_next_epoch_and_fences_the_previous_producer() -> None:
     driver = Driver()
     zombie = driver.init()
     assert driver.init(timeout_ms=5) == Answer(NONE, 1000, 1)
@@ -143,7 +143,7 @@ def test_continuing_producer_can_retry_after_its_epochs_are_used_up() -> None:
     assert driver.init(expected=who) == Answer(FENCED)
 
 
-def test_fencing_a_producer_at_the_last_epoch_gives_the_next_one_a_new_producer_id() -> None:
+def test_fencing_a_producer_at_the_last_epoch_gives_the_next_producer_a_new_producer_id() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -154,7 +154,7 @@ def test_fencing_a_producer_at_the_last_epoch_gives_the_next_one_a_new_producer_
     assert driver.init() == Answer(NONE, 1001, 1)
 
 
-def test_producer_after_a_fencing_at_the_last_epoch_gets_a_new_producer_id_before_version_2() -> None:
+def test_before_transaction_version_2_fencing_at_the_last_epoch_gives_the_next_producer_a_new_id() -> None:
     driver = Driver(server_version=1)
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

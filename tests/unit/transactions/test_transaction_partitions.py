@@ -85,7 +85,7 @@ def test_verification_accepts_a_partition_only_for_the_open_transaction_it_was_a
     assert driver.verify(who, T0) is ErrorCode.TRANSACTION_ABORTABLE
 
 
-def test_a_late_batch_of_an_earlier_transaction_does_not_join_the_next_one() -> None:
+def test_late_batch_of_an_earlier_transaction_does_not_join_the_next_transaction() -> None:
     driver = Driver()
     first = driver.in_state(State.ONGOING)
     second = driver.commit(first)

@@ -8,7 +8,7 @@ from penstock.allowance import Allowance
 from penstock.protocol.errors import ErrorCode
 
 
-def test_new_transactional_ids_are_refused_at_the_memory_limit_and_known_ones_continue() -> None:
+def test_new_transactional_ids_are_refused_at_the_memory_limit_and_known_ids_continue() -> None:
     driver = Driver()
     allowance = driver.shard.allowance = Allowance(3_000)
     allowance.counted_by(lambda: driver.shard.held_bytes)

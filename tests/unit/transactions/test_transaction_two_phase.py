@@ -46,7 +46,7 @@ def test_a_two_phase_transaction_stays_open_until_it_is_ended() -> None:
 
 
 @pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
-def test_prepared_transaction_that_a_new_producer_keeps_times_out_unless_it_uses_two_phase_commit(
+def test_transaction_kept_by_a_new_producer_times_out_unless_the_producer_uses_two_phase_commit(
     two_phase: bool, state: State
 ) -> None:
     driver = Driver(config=ENABLED)
@@ -152,7 +152,7 @@ def test_a_producer_that_does_not_keep_the_transaction_aborts_it_and_fences_all_
     assert driver.transaction().timeout_ms == TIMEOUT_MS
 
 
-def test_keeping_a_transaction_with_used_up_epochs_gives_a_new_producer_id_and_markers_with_the_old_id() -> None:
+def test_keeping_a_transaction_at_the_last_epoch_gives_a_new_producer_id_but_markers_have_the_old_id() -> None:
     driver = Driver(config=ENABLED)
     driver.init(two_phase=True)
     before = driver.set_epoch(LAST_EPOCH)
@@ -182,7 +182,7 @@ def test_ending_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry() 
     assert driver.commit(kept) == ended
 
 
-def test_before_version_2_markers_of_a_kept_transaction_have_the_epoch_of_its_first_producer() -> None:
+def test_before_transaction_version_2_markers_of_a_kept_transaction_have_the_epoch_of_its_first_producer() -> None:
     driver = Driver(config=ENABLED)
     who = driver.init(two_phase=True)
     driver.add(who, version=V1)

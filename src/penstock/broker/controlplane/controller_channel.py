@@ -60,7 +60,10 @@ class ControllerChannel:
         self._local = local
 
     def controller_changed(self, node_id: int) -> None:
-        """Closes the connections to all nodes except the new controller, because the previous controller may hang."""
+        """Closes the connections to all nodes except the new controller.
+
+        If the previous controller hangs, requests to it now fail at once, and are sent to the new controller.
+        """
         self._links.keep_only(node_id)
 
     async def ask(self, request: Message, *, timeout_ms: int | None = None, lane: str = "") -> Any:

@@ -138,7 +138,7 @@ class Lifecycle:
             await self._until(lambda image: image.offset >= self.broker_epoch)
 
     async def unfence(self) -> None:
-        """Starts the heartbeats and returns when the controller has unfenced this broker."""
+        """Starts the heartbeats, and waits until the controller has unfenced this broker."""
         if not self.identity.is_broker:
             return
         self._start(self._beat(), "broker-heartbeat")

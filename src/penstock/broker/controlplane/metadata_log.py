@@ -246,7 +246,7 @@ class MetadataLog:
         return self._quorum.in_contact
 
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:
-        """Calls the listener with True once this node leads and can decide, and with False when its leadership ends."""
+        """Calls the listener with True when this node leads and can decide, and with False when its leadership ends."""
         self._leadership.append(listener)
         if self._leading:
             listener(True)
@@ -294,7 +294,10 @@ class MetadataLog:
         return replace(view, last_fetch_ms=fetch_ms, last_caught_up_ms=caught_up_ms)
 
     def _append(self, records: Sequence[Any]) -> None:
-        """Appends a decision's records. Applies them first: a record that can't be applied must not enter the log."""
+        """Applies a decision's records to the pending image, then appends them to the log.
+
+        The order matters: a record that can't be applied must not enter the log.
+        """
         version = metadata_version(self._pending, records)
         values = [encode_record(record, version) for record in records]
         groups = split(values)

@@ -151,7 +151,7 @@ class Commits:
         self._watch_overdue()
 
     def _answer_early(self, until: float) -> None:
-        """Sends an error to the clients whose wait expired before `until`. The decisions themselves are not undone."""
+        """Sends an error to the clients whose wait expires at or before `until`. Their decisions are not undone."""
         for commit in self._waiting:
             if commit.expires == math.inf:
                 continue  # already answered early

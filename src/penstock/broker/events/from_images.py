@@ -1,4 +1,7 @@
-"""Derives events from two successive metadata images. The active controller emits them, so each appears once."""
+"""Derives events from two successive metadata images.
+
+Only the active controller emits these events, so that an event does not appear once for each node.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Decides whether a Fetch comes from a follower or from a consumer, and throttles followers.
 
 A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
-may be sent to a replica in its own rack.
+can be told to read from a replica in its own rack.
 """
 
 from __future__ import annotations
@@ -117,7 +117,10 @@ class FetchPolicy:
         return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
 
     def leader_consumer(self, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer that must read from the leader, by Fetch before v11 or by ShareFetch."""
+        """Returns the reader for a consumer that must read from the leader.
+
+        The consumer's request is a Fetch before v11 or a ShareFetch.
+        """
         return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
 
     def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:

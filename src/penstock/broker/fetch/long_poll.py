@@ -94,7 +94,7 @@ class PartitionRead:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Describes the sender of a Fetch: a follower, or a consumer, which may be sent to a closer replica."""
+    """Describes the sender of a Fetch: a follower, or a consumer, which can be told to read from a closer replica."""
 
     replica_id: int = CONSUMER_REPLICA
     broker_epoch: int = NO_BROKER_EPOCH

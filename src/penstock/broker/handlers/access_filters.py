@@ -50,7 +50,7 @@ def group_operations(asker: Asker, request: Any, response: Any) -> None:
 
 
 def described_members(asker: Asker, request: Any, response: Any) -> None:
-    """Hides the members of a consumer or share group if the client may not describe one of the group's topics."""
+    """Hides the members of a consumer or share group unless the client may describe all topics of the group."""
     group_operations(asker, request, response)
     for group in response.groups:
         if not all(asker.sees(TOPIC, name) for name in _assigned_topics(group)):
@@ -60,7 +60,7 @@ def described_members(asker: Asker, request: Any, response: Any) -> None:
 def described_topologies(asker: Asker, request: Any, response: Any) -> None:
     """Filters a StreamsGroupDescribe response.
 
-    Hides the members and the topology of a group if the client may not describe one of the topology's topics.
+    Hides the members and the topology of a group unless the client may describe all topics of the topology.
     """
     group_operations(asker, request, response)
     for group in response.groups:

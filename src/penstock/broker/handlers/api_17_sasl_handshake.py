@@ -1,4 +1,6 @@
-"""SaslHandshake v0-1: chooses a mechanism. After v0 the tokens come as bare frames, after v1 in SaslAuthenticate.
+"""SaslHandshake v0-1: chooses a mechanism.
+
+After a v0 handshake the client sends its tokens as bare frames, after a v1 handshake in SaslAuthenticate requests.
 
 For an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the
 connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL, and if the client may not send a handshake

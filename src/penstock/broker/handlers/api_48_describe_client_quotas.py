@@ -1,6 +1,6 @@
 """DescribeClientQuotas, versions 0 to 1: lists quotas of users, client ids and addresses.
 
-A filter selects entities by exact name, the default entity, or all entities of a type.
+A filter selects the entity with an exact name, the default entity, or all entities of a type.
 
 For an invalid filter the response has only an error and null entries. `strict` excludes entities with more parts than
 the filter names.

@@ -43,7 +43,7 @@ async def end_offset(broker: Broker, topic: str, index: int) -> int:
 
 
 async def delete_states(broker: Broker, group_id: str, slots: Iterable[tuple[bytes, int]]) -> None:
-    """Deletes the states of partitions at their share coordinators. Raises KafkaError if one can't be deleted."""
+    """Deletes the states of partitions at their share coordinators. Raises KafkaError if a state can't be deleted."""
     await asyncio.gather(*(broker.persister.delete(ShareKey(group_id, *slot)) for slot in slots))
 
 

@@ -18,7 +18,7 @@ class Window:
 
     @property
     def full_ms(self) -> int:
-        """Returns the shortest time over which a rate is averaged: all samples except the current sample."""
+        """Returns the shortest time over which a rate is averaged: the length of all samples but the current sample."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 

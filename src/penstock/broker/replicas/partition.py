@@ -428,8 +428,8 @@ class Partition:
     def delete_before(self, offset: int) -> asyncio.Future[None] | None:
         """Moves the log start offset to `offset`.
 
-        Returns a future that is done when all live replicas have moved their log start offset; None if they already
-        have.
+        Returns a future that is done when all live replicas have moved their log start offset; None if all of
+        them have moved it already.
         """
         log = self.leader_log()
         log.advance_log_start_offset(offset)

@@ -81,7 +81,7 @@ def encode_record(record: JournalRecord) -> tuple[bytes, bytes | None]:
 def _offset_version(value: OffsetCommitValue) -> int:
     """Returns the record version in which to write an offset commit.
 
-    Version 1 has an expiry time, for a commit with its own retention.
+    A commit with its own retention is written in version 1, because only this version has an expiry time.
     """
     return 1 if value.expire_timestamp != NO_EXPIRY else _KINDS[1].value_version
 

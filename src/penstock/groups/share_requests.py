@@ -130,7 +130,7 @@ def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iter
 
 
 def initialized_partitions(shard: GroupShard, group_id: str) -> dict[bytes, list[int]]:
-    """Returns the partitions of the group that have offsets; an empty dict if the group does not exist."""
+    """Returns the partitions for which the group has offsets; an empty dict if the group does not exist."""
     if group_id not in shard.groups:
         return {}
     states = share_group(shard, group_id).states

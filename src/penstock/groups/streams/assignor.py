@@ -30,7 +30,10 @@ class SubtopologySpec(NamedTuple):
 
 
 class _Share:
-    """Holds the limit of tasks per member: the remaining tasks, spread evenly over the members that are not full."""
+    """Holds the maximum number of tasks per member.
+
+    This is the number of remaining tasks, divided by the number of members that are not full, and rounded up.
+    """
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
@@ -98,7 +101,7 @@ class _Loads:
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
 ) -> dict[str, Tasks]:
-    """Returns the tasks of each member. Leaves out a standby if no other process can take it."""
+    """Returns the tasks of each member. Leaves out a standby if every process already has its task."""
     if not members:
         return {}
     tasks = [(name, index) for name, spec in subtopologies.items() for index in range(spec.tasks)]

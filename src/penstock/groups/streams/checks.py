@@ -27,7 +27,10 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def _unsupported(request: StreamsGroupHeartbeatRequest) -> str | None:
-    """Returns the reason if the request uses a feature that Kafka 4.3 also refuses; otherwise None."""
+    """Returns the reason for refusing a request that uses an unsupported feature; None if it uses none.
+
+    Kafka 4.3 refuses the same features.
+    """
     if request.instance_id is not None:
         return "Streams groups have no static members yet: give no instance id."
     if request.task_offsets is not None or request.task_end_offsets is not None:

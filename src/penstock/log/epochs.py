@@ -51,7 +51,8 @@ class LeaderEpochCache:
         return self.epochs[slot] if slot >= 0 else UNDEFINED
 
     def next_start(self, offset: int) -> int:
-        """Returns the start of the first epoch that starts above `offset`; a very large offset if there is none."""
+        """Returns the start of the first epoch that starts above `offset`; a very large offset if there is no such
+        epoch."""
         slot = bisect_right(self.starts, offset)
         return self.starts[slot] if slot < len(self.starts) else 1 << 63
 

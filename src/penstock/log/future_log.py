@@ -109,10 +109,10 @@ class FutureLog:
     # Copying.
 
     async def copy(self, max_bytes: int) -> int:
-        """Copies the next batches, about `max_bytes`. Returns the copied bytes.
+        """Copies the next batches, about `max_bytes`. Returns the number of copied bytes.
 
-        Raises KafkaError if a disk fails, or if the current log is truncated meanwhile: then the caller truncates the
-        copy first.
+        Raises KafkaError if a disk fails, or if the current log is truncated meanwhile. After such a truncation the
+        caller has to truncate the copy before it copies again.
         """
         found = self._next(max_bytes)
         if found is None:

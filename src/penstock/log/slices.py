@@ -42,7 +42,7 @@ class LogSlice:
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions that may have records in this slice.
 
-        The result may include a few transactions that have none, but its size does not grow with the log.
+        The result may include a few transactions without records in the slice, but its size does not grow with the log.
         """
         log, segment = self._log, self.segment
         if segment is None:

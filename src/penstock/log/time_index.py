@@ -1,5 +1,5 @@
-"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far and the last offset of its
-batch."""
+"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far, and the last offset of the batch
+with this timestamp."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TimeIndex:
 
     @property
     def last(self) -> tuple[int, int]:
-        """Returns (timestamp, offset) of the newest entry; (-1, base offset) if there is none."""
+        """Returns (timestamp, offset) of the newest entry; (-1, base offset) if there is no entry."""
         if self._timestamps:
             return self._timestamps[-1], self._base + self._offsets[-1]
         if not self._file.stored:

@@ -79,8 +79,8 @@ class DirectoryMover:
         self.session.note(f"moves {topic}-{index} on node {node} to {path}: {code.name}")
 
     async def _describe(self, client: AsyncClient, node: int) -> None:
-        """Asks a node for its logs (DescribeLogDirs). Reports a contradiction if it lists two current logs or two
-        future logs of a partition."""
+        """Asks a node for its logs (DescribeLogDirs). Reports a contradiction if the node lists two current logs or two
+        future logs of the same partition."""
         answer: DescribeLogDirsResponse = await client.request(DescribeLogDirsRequest(topics=None), node=node)
         seen: set[tuple[str, int, bool]] = set()
         for directory in answer.results:

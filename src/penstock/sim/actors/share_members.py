@@ -1,4 +1,4 @@
-"""Members of share groups: a member accepts, releases or rejects each record, or keeps it without an answer.
+"""Members of share groups: a member accepts, releases or rejects each record, or keeps it unacknowledged.
 
 Each step is added to the history.
 """

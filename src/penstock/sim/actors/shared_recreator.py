@@ -1,7 +1,7 @@
 """The shared recreator: deletes topics that other actors use, and creates them again under the same names.
 
-Topics that have the same name one after the other get separate ranges of committed offsets. From the range of a
-committed offset, the final reader learns which of these topics it was committed for.
+Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
+final reader learns for which of these topics the offset was committed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The topic recreator: deletes a topic and creates a new topic with the same name. A group commits offsets for each.
 
-Topics that have the same name one after the other get separate ranges of committed offsets. From the range of a
-committed offset, the final reader learns which of these topics it was committed for. After a deletion was requested,
-the rules no longer judge records and commits of the deleted topic. After a failed request the state of the topic is
-unknown, so the actor continues with another name.
+Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
+final reader learns for which of these topics the offset was committed. After a deletion was requested, the rules no
+longer judge records and commits of the deleted topic. After a failed request the state of the topic is unknown, so the
+actor continues with another name.
 """
 
 from __future__ import annotations

@@ -194,8 +194,8 @@ class GroupOwnership:
     def _still_held(
         self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
     ) -> None:
-        """Checks that no other member got the partition while `who` held it. `since` is the answer that assigned the
-        partition to `who`; `answer` is the last answer to `who`."""
+        """Checks that no other member got the partition while `who` held it. `since` describes the answer that assigned
+        the partition to `who`; `answer` describes the last answer to `who`."""
         for other, held in group.held.items():
             given = held.get(partition)
             if other == who or given is None or given.coordinator != answer.coordinator:

@@ -143,8 +143,8 @@ def nothing_acknowledged_is_lost(plan: Plan, history: History, view: FinalView) 
 
 
 def losses_are_at_the_end(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition with a hole. A power loss may erase only the end of a log: all records from some offset
-    on."""
+    """Yields each lost record that comes before a record which is still stored. A power loss may erase only the end of
+    a log: all records from some offset on."""
     by_partition: dict[TopicPartition, list[Write]] = defaultdict(list)
     for write in _acknowledged(plan, history, view):
         copied = is_copy(write.value)  # a retry may write the same value at the same offset

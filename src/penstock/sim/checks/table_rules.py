@@ -36,7 +36,8 @@ def _in_force_before(write: Write, time: float) -> bool:
 
 
 def maybe_in_force(write: Write) -> bool:
-    """True unless it is certain that the write was refused or its transaction aborted."""
+    """True if the write may have taken effect. False only if the write was certainly refused or its transaction
+    certainly aborted."""
     transaction = write.transaction
     aborted = transaction is not None and transaction.outcome is Outcome.DONE and not transaction.committed
     return write.outcome is not Outcome.REFUSED and not aborted

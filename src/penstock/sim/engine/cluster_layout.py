@@ -54,9 +54,9 @@ class ClusterLayout:
         )
 
     def with_long_waits(self) -> ClusterLayout:
-        """Returns this layout with longer intervals of polls and heartbeats.
+        """Returns this layout with longer intervals between polls and between heartbeats.
 
-        Otherwise a long run would consist mostly of empty requests.
+        With short intervals, a long run would consist mostly of empty requests.
         """
         if self.single_node:
             return self

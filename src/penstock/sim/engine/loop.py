@@ -41,11 +41,11 @@ class SimulationError(Exception):
 
 
 class ProcessKilled(BaseException):
-    """Unwinds the code of a process that dies inside a call. Not an Exception: no handler may catch it."""
+    """Unwinds the code of a process that dies inside a call. It is not an Exception, so that no handler catches it."""
 
 
 class ProcessDied(Exception):
-    """Raised to a waiter if the process died before its work was done."""
+    """Raised in the caller of `run_in` if the other process dies before the work is done."""
 
 
 @dataclass(frozen=True, slots=True)

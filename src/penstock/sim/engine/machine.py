@@ -193,8 +193,8 @@ class Machine:
 
     @property
     def _start_may_fail(self) -> bool:
-        """True if a disk fault is under way that may stop a node from starting. The failure of one log directory does
-        not stop it."""
+        """True if a disk fault is under way that may stop a node from starting. The failure of a single log directory
+        does not stop the node."""
         return self.disk_faults > bool(self.conditions.broken)
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:

@@ -279,9 +279,10 @@ def run_reach(task: SimTask) -> list[str]:
 
 
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
-    """Yields the run and the first rule that it broke (empty if none).
+    """Yields the run and the first rule that it broke; an empty text if it broke no rule.
 
-    For the profile `points`, yields the run that records the points, then the runs with faults at some of these points.
+    For the profile `points`, yields this for the run that records the points, then for the runs with faults at some of
+    these points.
     """
     from penstock.sim.plan.coverage import Coverage
     from penstock.sim.run.point_runs import point_runs

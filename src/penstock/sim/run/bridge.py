@@ -2,9 +2,9 @@
 
     real client ⇄ 127.0.0.1:port of machine n2 ⇄ simulated connection from the host `clients` to n2's listener BRIDGE
 
-The machines, their disks and the faults come from a plan, and so from a seed. The timing of the real clients does not,
-so a run cannot be repeated exactly. Each machine that holds partitions advertises its own port. If the computer is too
-slow, virtual time falls behind the real clock, and the clients see a slow cluster.
+The machines, their disks and the faults come from a plan, and so from a seed. The timing of the real clients does not
+come from the seed, so a run cannot be repeated exactly. Each machine that holds partitions advertises its own port. If
+the computer is too slow, virtual time falls behind the real clock, and the clients see a slow cluster.
 """
 
 from __future__ import annotations

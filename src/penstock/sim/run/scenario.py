@@ -181,7 +181,8 @@ class ScenarioRunner:
     # Topics, records, transactions and offsets.
 
     async def do_topic(self, name: str, partitions: str = "1", replicas: str = "", **configs: str) -> str:
-        """Creates a topic. `replicas=2,1,3` assigns its one partition; the first replica is the preferred leader."""
+        """Creates a topic. `replicas=2,1,3` sets the replicas of its only partition; the first replica is the preferred
+        leader."""
         wanted = [[int(each) for each in replicas.split(",")]] if replicas else []
         factor = self.machines[0].layout.replication_factor
 

@@ -29,7 +29,7 @@ def shrink(failing: Verdict, *, attempts: int = ATTEMPTS, run: Run = run_plan) -
 
 
 def whole(plan: Plan) -> Plan:
-    """Returns the plan of the same seed, nodes and duration before any fault or actor was left out."""
+    """Returns the plan of the same seed, nodes and duration with all its faults and actors."""
     return draw_plan(plan.seed, plan.profile, nodes=plan.nodes, duration_s=plan.duration_s)
 
 

@@ -52,7 +52,7 @@ class Turns:
     def may_start(self) -> bool:
         """Counts a request.
 
-        Returns True if this pass of the event loop may start it; the first request may always start.
+        Returns True if this pass of the event loop may start the request. The pass may always start its first request.
         """
         self._left -= 1
         if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:

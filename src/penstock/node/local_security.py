@@ -42,7 +42,7 @@ class LocalSecurity:
     passwords: Mapping[str, str]
 
     def properties(self) -> dict[str, str]:
-        """Returns the server properties of each node; the name of the clients' listener is LISTENER."""
+        """Returns the server properties that all nodes share. The listener for clients has the name LISTENER."""
         return {
             "listener.security.protocol.map": f"{LISTENER}:SASL_SSL,CONTROLLER:SASL_SSL",
             "inter.broker.listener.name": LISTENER,
@@ -200,7 +200,7 @@ def _names(host: str) -> list[str]:
 
 
 def _usable(path: str, host: str, now: datetime) -> bool:
-    """Returns True if the certificate exists, is valid for some time, and has all names of the node."""
+    """Returns True if the certificate exists, stays valid for RENEW_DAYS or longer, and has all names of the node."""
     from cryptography import x509
 
     if not os.path.exists(path):

@@ -79,7 +79,7 @@ class QuorumPlan:
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 
     def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
-        """Returns the `storage format` flags to suggest for a new directory. `own` contains this node's listeners."""
+        """Returns the flags of `storage format` that an error message suggests. `own` has this node's listeners."""
         if self.alone:
             return "--standalone"
         if self.static_voters:

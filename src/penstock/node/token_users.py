@@ -19,8 +19,9 @@ class TokenUsers:
     def __init__(
         self, secret: str | None, tokens: Callable[[], Mapping[str, TokenImage]], wall_ms: Callable[[], int]
     ) -> None:
-        """`tokens` returns all delegation tokens by id. `secret` is `delegation.token.secret.key`; without it, no token
-        is found.
+        """Prepares the search. `tokens` returns all delegation tokens by id.
+
+        `secret` is the value of `delegation.token.secret.key`. If it is None, `find` returns no token.
         """
         self._secret = secret
         self._tokens = tokens

@@ -71,7 +71,7 @@ class Backfill:
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """Returns the number of records to write. Reads no data, unless the job selects only some rows of the table."""
+        """Returns the number of records to write. Reads the table's data only if the job has a condition on its rows."""
         return int(self._records.count())
 
     def written(self) -> int:
@@ -124,7 +124,7 @@ def _table(spark: Any, job: BackfillJob) -> Any:
 
 
 def records(table: Any, job: BackfillJob) -> Any:
-    """Returns a table's rows as records, in order for each key. Raises SourceError."""
+    """Returns a table's rows as records. The records of each key are in order. Raises SourceError."""
     from pyspark.sql import functions as f
 
     if job.format == "archive":

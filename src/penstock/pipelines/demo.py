@@ -77,7 +77,7 @@ class Generator:
 
 
 def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
-    """Returns the job that writes clicks to a Parquet table, which needs no jar."""
+    """Returns the job that writes clicks to a table. Its format is Parquet, which needs no additional jar in Spark."""
     pace = Pace(follow=follow, every="2 seconds")
     return TableJob(Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=pace)
 

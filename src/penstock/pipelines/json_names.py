@@ -28,9 +28,9 @@ _DELTAS = re.compile(r"_.*_")
 
 
 def column_of(field: str, *, top: bool) -> str:
-    """Returns the column of a field. `top` is True for a field of the value itself, False in a nested object.
+    """Returns the column name for a field. `top` is True for a field of the value itself, False in a nested object.
 
-    The column of a top field must not have the name of one of the record's own columns.
+    If `top` is True, the result is never the name of one of the record's own columns, such as `_key`.
     """
     if not field:
         return _EMPTY
@@ -45,7 +45,7 @@ def field_of(column: str) -> str:
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
     """Returns a dict from each field name to the name of its column.
 
-    A column name that `column_of` can't have made, such as `a.b`, is also the name of its field.
+    If `column_of` can't return a column's name (for example `a.b`), the field has the same name as the column.
     """
     found = {}
     for column in columns:

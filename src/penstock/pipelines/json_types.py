@@ -78,7 +78,7 @@ Number = int | Decimal
 
 
 def is_double(value: Number) -> bool:
-    """True if the nearest DOUBLE, written in its shortest notation, is exactly this number."""
+    """True if a DOUBLE keeps this number: the nearest DOUBLE, in its shortest notation, reads as the same number."""
     try:
         nearest = float(value)
     except OverflowError:
@@ -119,7 +119,7 @@ def as_integer(value: Number) -> int | None:
 
 @dataclass(slots=True)
 class Seen:
-    """Counts one field's values by their type, over all JSON values. Merging is associative and commutative."""
+    """Counts the values of one field by type. Counts of several tasks can be merged in any order."""
 
     booleans: int = 0
     strings: int = 0

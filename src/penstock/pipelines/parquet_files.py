@@ -89,7 +89,7 @@ def _merge(spark: Any, group: list[Entry], target: str) -> None:
 
 
 def _recover(files: Files) -> None:
-    """Completes an interrupted merge: removes each old or new file that the log does not list."""
+    """Completes an interrupted merge: removes the old files if the log lists the new files, otherwise the new files."""
     if not files.exists(PLAN):
         return
     plan = json.loads(files.read(PLAN))
@@ -155,8 +155,9 @@ class Files:
         context.rename(self._path(aside), self._path(name), how)
 
     def described(self, place: str, directory: str) -> list[Entry]:
-        """Returns log entries for the files in `place`. The paths in the entries are in `directory`, to which the files
-        move next.
+        """Returns log entries for the data files in the directory `place`.
+
+        The caller moves these files to `directory` afterwards, so the entries have the paths in `directory`.
         """
         return [
             {

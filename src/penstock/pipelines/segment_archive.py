@@ -116,7 +116,11 @@ def _same_topic(known: Catalog | None, topic_id: str, place: Place) -> None:
 
 
 def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, planner: Planner) -> tuple[int, bool]:
-    """Returns the offset to continue at, and whether the archive has records of the partition. Raises SourceError."""
+    """Returns the offset at which to continue, and True if the archive has records of the partition.
+
+    Raises SourceError if the partition ends before its archive. If records after the archive's end were deleted,
+    reports data loss.
+    """
     end = known.end(key[1]) if known is not None else None
     if end is None:
         return first, False

@@ -158,7 +158,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Starts a job's query, and counts the batches of the query since its start."""
+    """Starts a job's query. Counts the batches since the start, to find out when a merge of files is due."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -171,7 +171,7 @@ class _Count:
         return self._query
 
     def is_due(self) -> bool:
-        """True if the query has to stop: for good, or for a merge of files."""
+        """True if the query has to stop: because `until` returned True, or for a merge of files."""
         if self._until():
             return True
         done = self._query.lastProgress if self._job.pace.follow else None

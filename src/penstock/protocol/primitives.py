@@ -150,7 +150,7 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """Removes the middle of a long error message. Its start and end stay, because they have subject and remedy."""
+    """Removes the middle of a long error message. Keeps its start, which has the subject, and its end, the remedy."""
     half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
     start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
     return f"{start} [...] {end}".encode()

@@ -1,8 +1,8 @@
 """Compacts a log batch by batch: decides which records stay, and builds the batch that keeps them.
 
 One compaction of a log (a round) reads the same batches twice. First an `OffsetMap` collects the latest offset of each
-key in the dirty part. Then a `Compactor` keeps each batch unchanged, keeps some of its records, keeps only
-its header, or removes it:
+key in the dirty part. Then a `Compactor` keeps each batch unchanged, keeps some of its records, keeps only its header,
+or removes it:
 
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
   because a producer's last sequence number is computed from these two offsets.

@@ -1,7 +1,7 @@
 """Control records: the broker itself writes them between the data, in batches with the control flag.
 
-The key is a version (int16) and a type (int16). The value also starts with a version. In a transaction's marker, the
-coordinator's epoch follows; the quorum's messages declare the version as their first field.
+The key is a version (int16) and a type (int16). The value also starts with a version (int16). In a marker of a
+transaction, the coordinator's epoch follows. In a message of the quorum, the version is its first declared field.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_end_txn(
 
 
 def parse_end_txn(record: Record) -> EndTxn | None:
-    """Returns the marker in a record of a control batch; None if it is another control record."""
+    """Returns the marker in a control record; None if the record is not a marker of a transaction's end."""
     kind = control_type(record.key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None

@@ -55,8 +55,10 @@ def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 
 class RawRecord(NamedTuple):
-    """A record with its key decoded. `tail` has its remaining bytes after the timestamp, not decoded, so that they can
-    be written again unchanged."""
+    """A record whose key is decoded, but not its value and headers.
+
+    `tail` has all bytes of the record after the timestamp, so that they can be written again unchanged.
+    """
 
     attributes: int
     timestamp_delta: int

@@ -144,8 +144,10 @@ class NotOneBatchError(KafkaError):
 
 
 class Prepared(NamedTuple):
-    """The result of examining a batch under `rules`. `payload` has the recompressed records; None if they keep the
-    client's codec."""
+    """The result of examining a batch by `rules`.
+
+    `payload` has the records, compressed with the topic's codec. It is None if the batch keeps the client's codec.
+    """
 
     rules: AppendRules
     max_timestamp: int

@@ -106,9 +106,9 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def _attributes(text: str, kinds: str) -> list[str]:
-    """Splits `a=…,b=…` and returns the values of the first attributes.
+    """Splits `a=…,b=…` and returns the values of the first attributes. `kinds` has their one-letter names, in order.
 
-    Raises SaslError unless the attributes are named as in `kinds`, in this order.
+    Raises SaslError if an attribute is missing or has another name.
     """
     parts = text.split(",")
     if len(parts) < len(kinds):

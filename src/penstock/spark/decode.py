@@ -7,8 +7,8 @@ same layout; its length fields are checked afterwards.
 Then numpy computes whole columns: the varints of all records, then keys and values with one copy each. If all values of
 a column have the same length, numpy copies them. Otherwise one Arrow binary array is laid over the raw bytes. For each
 record, the array has four offsets: key start, key end, value start, value end. So every fourth element of the array is
-a key, and the second element after each key is a value; `take` copies these elements. A batch
-that can't be decoded raises KafkaError with INVALID_RECORD.
+a key, and the second element after each key is a value; `take` copies these elements. A batch that can't be decoded
+raises KafkaError with INVALID_RECORD.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
     """Returns how many records from `pos` on have the same length as the previous record, which takes `step` bytes.
 
-    The number is exact: a record with the same length field takes `step` bytes, so the next record starts `step` bytes
-    later.
+    The number is not a guess: a record with the same length field takes `step` bytes, so it is known where the next
+    record starts.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:

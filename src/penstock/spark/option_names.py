@@ -102,10 +102,9 @@ def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
 def client_properties(
     options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str], *, lenient: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the `kafka.*` options without their prefix, and the names of options that have no effect. Raises
-    SourceError.
+    """Returns the `kafka.*` options without their prefix, and the names of options that have no effect.
 
-    The names in `options` are in lower case.
+    The names in `options` are in lower case. Raises SourceError for an option that is refused or misspelt.
     """
     found = {name.removeprefix(PREFIX): text for name, text in options.items() if name.startswith(PREFIX)}
     names = set(known)

@@ -49,8 +49,10 @@ def from_json(offsets: Mapping[str, Mapping[str, int]] | None) -> Offsets:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Splits long ranges, so that there are about `min_partitions` ranges or more, each of at most `max_records`
-    offsets."""
+    """Splits long ranges, so that no range has more than `max_records` offsets.
+
+    If there are then fewer than `min_partitions` ranges, splits further, until there are about `min_partitions`.
+    """
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
         wanted = [piece for each in wanted for piece in _cut(each, -(-each.size // max_records))]
@@ -73,8 +75,7 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns end offsets for a batch of about `limit` records, over all partitions together. The batch begins at
-    `start`.
+    """Returns end offsets for a batch that begins at `start` and has about `limit` records in all partitions together.
 
     Each partition gets a share of the limit in proportion to its number of offsets. As in Spark's own source, every
     partition with records gets at least one record, so that no partition starves.

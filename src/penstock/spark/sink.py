@@ -123,7 +123,7 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
         """Commits the batch, even if it has no rows.
 
-        An earlier attempt of a batch without rows may have left prepared transactions, or may have decided the batch.
+        An earlier attempt of the same batch may have left transactions that have to be committed or aborted now.
         """
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)

@@ -66,8 +66,10 @@ def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
 
 
 def cuts(rows: Rows, batch_bytes: int) -> list[tuple[int, int]]:
-    """Returns the ranges of rows that become batches of at most `batch_bytes`. A single larger record is a batch of its
-    own."""
+    """Splits the rows into ranges. Each range becomes a batch of at most `batch_bytes`.
+
+    A record that is larger than `batch_bytes` becomes a batch with only this record.
+    """
     ends = np.cumsum(_byte_lengths(rows.keys) + _byte_lengths(rows.values) + _header_lengths(rows) + RECORD_OVERHEAD)
     found, start, before = [], 0, 0
     room = batch_bytes - BATCH_OVERHEAD
@@ -101,7 +103,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """Returns the length of each element, as the length field of a record encodes it: null has length -1."""
+    """Returns the number in the length field of each element: its length in bytes, or -1 for null."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1
@@ -166,7 +168,7 @@ def _payload_with_headers(rows: Rows, deltas: Array) -> bytes:
 
 
 def _header_lengths(rows: Rows) -> Array:
-    """Returns, for each record, an upper bound of the bytes of its headers."""
+    """Returns, for each record, the largest number of bytes that its headers can take."""
     if rows.headers is None:
         return 0
     return np.array(

@@ -39,8 +39,11 @@ from penstock.spark.workers import settle
 
 
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic as a stream. Reports wrong options in its first call: Spark would drop an error message of the
-    constructor."""
+    """Reads topics as a stream.
+
+    The constructor does not check the options, because Spark would drop its error message. The first call of another
+    method checks them.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)

@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs (offset, batches). The first batch may begin before the offset; the task skips these records.
+    """Yields pairs (offset, batches). The first batch may have records before the offset, which the task skips.
 
     Batches come from segment files as far as possible, and then from the broker.
     """

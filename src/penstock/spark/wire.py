@@ -67,9 +67,10 @@ class WireReader:
         return (await self.answer(offset))[1]
 
     async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
-        """Fetches data from `offset` on. Returns the leader's answer for the partition, and the data in it.
+        """Fetches data from `offset` on. Returns the leader's response for the partition, and the visible data in it.
 
-        The offset is below the high watermark, so the data exists unless the leader is just changing.
+        The offset is below the high watermark, so the data exists. While the leader changes, a response may be empty;
+        then fetches again.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s

@@ -60,7 +60,7 @@ class SplitNetwork:
         return await self.real.resolve(host)
 
     async def _no_answer(self) -> None:
-        """Waits until the caller gives up. If the network heals before that, raises the error of a timeout."""
+        """Waits until the caller gives up. If the split ends before that, raises the same error as a timeout."""
         waiting = asyncio.get_running_loop().create_future()
         self._silent.add(waiting)
         try:

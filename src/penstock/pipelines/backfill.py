@@ -71,7 +71,7 @@ class Backfill:
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """Returns the number of records to write. Reads the table's data only if the job has a condition on its rows."""
+        """Returns the number of records to write. Reads the table's data only if the job has a condition on rows."""
         return int(self._records.count())
 
     def written(self) -> int:

@@ -178,7 +178,7 @@ def _places(broker: Broker, wanted: dict[str, list[int]]) -> list[Place]:
 
 
 def _portions(places: list[Place]) -> Iterator[list[Place]]:
-    """Splits the places by leader, into portions that fit into a request."""
+    """Divides the partitions by leader, into lists that fit into one request each."""
     for leader in sorted({place.leader for place in places}):
         led = [place for place in places if place.leader == leader]
         for first in range(0, len(led), PARTITIONS_AT_ONCE):
@@ -188,7 +188,7 @@ def _portions(places: list[Place]) -> Iterator[list[Place]]:
 def _send(
     broker: Broker, group: str, place: Place, first: int, last: int, kind: Acknowledge
 ) -> list[tuple[str, int, str | None]]:
-    """Releases or archives records. Returns the failure, if any, for the exit status."""
+    """Releases or archives records of a partition. Returns the failure in a list; an empty list after success."""
     [(_, answer)] = _ask(broker, group, [place], {"first": first, "last": last, "kind": kind})
     if not answer.error_code:
         return []

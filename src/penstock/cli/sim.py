@@ -1,7 +1,7 @@
-"""`penstock sim` runs a cluster in virtual time; a seed determines, and replays, a whole run.
+"""`penstock sim` runs a cluster in virtual time. A seed determines a whole run, so the same seed repeats the run.
 
-One seed prints its events and its verdict; a range of seeds runs in several processes and prints a summary. A failing
-run is shrunk and printed as the command that repeats it.
+For one seed, prints the events and the verdict of its run. For a range of seeds, runs them in several processes and
+prints a summary. A failing run is shrunk; then the command that repeats the shrunk run is printed.
 """
 
 from __future__ import annotations

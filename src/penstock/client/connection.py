@@ -121,8 +121,9 @@ class _Stream(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection after this time, as soon as no request is in flight. The client then opens a new
-        connection.
+        """Closes the connection once this time has passed and no request is in flight.
+
+        Called for a SASL session with a limited lifetime. The client then opens a new connection.
         """
         asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
 
@@ -334,8 +335,9 @@ class BrokerConnection:
         stream.transport.writelines([head, *parts])
 
     def _header_end(self, api_key: int, version: int) -> bytes:
-        """Returns the part of a request header after the correlation id. All requests of an API version have the same
-        part.
+        """Returns the part of a request header after the correlation id.
+
+        This part is the same for all requests with this API key and version.
         """
         header = RequestHeader(request_api_key=api_key, request_api_version=version, client_id=self._settings.client_id)
         end = encode(header, request_header_version(api_key, version))[_HEADER_START.size - SIZE.size :]

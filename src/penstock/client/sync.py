@@ -358,7 +358,7 @@ class SyncShareConsumer:
         self._consumer.acknowledge(delivered, kind)
 
     def commit(self) -> dict[TopicPartition, KafkaError | None]:
-        """Sends all acknowledgements. Returns for each partition an error, or None if they are stored."""
+        """Sends all acknowledgements. Returns an error for each partition; None if its acknowledgements are stored."""
         return {partition: error for partition, _, error in self._client.run(self._consumer.commit())}
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class Disk(Protocol):
         """Locks the directory `path` for this process. Raises DirectoryLockedError if it is locked already."""
 
     def boot_id(self) -> str:
-        """Returns an id that changes with each boot, because a boot may lose unsynced writes. Empty if unknown."""
+        """Returns the id of this boot; empty if unknown. A new id means that unsynced writes may be lost."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         """Returns (total, usable) bytes of the volume, or (-1, -1) if unknown."""

@@ -21,7 +21,7 @@ READ_S = 2.0
 
 
 async def known_events(broker: Broker) -> list[EventRow]:
-    """Returns the newest events first. If the topic of events can't be read, returns only this node's events."""
+    """Returns all known events, newest first. If the topic of events can't be read, returns only this node's events."""
     values: list[bytes | None] = []
     if broker.event_topic is not None:
         try:

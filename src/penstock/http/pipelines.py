@@ -41,7 +41,7 @@ def no_pipelines() -> list[Pipeline]:
 def pipelines_here() -> list[Pipeline]:
     """Returns this user's pipelines on this machine, one per name.
 
-    Running pipelines come first. Within running and stopped pipelines, the newest report comes first.
+    Running pipelines come before stopped pipelines. In each of these groups, the newest report comes first.
     """
     found: dict[str, Pipeline] = {}
     for run in recent(MAX_PIPELINES):

@@ -44,7 +44,7 @@ async def delete_group(service: Service, call: Call) -> Any:
 
 
 async def reset_offsets(service: Service, call: Call) -> Any:
-    """Moves a group's committed offsets to one of TARGETS. A dry run only answers with the offsets."""
+    """Moves a group's committed offsets to one of TARGETS. A dry run changes nothing and shows the new offsets."""
     given = [name for name in TARGETS if call.body.get(name, False) is not False]
     if len(given) != 1:
         raise Problem(400, f"Give exactly one of {', '.join(TARGETS)}.")

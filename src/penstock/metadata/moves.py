@@ -176,8 +176,9 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Moves leaderships to brokers with at least two leaderships fewer, if necessary through a chain of other
-        brokers.
+        """Moves leaderships from brokers to brokers with at least two leaderships fewer.
+
+        If no leadership can move directly between two such brokers, leaderships move along a chain of other brokers.
 
         When no such chain is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
         names the partitions whose leader may change; None means all partitions.

@@ -60,8 +60,10 @@ class Item(NamedTuple):
 
 
 class CharSet:
-    """A set of characters: all that an item contains or, with `negated`, all that no item contains. The ASCII part is
-    computed once."""
+    """The set of the characters that the items contain; with `negated`, of all other characters.
+
+    The ASCII part of the set is computed once.
+    """
 
     __slots__ = ("_categories", "_highs", "_ignore_case", "_lows", "_negated", "ascii")
 

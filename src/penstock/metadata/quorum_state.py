@@ -37,7 +37,7 @@ class QuorumState:
 
     @staticmethod
     def from_bytes(data: bytes) -> QuorumState:
-        """Parses a `quorum-state` file, also one of version 0 (without directory ids)."""
+        """Parses a `quorum-state` file of version 1, or of version 0, which has no directory ids."""
         try:
             fields = json.loads(data)
             version = fields["data_version"]

@@ -12,8 +12,10 @@ __all__ = ["Voter", "voter_messages"]
 
 
 def voter_messages(kraft_version: int, voters: Sequence[Voter]) -> list[Any]:
-    """Returns the control records with the set of voters. Returns none for static voters, which the properties
-    define."""
+    """Returns the control records with the set of voters.
+
+    Returns an empty list for static voters, because the properties define them.
+    """
     from penstock.protocol.persisted.raft.kraft_version_record import KRaftVersionRecord
 
     if not kraft_version:

@@ -150,8 +150,7 @@ class ConfigKey:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
-        """Parses the text of a config's value, and returns the typed value. Raises ConfigError for the same texts as
-        Kafka."""
+        """Parses the text of a config's value into a typed value. Raises ConfigError for text that Kafka refuses."""
         value = parse_value(self.name, self.type, text)
         if isinstance(value, tuple):
             value = tuple(dict.fromkeys(value))  # duplicates are dropped

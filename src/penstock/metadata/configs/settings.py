@@ -1,8 +1,8 @@
 """`Settings`: a broker's values, from its properties file and the dynamic configs in the metadata log.
 
-A value is searched in the broker's dynamic configs, then in the cluster-wide ones, then in the file, then in the table
-of defaults. The same search gives the values that topics and groups inherit, and the synonyms of DescribeConfigs. A
-broker has one object for its whole run; `apply_dynamic` changes it in place.
+A value is looked up in the broker's dynamic configs, then in the cluster-wide dynamic configs, then in the file, then
+in the table of defaults. The same lookup gives the values that topics and groups inherit, and the synonyms of
+DescribeConfigs. A broker has one `Settings` object for its whole run; `apply_dynamic` changes it in place.
 """
 
 from __future__ import annotations
@@ -255,8 +255,10 @@ class Settings:
 
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
-    """Parses `host:count,host:count`. Returns the count of each host. The last colon separates, because a host may be
-    an IPv6 address."""
+    """Parses `host:count,host:count`. Returns the count of each host.
+
+    The count follows the last colon of an item: a host that is an IPv6 address has colons, too.
+    """
     found: dict[str, int] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:

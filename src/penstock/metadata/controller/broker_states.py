@@ -143,8 +143,8 @@ def after_unclean_shutdown(
     """Returns the records that remove the broker from every ISR and ELR after an unclean shutdown, because it may have
     lost records.
 
-    Exception: a replica that can't have lost an acknowledged record leaves only the ISR, and may be in the ELR. This
-    is so if three conditions hold:
+    Exception: a replica that can't have lost an acknowledged record is removed only from the ISR. It can still be an
+    eligible leader. A replica can't have lost an acknowledged record if three conditions hold:
 
     1. The topic acknowledges records only once they are on disk.
     2. Condition 1 has held ever since a time at which all of the replica's records were on disk (`synced`).

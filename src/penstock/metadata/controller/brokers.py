@@ -143,8 +143,8 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
 def _records_after_shutdown(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
     """Returns the records that end the previous incarnation.
 
-    After a clean shutdown, the broker has everything that this incarnation wrote. Otherwise it may lack records that
-    were not on disk.
+    After a clean shutdown, the broker still has everything that the previous incarnation wrote. After an unclean
+    shutdown, it may have lost records that were not on disk.
     """
     broker_id = registration.broker_id
     known = image.brokers.get(broker_id)

@@ -81,7 +81,7 @@ def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) 
     """Returns the error if the request sets configs of this broker that this broker can't use; None if there is no
     error.
 
-    These are directories in cordoned.log.dirs that the broker does not have, and keys and certificates that it can't
+    A broker can't use directories in cordoned.log.dirs that it does not have, nor keys and certificates that it can't
     load. This broker makes the check, because no other node can read its files.
     """
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):

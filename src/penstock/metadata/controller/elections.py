@@ -1,6 +1,7 @@
 """Elects leaders, on request (ElectLeaders) and periodically.
 
-Elects the preferred replica. In an unclean election, elects any live replica of a partition without a leader.
+A preferred election makes the preferred replica the leader. An unclean election is for a partition without a leader: it
+can elect any live replica.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ def clear_unsafe_eligible_leaders(
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
     """Returns the records that clear unsafe eligible leaders. They are committed together with `changes`.
 
-    There is one record for each affected partition. If these are too many for one request, there is one record for each
-    changed resource instead, which clears the eligible leaders of all its partitions, as in Kafka.
+    There is one record for each affected partition. If there would be too many records for one request, there is one
+    record for each changed resource instead. It clears the eligible leaders of all partitions of the resource, as in
+    Kafka.
     """
     if image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return []

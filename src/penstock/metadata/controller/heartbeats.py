@@ -65,9 +65,9 @@ class Heartbeats:
     def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
         """Returns True if a process with this registration may still be running.
 
-        A registration does not count as live if this controller never got a request from it. So after a restart of the
-        whole cluster, each broker's new incarnation can register at once and need not wait for the end of the old
-        session.
+        A registration does not count as live if this controller never got a request from its process. So after a
+        restart of the whole cluster, each broker's new incarnation can register at once and need not wait for the end
+        of the old session.
         """
         broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
         if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:

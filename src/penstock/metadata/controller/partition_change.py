@@ -109,9 +109,9 @@ class Change:
     def heir(self) -> int | None:
         """Returns the replica that takes the place of the last known leader, because that leader lost its directory.
 
-        Returns None if the leader did not lose its directory: the partition then waits for it. The leader's own broker
-        reports the loss: it assigns its replica to another directory, and its registration no longer has the old
-        directory.
+        Returns None if that leader did not lose its directory: the partition then waits for that leader. The leader's
+        own broker reports the loss: it assigns its replica to another directory, and its registration no longer has the
+        old directory.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:

@@ -59,7 +59,7 @@ def create_topics(
 ) -> Decision[CreateTopicsResponse]:
     """Creates the topics; a refused topic does not affect the others.
 
-    `charge` gets the number of partitions of each topic and raises KafkaError if a quota refuses the topic.
+    `charge` is called with the number of partitions of each topic. It raises KafkaError if a quota refuses the topic.
     """
     counts = Counter(topic.name for topic in request.topics)
     topics = [topic for topic in request.topics if counts[topic.name] == 1]

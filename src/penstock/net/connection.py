@@ -5,7 +5,7 @@ A connection is in one of these states, and starts its next request only if it i
   busy       a request is in progress
   muted      a quota delays the next request; finished responses are still sent
   congested  more than `write_queue_max_bytes` of responses are unsent
-In the other states, frames that arrive are queued up to `pipelined_max_bytes`. Then reading pauses, and TCP slows the
+While it is not free, arriving frames are queued up to `pipelined_max_bytes`. Then reading pauses, and TCP slows the
 peer down. A free connection also queues frames when this pass of the loop has started enough requests (`turns`).
 """
 

@@ -34,7 +34,7 @@ class LargeFetching:
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
         """Locates the records for the response.
 
-        If there are fewer bytes than the request's minimum, parks the fetch and then locates the records again.
+        If they have fewer bytes than the request's minimum, parks the fetch and locates them again after the wait.
         """
         try:
             reads, waits = await self._pass(waits=max_wait_ms > 0)

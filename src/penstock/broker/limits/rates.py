@@ -26,7 +26,7 @@ class Window:
 class Rate:
     """Measures a rate over a sliding window of samples.
 
-    A new rate is averaged over a full window: a client may use the quota of a whole window in its first burst.
+    A new rate is averaged over a full window: so the first burst of a client can use the quota of a whole window.
     """
 
     limit: float

@@ -28,7 +28,7 @@ OFFSET_BYTES = 300  # approximate size of a committed offset without its metadat
 
 
 class Stored(NamedTuple):
-    """Holds a committed offset that was loaded from the log, as bytes until it is first read."""
+    """Holds a committed offset that was loaded from the log. It stays encoded until it is first read."""
 
     value: bytes
     log_offset: int

@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Holds the changes of a share partition's state since the last snapshot. -1 means: unchanged."""
+    """Holds the changes of a share partition's state since the last snapshot. A field that is -1 is unchanged."""
 
     snapshot_epoch: int
     leader_epoch: int

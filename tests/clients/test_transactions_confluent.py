@@ -69,7 +69,7 @@ def refused(wanted: type[KafkaException] | int, action: Callable[[], object]) ->
     return error
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_committed_records_are_read_and_aborted_records_are_not(bootstrap: str, topic: NewTopicName, name: str) -> None:
     written = topic()
     writing = producer(bootstrap, name)
     for round_, commit in enumerate([True, False, True, False, True]):
@@ -86,7 +86,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(bootstrap: str, top
     assert len(read(bootstrap, written, "read_uncommitted")) == 15
 
 
-def test_newer_producer_with_the_same_transactional_id_fences_the_old_one_and_aborts_its_transaction(
+def test_newer_producer_with_the_same_transactional_id_fences_the_old_producer_and_aborts_its_transaction(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     written = topic()

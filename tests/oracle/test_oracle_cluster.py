@@ -804,7 +804,7 @@ def test_valid_and_invalid_reassignments_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_the_list_of_reassignments_is_empty_if_there_are_none(peer: Peer) -> None:
+def test_list_of_reassignments_is_empty_if_no_reassignment_is_in_progress(peer: Peer) -> None:
     topic = peer.topic()
     for name, partitions in ((topic, [0]), (topic, [7]), (peer.unique("nope"), [0])):
         topics = [ListPartitionReassignmentsTopics(name=name, partition_indexes=partitions)]

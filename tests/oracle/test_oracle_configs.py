@@ -496,7 +496,7 @@ def test_invalid_changes_of_topic_configs_get_kafkas_answers(peer: Peer) -> None
     """)
 
 
-def test_an_unknown_operation_is_refused(peer: Peer) -> None:
+def test_unknown_operation_in_incremental_alter_configs_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     for operation in (9, -1):
         (answer,) = peer.quietly(change(TOPIC, topic, ("retention.ms", operation, "5"))).responses

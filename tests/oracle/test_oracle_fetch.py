@@ -336,7 +336,7 @@ def test_penstock_answers_all_fetches_with_negative_limits_and_kafka_fails_for_s
         assert answer.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.NONE}[peer.name]
 
 
-def test_without_transactions_both_isolation_levels_give_the_same_records(peer: Peer) -> None:
+def test_both_isolation_levels_return_the_same_records_if_there_are_no_transactions(peer: Peer) -> None:
     topic = filled(peer)
     for level in (0, 1):
         peer.ask(fetch(topic_of(topic), isolation_level=level), 12)

@@ -256,7 +256,7 @@ def test_topic_report_has_sizes_and_keys_and_duplicates_and_gaps(
 
 
 @pytest.mark.parametrize("kind", ["records", "segments"])
-def test_an_archive_and_the_topic_are_read_as_one(
+def test_records_of_an_archive_and_of_its_topic_are_read_as_one_table(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, kind: str
 ) -> None:
     name = new_topic(2)

@@ -15,7 +15,7 @@ A, B, C = (("a", PreparedTxnState(1, 0)), ("b", PreparedTxnState(2, 0)), ("c", P
 TRANSACTIONS = st.sets(st.sampled_from([A, B, C, ("a", PreparedTxnState(1, 2)), ("b", PreparedTxnState(2, 2))]))
 
 
-def test_decision_commits_the_prepared_transactions_of_a_batch_and_aborts_all_others() -> None:
+def test_decision_commits_the_prepared_transactions_of_a_batch_and_aborts_all_other_transactions() -> None:
     assert next_decision(None, 4, [B, A], [A, B, C], replayed=False) == Decision(4, (A, B), (C,))
 
 

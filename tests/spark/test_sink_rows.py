@@ -48,7 +48,7 @@ def test_partition_column_overrides_the_key_unless_it_is_null() -> None:
 
 
 @pytest.mark.parametrize("wanted", [4, -1])
-def test_missing_partition_is_refused(wanted: int) -> None:
+def test_row_for_a_partition_that_the_topic_does_not_have_is_refused(wanted: int) -> None:
     with pytest.raises(SourceError, match=f"has partition {wanted}, but topic 't' has 4"):
         routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
 

@@ -20,7 +20,7 @@ def rows() -> pa.RecordBatch:
     return pa.record_batch({"topic": pa.array(["new", "newer"]), "value": pa.array(["a", "b"])})
 
 
-def test_missing_topic_is_created_as_for_a_producer() -> None:
+def test_missing_topic_of_a_sink_is_created_by_the_broker_as_for_any_producer() -> None:
     with Broker(config={"num.partitions": "3"}) as broker:
         write_plain(SinkOptions(broker.bootstrap), Task("q", 0, 0), iter([rows()]))
         with broker.client() as client:

@@ -40,7 +40,7 @@ def test_published_query_is_visible_to_other_processes() -> None:
     assert [state.batch_id for state in seen] == [0, 1]
 
 
-def test_name_that_is_not_a_file_name_is_refused() -> None:
+def test_query_cannot_be_published_under_a_name_that_is_not_a_file_name() -> None:
     with pytest.raises(ValueError, match="is not a valid name to publish"):
         watch(SimpleNamespace(), publish="../elsewhere")
 

@@ -279,7 +279,7 @@ def test_producer_ids_are_given_to_clients_that_may_write_to_some_topic() -> Non
     with_clients(scenario)
 
 
-def test_describe_configs_returns_allowed_resources_and_refuses_others_with_the_error_of_their_type() -> None:
+def test_describe_configs_refuses_only_forbidden_resources_with_the_error_of_their_resource_type() -> None:
     async def scenario(clients: Clients) -> None:
         request = describe_configs.DescribeConfigsRequest(
             resources=[
@@ -328,7 +328,7 @@ def test_acl_with_a_host_applies_only_to_clients_from_that_address() -> None:
     with_clients(scenario)
 
 
-def test_acls_are_described_by_filter_and_created_once() -> None:
+def test_acl_that_is_created_twice_exists_once_and_is_described_by_a_filter() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
         await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
@@ -368,7 +368,9 @@ def test_acls_are_described_by_filter_and_created_once() -> None:
         ({"host": ""}, "host"),
     ],
 )
-def test_an_invalid_acl_is_refused_and_the_others_are_created(change: dict[str, Any], message: str) -> None:
+def test_invalid_acl_is_refused_and_the_other_acls_of_the_request_are_created(
+    change: dict[str, Any], message: str
+) -> None:
     async def scenario(clients: Clients) -> None:
         wrong, right = (acl(ANN, Operation.READ, AclResource.GROUP, name) for name in ("wrong", "right"))
         for field, value in change.items():

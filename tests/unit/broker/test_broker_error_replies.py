@@ -90,14 +90,14 @@ def test_fetch_session_error_is_the_top_level_error_code_of_the_response() -> No
     assert (response.error_code, response.responses) == (70, [])
 
 
-def test_targets_returns_the_topics_and_partitions_of_a_request() -> None:
+def test_function_targets_returns_the_topics_and_partitions_of_a_request() -> None:
     named = targets(produce(("t", [0, 2]), ("u", [])), 9)
     assert named == [Target("t", None, 0), Target("t", None, 2), Target("u", None, None)]
     assert targets(DeleteTopicsRequest(topic_names=["a", "b"]), 5) == [Target("a", None, None), Target("b", None, None)]
     assert targets(MetadataRequest(topics=None), 9) == []
 
 
-def test_splitting_a_request_separates_matching_partitions_from_others() -> None:
+def test_splitting_a_request_separates_matching_partitions_from_other_partitions() -> None:
     kept, hit = split(produce(("t", [0, 1]), ("u", [0])), 9, is_t0)
     assert targets(kept, 9) == [Target("t", None, 1), Target("u", None, 0)]
     assert targets(hit, 9) == [Target("t", None, 0)]

@@ -72,7 +72,7 @@ def test_a_truncation_below_the_high_watermark_is_a_warning_that_names_the_lost_
     assert "lost the committed offsets 5 to 7" in str(harmful)
 
 
-def test_a_failed_move_is_an_error() -> None:
+def test_event_of_a_failed_move_is_logged_as_an_error() -> None:
     failed = MoveChanged("t-0", "/a", "/b", "failed", 10, "no space left")
     assert failed.level == logging.ERROR
     assert str(failed) == "the move of t-0 from /a to /b: failed, 10 bytes copied (no space left)"

@@ -101,7 +101,7 @@ def test_an_unclean_election_warns_that_records_may_be_lost() -> None:
     assert isr == IsrChanged(("t-0",), 1, (1,), (2,), "an unclean election")
 
 
-def test_brokers_that_come_and_go_are_events() -> None:
+def test_unfenced_and_unregistered_brokers_give_events() -> None:
     fenced = image(b2=replace(live(2), fenced=True))
     assert between(fenced, image()) == [BrokerUnfenced(2, 20)]
     gone = replace(image(), brokers={1: live(1), 3: live(3)})

@@ -206,7 +206,7 @@ def test_metadata_listeners_get_every_change_once_and_before_the_reply() -> None
     run(scenario())
 
 
-def test_failing_metadata_listener_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_metadata_listener_does_not_affect_other_listeners(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         seen: list[int] = []
@@ -460,7 +460,7 @@ def test_metadata_log_that_starts_after_offset_zero_without_a_snapshot_is_refuse
     run(scenario())
 
 
-def test_a_record_of_a_newer_release_is_refused_by_name() -> None:
+def test_unknown_metadata_record_type_of_a_newer_release_stops_the_node_and_is_named_in_the_error() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         await (await started(disk)).close()

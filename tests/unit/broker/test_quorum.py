@@ -249,7 +249,7 @@ def test_requests_with_invalid_numbers_do_not_stop_the_leader() -> None:
     with_three(run)
 
 
-def test_address_of_a_leader_whose_claim_is_refused_is_ignored() -> None:
+def test_leader_address_in_a_refused_begin_epoch_request_is_ignored() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         follower = next(one for one in group.replicas if one is not leader)

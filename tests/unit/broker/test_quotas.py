@@ -177,7 +177,7 @@ def test_changed_quota_applies_at_once_to_the_amounts_already_counted() -> None:
 # --- kinds ----------------------------------------------------------------------------------------
 
 
-def test_without_quotas_no_request_is_throttled() -> None:
+def test_no_request_is_throttled_if_there_are_no_quotas() -> None:
     enforced = quotas({})
     ctx = request()
     assert enforced.record_produce(ctx, 10**9) == 0

@@ -248,7 +248,7 @@ def test_truncated_append_does_not_count_as_committed_when_newer_records_pass_it
     run(scenario())
 
 
-def test_a_failing_parked_fetch_ends_without_affecting_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parked_fetch_that_fails_ends_without_affecting_other_parked_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         await cluster.start(led_by_1(1))

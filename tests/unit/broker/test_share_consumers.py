@@ -85,7 +85,9 @@ def test_released_record_is_delivered_again_and_a_rejected_record_is_not(node: B
     run(scenario)
 
 
-def test_a_released_record_comes_again_after_its_back_off_and_does_not_delay_others(node: Broker, topic: str) -> None:
+def test_released_record_is_delivered_again_after_its_back_off_and_does_not_delay_other_records(
+    node: Broker, topic: str
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic, max_records=1, strict=True) as member:
             await configure(client, topic, penstock_share_retry_backoff_ms="500")

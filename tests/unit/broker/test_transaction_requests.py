@@ -248,7 +248,7 @@ def test_add_partitions_to_txn_adds_all_partitions_or_none(topic: str, producer:
     assert producer.verify(topic) is NONE
 
 
-def test_transaction_coordinator_without_producer_ids_fetches_ids_even_if_no_request_needs_one(
+def test_transaction_coordinator_without_producer_ids_fetches_them_even_if_no_request_waits(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The abort of an overdue transaction needs a new id if the epochs of its producer are used up."""

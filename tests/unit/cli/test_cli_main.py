@@ -36,7 +36,7 @@ def test_an_unknown_noun_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "frobnicate" in capsys.readouterr().err
 
 
-def test_help_imports_neither_asyncio_nor_rich_nor_any_noun() -> None:
+def test_help_imports_neither_asyncio_nor_rich_nor_the_module_of_any_command() -> None:
     probe = (
         "import sys; from penstock.cli.main import main; main(['--help']);"
         "heavy = {'asyncio', 'rich', 'uvloop', 'penstock.cli.up', 'penstock.cli.topic'};"
@@ -75,7 +75,7 @@ def test_an_unexpected_exception_shows_no_traceback(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_with_the_debug_option_an_exception_shows_its_traceback() -> None:
+def test_unexpected_exception_shows_its_traceback_with_the_debug_option() -> None:
     with pytest.raises(ValueError, match="why"):
         run_with(raising(ValueError("why")), debug=True)
 

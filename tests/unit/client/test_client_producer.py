@@ -211,7 +211,7 @@ def test_an_unknown_producer_id_is_replaced_and_the_sequence_restarts() -> None:
     run(scenario())
 
 
-def test_a_refused_batch_fails_its_records_and_no_others() -> None:
+def test_refused_batch_fails_its_own_records_and_no_other_records() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, _):
             logs.refusals = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -248,7 +248,7 @@ def test_delivery_fails_after_its_timeout() -> None:
     run(scenario())
 
 
-def test_delivery_fails_after_its_timeout_also_without_a_leader() -> None:
+def test_delivery_fails_after_its_timeout_even_if_the_partition_has_no_leader() -> None:
     """The client alone would wait much longer for an election."""
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_delivery_fails_after_its_timeout_also_without_a_leader() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_without_idempotence_no_producer_id_is_requested(acks: int) -> None:
+def test_producer_without_idempotence_requests_no_producer_id(acks: int) -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(acks=acks, linger_s=0)) as (producer, logs, broker):
             sent = await producer.send("t", b"one")

@@ -118,7 +118,7 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_after_a_commit_the_producer_continues_its_sequence_or_uses_the_new_epoch_of_the_response(
+def test_producer_continues_its_sequence_after_a_commit_or_uses_the_new_epoch_of_the_response(
     generation: int, expected: list[tuple[int, int]]
 ) -> None:
     async def scenario() -> None:

@@ -144,7 +144,7 @@ def test_reading_a_file_that_was_deleted_after_open_fails_and_creates_no_file(tm
     disk.close()
 
 
-def test_if_nowait_reads_are_unsupported_the_newest_bytes_are_assumed_to_be_cached(tmp_path: Path) -> None:
+def test_newest_bytes_are_assumed_to_be_cached_if_nowait_reads_are_unsupported(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.nowait_reads = False
     file = disk.create(f"{tmp_path}/a")
@@ -197,7 +197,9 @@ def test_running_out_of_descriptors_closes_idle_files_instead_of_failing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to lower")
-def test_files_are_written_with_reserved_descriptors_when_connections_hold_all_others(tmp_path: Path) -> None:
+def test_files_are_written_with_reserved_descriptors_when_connections_hold_all_other_descriptors(
+    tmp_path: Path,
+) -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -80,7 +80,7 @@ def test_a_member_without_protocols_is_refused_and_creates_no_group() -> None:
     assert driver.state() == "Dead"
 
 
-def test_a_member_that_shares_no_protocol_with_the_others_is_refused() -> None:
+def test_member_that_shares_no_protocol_with_the_other_members_is_refused() -> None:
     driver = Driver()
     driver.stable()
     assert driver.join(protocols=(("sticky", b""),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL

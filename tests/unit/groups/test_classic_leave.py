@@ -8,7 +8,7 @@ def codes(response: LeaveGroupResponse) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in response.members]
 
 
-def test_after_the_last_member_leaves_the_group_is_empty_in_the_next_generation() -> None:
+def test_group_is_empty_in_the_next_generation_after_its_last_member_leaves() -> None:
     driver = Driver()
     [member] = driver.stable()
     assert codes(driver.leave(member)) == [ErrorCode.NONE]
@@ -24,7 +24,7 @@ def test_a_leaving_member_starts_a_rebalance_at_once() -> None:
     assert driver.join(follower).joined.leader == follower
 
 
-def test_leaving_member_can_complete_the_join_phase_of_the_others() -> None:
+def test_leave_of_the_last_missing_member_completes_the_join_phase_of_the_other_members() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     rejoined = driver.join(leader)

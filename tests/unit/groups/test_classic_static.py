@@ -59,7 +59,7 @@ def test_a_restarted_follower_with_a_new_client_does_not_skip_the_assignment() -
     assert (joined.skip_assignment, joined.members) == (False, [])
 
 
-def test_a_restart_that_changes_the_selected_protocol_rebalances() -> None:
+def test_restart_of_a_static_member_that_changes_the_selected_protocol_starts_a_rebalance() -> None:
     driver = Driver()
     both = (("range", b""), ("sticky", b""))
     first = driver.join(instance="a", version=5, protocols=both).joined.member_id
@@ -113,7 +113,7 @@ def test_replacement_of_a_static_member_is_committed_before_the_response_and_sur
     assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
 
 
-def test_rebalance_with_only_static_members_waits_until_one_of_them_rejoins() -> None:
+def test_rebalance_of_a_group_of_static_members_waits_until_a_member_rejoins() -> None:
     driver = Driver()
     _, second = static_group(driver)
     driver.leave(("", "a"))

@@ -100,7 +100,7 @@ def test_member_session_lasts_as_long_as_heartbeats_arrive() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_member_without_heartbeats_is_removed_and_the_others_rebalance() -> None:
+def test_member_without_heartbeats_is_removed_and_the_other_members_rebalance() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     driver.advance(SESSION_MS - 1)

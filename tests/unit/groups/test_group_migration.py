@@ -57,7 +57,7 @@ def rejoin(driver: ConsumerDriver, member_id: str, *owned: int, **options: Any) 
     return generation, read(driver.sync(member_id, generation))
 
 
-def test_the_first_consumer_protocol_member_upgrades_the_group_and_the_others_keep_reading() -> None:
+def test_first_consumer_protocol_member_upgrades_the_group_and_classic_members_keep_reading() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     new = driver.enter("new")

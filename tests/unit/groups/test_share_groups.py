@@ -91,7 +91,7 @@ def test_partitions_are_shared_if_a_share_group_has_more_members_than_partitions
     assert all(target for target in driver.group.target.values())
 
 
-def test_partitions_of_a_removed_share_member_are_assigned_to_the_others() -> None:
+def test_partitions_of_a_removed_share_member_are_assigned_to_the_other_members() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()

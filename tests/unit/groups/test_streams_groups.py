@@ -134,7 +134,7 @@ def test_streams_task_moves_only_after_its_owner_revoked_it() -> None:
     assert driver.group.state == "Stable"
 
 
-def test_a_member_that_still_reports_a_revoked_task_keeps_others_waiting() -> None:
+def test_streams_task_is_not_assigned_to_another_member_while_its_old_owner_still_reports_it() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.come("b")
@@ -155,7 +155,7 @@ def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     assert listed(driver.stay("b").active_tasks) == {"0": [0, 1, 2, 3]}
 
 
-def test_tasks_of_a_lost_streams_member_are_assigned_to_the_others() -> None:
+def test_tasks_of_a_lost_streams_member_are_assigned_to_the_other_members() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.come("b")

@@ -80,7 +80,7 @@ def test_the_files_that_the_page_loads_are_served(broker: Broker) -> None:
             assert answer.read()
 
 
-def test_the_api_lists_its_paths_and_answers_404_to_others(broker: Broker) -> None:
+def test_http_api_lists_its_paths_and_answers_404_to_unknown_paths(broker: Broker) -> None:
     assert "/api/cluster" in api(broker.node, "")
     assert api(broker.node, "pipelines") == {"pipelines": []}
     for path in ("elsewhere", "topics/elsewhere", "topics/", "topics/orders/0", "../secrets"):

@@ -234,6 +234,6 @@ def test_a_sparkline_of_zeros_lies_at_the_bottom() -> None:
     assert 'points="0.0,27.0 60.0,27.0 120.0,27.0"' in sparkline((0.0, 0.0, 0.0))
 
 
-def test_listeners_without_tls_that_others_can_reach_are_shown_among_the_problems() -> None:
+def test_listeners_without_tls_that_other_machines_can_reach_are_shown_among_the_problems() -> None:
     html = page(PageContext(1, "1", warnings=["listener PLAINTEXT is <not> encrypted"]), seen(facts()), [])
     assert "Node 1: listener PLAINTEXT is &lt;not&gt; encrypted" in html

@@ -259,7 +259,7 @@ def test_a_snapshot_is_written_on_request(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/cluster/compact-log", {}).value["snapshot"].endswith(".checkpoint")
 
 
-def test_health_and_readiness_tell_that_the_quorum_has_no_leader() -> None:
+def test_health_and_readiness_pages_report_that_the_quorum_has_no_leader() -> None:
     with Cluster(nodes=2, topics={"t": 1}, config={**HTTP, "controller.quorum.fetch.timeout.ms": 500}) as cluster:
         assert ask(cluster, "GET", "/livez").value == {"status": "alive"}
         assert ask(cluster, "GET", "/readyz").value == {"status": "ready"}

@@ -19,14 +19,14 @@ def opened(disk: MemoryDisk) -> LogDir:
     return directory
 
 
-def test_after_a_killed_process_the_last_incarnation_is_known() -> None:
+def test_last_incarnation_is_known_after_its_process_was_killed() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     again = opened(disk)
     assert (again.clean, again.last_incarnation.broker_epoch) == (False, 7)
 
 
-def test_after_a_power_loss_the_last_incarnation_is_unknown() -> None:
+def test_last_incarnation_is_unknown_after_a_power_loss() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     disk.sync_volume("/data")
@@ -43,7 +43,7 @@ def test_incarnation_killed_before_its_registration_was_answered_is_known_to_the
     assert opened(disk.crash(Random(1))).last_incarnation == Incarnation()
 
 
-def test_after_a_disk_failure_the_last_incarnation_is_unknown() -> None:
+def test_last_incarnation_is_unknown_after_a_disk_failure() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     directory.note_incarnation(Incarnation(7))
@@ -68,7 +68,7 @@ def test_a_damaged_incarnation_file_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("dirs", [("/logs",), ("/logs", "/more")])
-def test_after_a_disk_error_no_directory_records_an_incarnation(dirs: tuple[str, ...]) -> None:
+def test_no_directory_records_an_incarnation_after_a_disk_error(dirs: tuple[str, ...]) -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=dirs)
     log = new_log(logs=logs)

@@ -44,7 +44,7 @@ class Reads:
         return min((offset for path, offset, _ in self.seen if path == name), default=None)
 
 
-def test_after_a_clean_stop_only_the_end_of_a_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_log_is_read_at_a_start_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=200)
     logs, log = started(disk, config)
@@ -64,7 +64,7 @@ def test_after_a_clean_stop_only_the_end_of_a_log_is_read(monkeypatch: pytest.Mo
     assert not disk.exists("/logs/.kafka_cleanshutdown")
 
 
-def test_after_a_crash_nothing_below_the_recovery_point_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_byte_below_the_recovery_point_is_read_at_a_start_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     config = LogConfig(segment_bytes=100_000, index_interval_bytes=200)
     logs, log = started(disk, config)

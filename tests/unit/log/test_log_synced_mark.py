@@ -65,7 +65,7 @@ def test_log_that_does_not_promise_fsync_never_gets_a_synced_mark(tmp_path: Path
     assert run(told_after_a_restart(tmp_path)) == {}
 
 
-def test_no_record_counts_as_synced_from_the_time_fsync_is_switched_on_until_the_synced_mark_is_written(
+def test_no_record_is_countable_after_fsync_is_switched_on_until_the_synced_mark_is_written(
     tmp_path: Path,
 ) -> None:
     async def work(log: Log) -> None:
@@ -106,7 +106,7 @@ def test_a_sync_that_began_before_fsync_was_switched_on_writes_no_mark(
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_only_synced_records_count_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
+def test_only_synced_records_are_countable_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)

@@ -263,7 +263,7 @@ MADE_AGAIN = "on append roll append sync rest cut roll append sync rest"
 
 
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_count_while_the_mark_may_be_on_disk(role: type[Machine]) -> None:
+def test_only_synced_records_are_countable_while_the_synced_mark_may_be_on_disk(role: type[Machine]) -> None:
     for seed in range(HISTORIES):
         play(role, Random(seed).choices(list(WEIGHTS), list(WEIGHTS.values()), k=100), seed)
 
@@ -271,7 +271,7 @@ def test_only_synced_records_count_while_the_mark_may_be_on_disk(role: type[Mach
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("history", [SWITCHED_BACK, KILLED, ROLLED])
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_count_at_whatever_point_the_config_changes(
+def test_only_synced_records_are_countable_at_whatever_time_the_config_changes(
     role: type[Machine], history: str, turns: int
 ) -> None:
     play(role, history.format("turn " * turns).split(), 1)

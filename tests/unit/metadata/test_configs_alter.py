@@ -114,7 +114,7 @@ def test_append_operation_extends_the_default_list_and_subtract_operation_may_em
         assert image.topic_config("t") == {"cleanup.policy": value}
 
 
-def test_all_changes_of_a_resource_are_made_or_none() -> None:
+def test_all_config_changes_of_a_resource_are_refused_if_one_change_is_invalid() -> None:
     image = image_with()
     code, _, after = change(image, TOPIC, "t", ("max.message.bytes", SET, "1"), ("foo", SET, "5"))
     assert code == "INVALID_CONFIG"
@@ -365,7 +365,7 @@ def test_alter_configs_refuses_invalid_changes_with_an_error_code(
     assert replace(image_with(), kind, name, *configs)[0] == code
 
 
-def test_with_eligible_leader_replicas_min_isr_can_only_be_set_cluster_wide() -> None:
+def test_min_isr_of_a_single_broker_cannot_be_set_if_eligible_leader_replicas_are_enabled() -> None:
     elr = image_with({(BROKER, ""): {"min.insync.replicas": "1"}}, eligible_leader_replicas_version=1)
     assert change(elr, BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "INVALID_CONFIG"
     assert change(elr, BROKER, "", ("min.insync.replicas", DELETE, None))[0] == "INVALID_CONFIG"

@@ -120,7 +120,7 @@ def test_first_entry_counts_if_a_request_contains_a_quota_entity_twice() -> None
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 1.0}}
 
 
-def test_a_refused_entity_does_not_affect_the_others() -> None:
+def test_refused_quota_entity_does_not_affect_the_other_entities() -> None:
     codes, image = change(MetadataImage(), ([(USER, "")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
     assert [code for code, _ in codes] == ["INVALID_REQUEST", "NONE"]
     assert image.client_quotas == {((USER, "a"),): {PRODUCE: 2.0}}

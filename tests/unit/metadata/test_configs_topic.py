@@ -165,7 +165,9 @@ def test_topics_without_configs_share_one_object() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_most_precise_retention_property_overrides_the_others(static: dict[str, str], retention_ms: int) -> None:
+def test_most_precise_retention_property_overrides_the_other_retention_properties(
+    static: dict[str, str], retention_ms: int
+) -> None:
     assert Settings(static).log_defaults().retention_ms == retention_ms
 
 

@@ -178,7 +178,7 @@ def test_a_topic_whose_replicas_are_all_fenced_is_refused() -> None:
     assert decision.reply.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_refused_topic_does_not_affect_others_and_a_duplicate_name_is_refused_once() -> None:
+def test_refused_topic_does_not_affect_other_topics_and_a_duplicate_name_is_refused_once() -> None:
     decision = create(cluster(1), wanted("bad name"), wanted("good"), wanted("twice"), wanted("twice"))
     codes = {result.name: result.error_code for result in decision.reply.topics}
     assert codes == {

@@ -36,7 +36,7 @@ def test_a_balanced_cluster_needs_no_moves() -> None:
     assert rebalance(placed((1, 2), (2, 3), (3, 1)), PLAIN, NO_SIZES) == []
 
 
-def test_drain_moves_all_replicas_off_a_broker_and_no_others() -> None:
+def test_drain_moves_all_replicas_of_a_broker_and_no_other_replicas() -> None:
     moves = drain(placed((1, 2), (2, 3), (3, 1)), {**PLAIN, 4: None}, {3}, NO_SIZES)
     assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
 
@@ -131,7 +131,7 @@ def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_balance_without_racks_leaves_replica_counts_within_one_and_makes_no_needless_move(
+def test_balance_without_racks_leaves_replica_counts_that_differ_by_at_most_one_without_needless_moves(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks = dict.fromkeys(cluster[0])

@@ -91,7 +91,7 @@ def test_leaving_broker_loses_its_leaderships_and_leaves_its_isrs(
     ("before", "leaving", "expected"),
     [(partition("123", "12"), 1, "2 2//"), (partition("123", "1"), 1, "- 1//"), (partition("1"), 1, "- 1//")],
 )
-def test_without_eligible_leader_replicas_the_last_in_sync_replica_stays_in_the_isr(
+def test_last_in_sync_replica_stays_in_the_isr_if_eligible_leader_replicas_are_disabled(
     before: PartitionImage, leaving: int, expected: str
 ) -> None:
     image = image_of(before, features=NO_ELR)

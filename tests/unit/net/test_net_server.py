@@ -493,7 +493,7 @@ def test_request_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_a_connection_with_a_slow_frame_is_closed_when_others_wait_for_memory(
+def test_connection_with_a_slow_frame_is_closed_when_other_connections_wait_for_memory(
     loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -546,7 +546,7 @@ def test_requests_of_a_client_that_hung_up_are_still_served(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_stopping_completes_requests_in_progress_and_starts_no_others(loop: str) -> None:
+def test_stopping_server_completes_requests_in_progress_and_starts_no_other_requests(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:

@@ -14,7 +14,7 @@ from penstock.node.listeners import exposed_listeners, plan_listeners
 from penstock.node.local_security import local_security, write_client_files
 
 
-def test_files_are_made_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
+def test_local_security_files_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
     directory = str(tmp_path / "made" / "security")
     first = local_security(directory, "127.0.0.1")
     write_client_files(directory, first, "127.0.0.1:1")
@@ -58,7 +58,7 @@ def test_certificate_is_renewed_by_the_same_authority(tmp_path: Path, change: st
         ("PLAINTEXT://0.0.0.0:9092", "true", 0),
     ],
 )
-def test_listeners_without_tls_that_others_can_reach_are_warned_about(
+def test_warning_names_listeners_without_tls_that_other_machines_can_reach(
     listeners: str, allowed: str, warned: int
 ) -> None:
     settings = Settings({"listeners": listeners, "penstock.allow.plaintext": allowed})

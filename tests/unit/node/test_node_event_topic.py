@@ -82,6 +82,6 @@ def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytes
     "value",
     [b"", b"{", b"[1]", b"{}", b"[" * 100_000, b'{"at_ms":"1","node":1,"kind":"k","text":"t","fields":{}}', b"\xff"],
 )
-def test_values_that_are_not_events_are_left_out(value: bytes) -> None:
+def test_records_of_the_event_topic_that_are_not_events_are_left_out(value: bytes) -> None:
     good = b'{"at_ms":1,"node":2,"kind":"k","text":"t","fields":{},"more":3}'
     assert event_rows([value, None, good]) == [{"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {}}]

@@ -101,7 +101,9 @@ async def authenticate(peer: BrokerConnection, token: str) -> Any:
     return await peer.request(SaslAuthenticateRequest(auth_bytes=first_message(token)))
 
 
-def test_client_with_a_valid_token_is_served_and_others_are_refused(issuer: TokenIssuer, keys_url: str) -> None:
+def test_client_with_a_valid_token_is_served_and_clients_with_invalid_tokens_are_refused(
+    issuer: TokenIssuer, keys_url: str
+) -> None:
     async def scenario(node: Node, port: int) -> None:
         await served(port, TokenLogin(lambda: issuer.token("ann")))
         assert "the access token" in await refused(port, issuer.token("ann", lifetime_s=-100))
@@ -162,7 +164,7 @@ def test_session_lifetime_of_the_listener_applies_if_it_is_shorter_than_the_life
     with_node(scenario, keys_url, connections_max_reauth_ms="60000")
 
 
-def test_new_key_of_the_issuer_is_read_after_the_first_token_that_names_it(
+def test_first_token_with_an_unknown_key_makes_the_node_read_the_keys_of_the_issuer_again(
     issuer: TokenIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oauth_listener, "UNKNOWN_KEY_PAUSE_S", 0.0)
@@ -181,7 +183,9 @@ def test_new_key_of_the_issuer_is_read_after_the_first_token_that_names_it(
     with_node(scenario, url)
 
 
-def test_unknown_keys_in_tokens_do_not_cause_many_reads(issuer: TokenIssuer, keys_url: str) -> None:
+def test_many_tokens_with_unknown_keys_do_not_make_the_node_read_the_keys_of_the_issuer_again(
+    issuer: TokenIssuer, keys_url: str
+) -> None:
     async def scenario(node: Node, port: int) -> None:
         source = node._security["SASL_PLAINTEXT"]._tokens._source  # type: ignore[union-attr]
         before = source.keys

@@ -135,7 +135,7 @@ def test_storage_info_reports_every_problem() -> None:
     )
 
 
-def test_a_directory_of_a_zookeeper_cluster_is_reported_as_such() -> None:
+def test_directory_of_a_zookeeper_cluster_is_reported_as_a_zookeeper_directory() -> None:
     disk = MemoryDisk()
     disk.mkdir("/a")
     disk.write_atomic("/a/meta.properties", b"version=0\nbroker.id=1\ncluster.id=c\n")

@@ -213,7 +213,7 @@ def test_candidate_that_this_log_does_not_list_gets_the_vote_once_the_leader_is_
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
-def test_with_static_voters_other_nodes_cannot_be_candidate_or_leader() -> None:
+def test_only_voters_can_be_candidate_or_leader_of_a_quorum_with_static_voters() -> None:
     raft = replica(1, 2, 3, dynamic=False)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
     assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -277,7 +277,7 @@ def test_forged_directories_of_a_static_voter_expire_like_observers() -> None:
     assert replicas.replicated_to(voters, 7) == 7
 
 
-def test_adding_a_voter_with_a_too_large_record_is_refused() -> None:
+def test_adding_or_updating_a_voter_with_too_many_or_too_long_endpoints_is_refused() -> None:
     raft = leader_alone()
     end_offset = raft.core.log.end_offset
     many = (("CONTROLLER", "localhost", 1),) * (MAX_VOTER_LISTENERS + 1)
@@ -291,7 +291,7 @@ def test_adding_a_voter_with_a_too_large_record_is_refused() -> None:
     assert raft.core.log.end_offset == end_offset
 
 
-def test_events_of_the_node_itself_are_never_dropped_while_state_is_saved() -> None:
+def test_internal_events_of_a_node_are_never_dropped_while_its_quorum_state_is_saved() -> None:
     raft = replica(1)
     assert any(isinstance(effect, SaveState) for effect in raft.step(Tick(), 0))
     question = Fetch(STRANGER, 2, 0, 0, 0, 0)

@@ -27,7 +27,7 @@ def view() -> LogView:
         (10, 9, Diverging(OffsetAndEpoch(10, 4))),
     ],
 )
-def test_compared_log_is_a_prefix_or_diverges_at_the_end_of_an_epoch(
+def test_comparison_with_another_log_finds_a_prefix_or_the_epoch_end_where_the_logs_diverge(
     offset: int, last_epoch: int, expected: Diverging | None
 ) -> None:
     assert view().compare(offset, last_epoch) == expected

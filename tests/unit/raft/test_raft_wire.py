@@ -97,7 +97,7 @@ def test_requests_for_other_partitions_than_the_metadata_log_are_refused() -> No
         request_from_wire(VoteRequest(), ME.key)
 
 
-def test_an_answer_that_refuses_the_whole_request_raises() -> None:
+def test_decoding_an_answer_that_refuses_the_whole_request_raises_a_kafka_error() -> None:
     message = answer_to_wire(REQUESTS[1][1], VoteAnswer(NONE, 4, -1), b"", None)
     message.error_code = ErrorCode.INCONSISTENT_CLUSTER_ID
     with pytest.raises(KafkaError):

@@ -113,7 +113,7 @@ def test_a_bare_snappy_block_is_decompressed() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), MEGABYTE) == data
 
 
-def test_two_consecutive_snappy_streams_are_decompressed_as_one() -> None:
+def test_two_consecutive_snappy_streams_are_decompressed_as_one_stream() -> None:
     packed = compress(Codec.SNAPPY, b"one") + compress(Codec.SNAPPY, b"two")
     assert decompress(Codec.SNAPPY, packed, MEGABYTE) == b"onetwo"
 

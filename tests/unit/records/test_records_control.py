@@ -68,13 +68,13 @@ def test_a_control_message_of_the_quorum_survives_encoding_and_decoding(kind: Co
     assert parse_control(read_records(batch)[0]) == (kind, message)
 
 
-def test_several_messages_make_one_batch() -> None:
+def test_several_control_messages_are_written_as_one_batch() -> None:
     batch = build_control([message for _, message in MESSAGES[2:]], timestamp=0, base_offset=5)
     parsed = [parse_control(record) for record in read_records(batch)]
     assert parsed == MESSAGES[2:]
 
 
-def test_data_and_other_control_records_are_no_markers() -> None:
+def test_data_records_and_other_control_records_are_not_read_as_markers() -> None:
     assert read_end_txn(build_batch([(0, b"\x00\x00\x00\x01", None, ())])) is None
     assert read_end_txn(build_control([MESSAGES[0][1]], timestamp=0)) is None
 

@@ -43,7 +43,7 @@ def test_the_first_record_at_or_after_a_timestamp_is_found(
     assert first_at_or_after(batch_of(TIMES, codec), timestamp, start) == found
 
 
-def test_no_record_is_found_after_the_last_timestamp_or_offset() -> None:
+def test_search_after_the_last_timestamp_or_offset_finds_no_record() -> None:
     assert first_at_or_after(batch_of(TIMES), 71) is None
     assert first_at_or_after(batch_of(TIMES), 60, 104) is None
 

@@ -135,7 +135,7 @@ def test_an_overlong_varint_is_an_invalid_record(data: bytes) -> None:
     assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
-def test_records_keep_their_offsets_and_may_leave_gaps() -> None:
+def test_records_of_a_batch_keep_their_offsets_even_with_gaps_between_them() -> None:
     records = [Record(10, 5, b"a", b"1"), Record(14, 3, b"b", None)]
     batch = build_batch(records, base_offset=8)
     assert read_records(batch) == records
@@ -143,7 +143,7 @@ def test_records_keep_their_offsets_and_may_leave_gaps() -> None:
     assert (header.last_offset, header.next_offset, header.records_count) == (14, 15, 2)
 
 
-def test_building_a_batch_of_records_out_of_order_fails_a_check() -> None:
+def test_building_an_empty_batch_or_a_batch_with_unordered_offsets_raises_an_invariant_error() -> None:
     with pytest.raises(InvariantError):
         build_batch([Record(3, 0, None, None), Record(3, 0, None, None)], base_offset=3)
     with pytest.raises(InvariantError):

@@ -281,7 +281,7 @@ def test_control_batches_of_the_broker_stay_uncompressed() -> None:
         (build_batch([(NOW, None, bytes(2_000_000), ())]), ErrorCode.MESSAGE_TOO_LARGE),
     ],
 )
-def test_the_brokers_own_batches_are_validated_too(data: bytes, code: ErrorCode) -> None:
+def test_batches_that_the_broker_itself_appends_are_validated_too(data: bytes, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refused:
         validate_own(data, RULES, base_offset=0, leader_epoch=0, now_ms=NOW)
     assert refused.value.code == code

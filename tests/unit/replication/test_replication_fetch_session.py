@@ -66,7 +66,7 @@ def test_epochs_count_from_one_and_the_last_epoch_is_followed_by_epoch_one() -> 
     assert session.epoch == 1
 
 
-def test_without_a_session_every_request_names_all_partitions() -> None:
+def test_every_fetch_without_a_session_names_all_partitions() -> None:
     session = ReplicaSession()
     for _ in range(3):
         assert ask(session, A, B) == ([A, B], [])
@@ -82,7 +82,7 @@ def test_without_a_session_every_request_names_all_partitions() -> None:
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ],
 )
-def test_after_a_lost_session_the_next_request_has_no_session_id(code: ErrorCode) -> None:
+def test_next_fetch_after_a_lost_session_has_no_session_id(code: ErrorCode) -> None:
     session = begun(A, B)
     session.leave(B)
     assert session.failed(code)
@@ -90,7 +90,7 @@ def test_after_a_lost_session_the_next_request_has_no_session_id(code: ErrorCode
     assert ask(session, A) == ([A], [])  # a new session has nothing to remove
 
 
-def test_after_another_error_the_next_request_names_the_old_session_id() -> None:
+def test_next_fetch_after_an_error_other_than_a_lost_session_has_the_old_session_id() -> None:
     session = begun(A)
     assert not session.failed(ErrorCode.NETWORK_EXCEPTION)
     assert (session.id, session.epoch) == (7, FIRST_EPOCH)

@@ -178,7 +178,7 @@ def test_states_of_deleted_topics_are_erased() -> None:
     ),
     st.integers(0, 5),
 )
-def test_a_replay_restores_the_state_also_from_the_last_snapshot(
+def test_replay_of_the_whole_log_or_from_the_last_snapshot_restores_the_share_state(
     writes: list[tuple[int, int, RecordState, int]], updates_per_snapshot: int
 ) -> None:
     driver = StateDriver(updates_per_snapshot)

@@ -16,7 +16,7 @@ NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_split_cuts_all_links_between_two_groups_and_none_within_them(seed: int) -> None:
+def test_split_cuts_all_links_between_two_groups_and_no_link_within_a_group(seed: int) -> None:
     cut = set(split(NAMES, Random(seed)))
     assert cut
     assert all((other, one) in cut for one, other in cut)
@@ -33,7 +33,7 @@ def test_in_a_ring_each_machine_reaches_two_neighbours(count: int, neighbours: i
         assert sum((name, other) not in cut for other in names if other != name) == neighbours
 
 
-def test_a_ring_of_three_cuts_one_pair_and_a_ring_of_two_cuts_none() -> None:
+def test_ring_of_three_machines_cuts_the_links_of_one_pair_and_a_ring_of_two_machines_cuts_no_link() -> None:
     assert len(ring(NAMES[:3], Random(1))) == 2
     assert ring(NAMES[:2], Random(1)) == []
 

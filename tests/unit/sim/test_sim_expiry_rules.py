@@ -47,7 +47,7 @@ def test_rule_finds_a_record_that_had_been_deleted_before_its_retention_time() -
     assert rules(PLAN, history, view(start=1)) == ["only old records expire"]
 
 
-def test_a_requested_deletion_and_a_clock_that_is_ahead_excuse_a_young_record() -> None:
+def test_early_deletion_of_a_record_is_excused_by_a_delete_request_or_by_a_clock_that_is_ahead() -> None:
     history = History(writes=[wrote(0, 18.0)], deletions=[Deletion(P, 1)])
     assert rules(PLAN, history, view(start=1)) == []
     for jump in (ClockJump(19.0, DAY_MS, everywhere=True), ClockJump(1.0, DAY_MS, everywhere=False)):

@@ -195,7 +195,7 @@ def test_a_commit_without_an_answer_may_be_applied_later() -> None:
     assert rules(PLAN, history, view()) == []
 
 
-def test_created_topics_exist_and_deleted_topics_do_not() -> None:
+def test_rule_finds_a_created_topic_that_is_missing_and_a_deleted_topic_that_exists() -> None:
     history = History(topics=[TopicChange("a", 2, 1.0, Outcome.DONE), TopicChange("b", 1, 1.0, Outcome.DONE)])
     history.topics.append(TopicChange("b", 0, 2.0, Outcome.DONE))
     found = view()

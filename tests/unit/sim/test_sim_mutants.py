@@ -43,7 +43,7 @@ def test_profiles_that_use_a_package_most_are_run_first_and_all_other_profiles_a
 
 
 @pytest.mark.parametrize(("one", "other"), [("<", "<="), ("<=", "<"), (">", ">="), (">=", ">")])
-def test_boundary_operator_moves_a_comparison_by_one(one: str, other: str) -> None:
+def test_boundary_operator_exchanges_a_strict_and_a_non_strict_comparison(one: str, other: str) -> None:
     assert found(body(f"return a {one} b")) == [("boundary", f"a {one} b", f"a {other} b")]
 
 

@@ -107,7 +107,7 @@ def test_a_slow_link_delays_bytes_by_its_bandwidth() -> None:
     pair.run(run())
 
 
-def test_packet_loss_delays_bytes_and_loses_none() -> None:
+def test_packet_loss_delays_bytes_but_no_byte_is_lost() -> None:
     pair = Pair()
 
     async def run() -> None:

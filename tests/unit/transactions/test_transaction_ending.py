@@ -153,7 +153,7 @@ def test_an_abort_without_a_transaction_bumps_the_epoch_and_writes_no_markers() 
     assert driver.transaction().start_ms == WALL_START_MS + 7  # Kafka requires a new epoch on every end
 
 
-def test_when_epochs_are_used_up_the_next_transaction_has_a_new_producer_id() -> None:
+def test_next_transaction_has_a_new_producer_id_when_the_epochs_are_used_up() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -116,7 +116,7 @@ def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_prod
     assert driver.commit(third) == Answer(NONE, 1000, 3)
 
 
-def test_kept_transaction_accepts_no_new_partitions_and_verifies_none() -> None:
+def test_kept_transaction_accepts_no_new_partitions_and_verifies_no_partitions() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -125,7 +125,7 @@ def test_kept_transaction_accepts_no_new_partitions_and_verifies_none() -> None:
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_a_producer_that_asks_to_keep_a_transaction_starts_normally_if_none_is_open(state: State) -> None:
+def test_producer_that_asks_to_keep_a_transaction_starts_normally_if_no_transaction_is_open(state: State) -> None:
     driver = Driver(config=ENABLED)
     before = driver.in_state(state)
     assert driver.init(two_phase=True, keep=True) == Answer(NONE, 1000, before.producer_epoch + 1)

@@ -4,7 +4,7 @@
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
-One request is answered at a time. Pipelined requests wait in h11 until the current response is sent.
+One request is answered at a time. Meanwhile the connection reads no bytes, so pipelined requests wait in the kernel.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class HttpConnection(asyncio.Protocol):
         self._receiving = False
         self._unsent = False
         self._lingering = 0
+        self._paused = False
 
     # --- events of the transport
 
@@ -90,7 +91,19 @@ class HttpConnection(asyncio.Protocol):
                 self.abort()
             return
         self._http.receive_data(data)
+        if self._task is not None or self._unsent:
+            self._pause_reading()  # later requests wait in the kernel, and h11 holds the bytes of one read at most
         self._process_received()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._paused:
+            self._paused = False
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         if self._lingering:
@@ -172,6 +185,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
             self._http.start_next_cycle()
+            self._resume_reading()
             self._within(IDLE_S, self.abort)
             self._process_received()
         else:

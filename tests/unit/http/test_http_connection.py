@@ -12,6 +12,9 @@ from penstock.http import server as servers
 from penstock.http.connection import http_date
 from penstock.http.messages import BODY_MAX_BYTES, HEADER_MAX_BYTES, TARGET_MAX_BYTES, Request, Response, text
 
+#: More than the buffers of two sockets on loopback hold.
+ENDLESS_BYTES = 64 * 1024 * 1024
+
 
 def answer_to(sent: bytes, site: Site | None = None) -> bytes:
     async def scenario() -> bytes:
@@ -255,3 +258,37 @@ def test_a_stop_answers_pending_requests_and_closes_idle_connections() -> None:
 
 def test_dates_have_the_http_format() -> None:
     assert http_date(784_111_777) == "Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+def test_bytes_behind_a_request_in_progress_wait_in_the_kernel() -> None:
+    """The peer can send only what fits into the buffers of the two sockets."""
+
+    async def scenario() -> tuple[int, list[Request]]:
+        answer = asyncio.Event()
+
+        async def slow(request: Request) -> Response:
+            await answer.wait()
+            return text(200, "done")
+
+        site = Site(slow)
+        async with serving(site) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(get("/first", more=""))
+            sent = 0
+            while sent < ENDLESS_BYTES:
+                writer.write(get("/next", more="") * 1000)
+                sent += len(get("/next", more="")) * 1000
+                try:
+                    async with asyncio.timeout(0.5):
+                        await writer.drain()
+                except TimeoutError:
+                    break
+            answer.set()
+            assert status(await reader.readuntil(b"done\n")) == 200
+            assert status(await reader.readuntil(b"done\n")) == 200
+            writer.close()
+        return sent, site.asked
+
+    sent, asked = asyncio.run(scenario())
+    assert sent < ENDLESS_BYTES
+    assert [each.path for each in asked[:2]] == ["/first", "/next"]

@@ -1,8 +1,9 @@
-"""Sends synchronous requests to a broker, for the verbs. Uses Penstock's own client, and turns its errors into
-failures.
+"""Sends synchronous requests to a broker, for the commands of the command line.
 
-with connect(args) as broker:
-    answer = broker.ask(DescribeClusterRequest())
+Uses Penstock's own client, and turns the client's exceptions into `Failure`, which the command line prints.
+
+    with connect(args) as broker:
+        answer = broker.ask(DescribeClusterRequest())
 """
 
 from __future__ import annotations

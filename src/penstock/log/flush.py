@@ -255,7 +255,10 @@ class Durability:
         return self.flushed_offset
 
     async def _write_mark(self) -> None:
-        """Syncs all records, then writes the synced mark. While the mark exists, only synced records count."""
+        """Syncs all records, then writes the synced mark.
+
+        While the mark exists, only synced records of this replica may help to commit (see `synced_mark`).
+        """
         disk = self._log.environment.disk
         self.mark = Mark.CHANGING
         await self._sync_records()
@@ -378,8 +381,10 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until the synced mark is removed; from then on all records count (see `synced_mark`). Stops waiting if
-        the config promises fsync again."""
+        """Waits until the flush has removed the synced mark. From then on unsynced records may help to commit, too.
+
+        Stops waiting if the config demands fsync before acknowledgements again.
+        """
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)
 

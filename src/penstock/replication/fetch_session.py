@@ -69,7 +69,7 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """Records that the next request contains this partition, which adds it to the leader's session."""
+        """Notes that the next request contains this partition. The leader then adds the partition to its session."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:

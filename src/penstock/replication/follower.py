@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """The follower's reaction to an answer without an error for its partition."""
+    """What a follower does after a Fetch response without an error for its partition."""
 
     APPEND = "append"
     TRUNCATE = "truncate"

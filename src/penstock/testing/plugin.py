@@ -79,7 +79,10 @@ def penstock_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def penstock_session() -> Iterator[Broker]:
-    """Provides one broker for the whole run: faster, if every test uses its own topics."""
+    """Provides one broker for the whole run.
+
+    This is faster than a broker per test, but every test must use its own topics.
+    """
     from penstock.testing.broker import Broker
 
     with Broker() as broker:

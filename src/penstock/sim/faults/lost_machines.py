@@ -72,7 +72,7 @@ class LostMachines:
             del self._lost[machine]
 
     def note(self, machine: Machine, kind: str) -> None:
-        """Adds a loss that has just happened to the machine."""
+        """Notes that the machine has just lost data."""
         image = newest_image(self._machines)
         broker = image.brokers.get(machine.node_id) if image is not None else None
         before = self._lost.get(machine)

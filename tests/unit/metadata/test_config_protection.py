@@ -100,8 +100,25 @@ def test_authorizer_properties_that_would_leave_the_node_unprotected_are_refused
         "listener.name.sasl_ssl.plain.sasl.jaas.config",
         "listener.name.sasl_ssl.ssl.principal.mapping.rules",
         "listener.name.sasl_ssl.plain.connections.max.reauth.ms",
+        "listener.name.sasl_ssl.principal.builder.class",
+        "sasl.enabled.mechanisms",
+        "sasl.jaas.config",
+        "sasl.mechanism.inter.broker.protocol",
+        "ssl.protocol",
+        "principal.builder.class",
     ],
 )
-def test_running_broker_refuses_changes_of_the_login_settings_of_a_listener(name: str) -> None:
+@pytest.mark.parametrize("per_broker", [True, False])
+def test_running_broker_refuses_changes_of_the_login_settings_of_a_listener(name: str, per_broker: bool) -> None:
     with pytest.raises(ConfigError, match="A running broker can't change"):
-        validate_dynamic_settings({name: "60000"}, per_broker=True)
+        validate_dynamic_settings({name: "60000"}, per_broker=per_broker)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ssl.client.auth", "required"), ("ssl.enabled.protocols", "TLSv1.3"), ("ssl.cipher.suites", "AES")],
+)
+def test_running_broker_changes_tls_settings_of_one_listener_only(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="put the listener's prefix before"):
+        validate_dynamic_settings({name: value}, per_broker=True)
+    validate_dynamic_settings({f"listener.name.ssl.{name}": value}, per_broker=True)

@@ -190,13 +190,12 @@ def test_synonyms_are_listed_in_the_order_of_lookup() -> None:
         (
             {"principal.builder.class": "x"},
             False,
-            "[principal.builder.class] can't be set cluster-wide: name the broker to set them for.",
+            "A running broker can't change [principal.builder.class]: set them in its properties file and restart it.",
         ),
         (
             {"ssl.key.password": "x"},
             False,
-            "Keys and certificates are changed for one listener at a time: put the listener's prefix before "
-            "[ssl.key.password]",
+            "TLS settings are changed for one listener at a time: put the listener's prefix before [ssl.key.password]",
         ),
         (
             {"num.io.threads": "0"},

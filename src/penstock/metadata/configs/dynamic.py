@@ -8,9 +8,14 @@ from penstock.metadata.configs.broker import UpdateMode, broker_key, update_mode
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.settings import Settings, check_broker_settings
 
-# Keys and certificates are per listener: without the listener's prefix a change would apply to all listeners at once.
-ONLY_WITH_LISTENER_PREFIX = frozenset(
+# Settings of a TLS listener that a running broker applies to new connections. They need the listener's prefix: without
+# it, a change would apply to all listeners at once.
+TLS_WHILE_RUNNING = frozenset(
     {
+        "ssl.cipher.suites",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
         "ssl.key.password",
         "ssl.keystore.certificate.chain",
         "ssl.keystore.key",
@@ -23,13 +28,8 @@ ONLY_WITH_LISTENER_PREFIX = frozenset(
         "ssl.truststore.type",
     }
 )
-# Settings of a TLS listener that a running broker applies to new connections, with the listener's prefix.
-TLS_WHILE_RUNNING = ONLY_WITH_LISTENER_PREFIX | {
-    "ssl.cipher.suites",
-    "ssl.client.auth",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-}
+# Names of the settings that protect listeners begin with these.
+PROTECTING = ("connections.max.reauth", "principal.builder.", "sasl.", "ssl.")
 # Kafka opens and closes sockets, and reads providers again, when these change; Penstock keeps those of its start.
 NOT_WHILE_RUNNING = frozenset({"config.providers", "listeners", "listener.security.protocol.map"})
 
@@ -71,11 +71,11 @@ def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) ->
         own = [name for name in values if update_mode(name) is UpdateMode.PER_BROKER and not _needs_prefix(name)]
         if own:
             raise ConfigError(f"{_listed(own)} can't be set cluster-wide: name the broker to set them for.")
-    secret = [name for name in values if _needs_prefix(name)]
-    if secret:
+    unprefixed = [name for name in values if _needs_prefix(name)]
+    if unprefixed:
         raise ConfigError(
-            "Keys and certificates are changed for one listener at a time: put the listener's prefix before "
-            + _listed(secret)
+            "TLS settings are changed for one listener at a time: put the listener's prefix before "
+            + _listed(unprefixed)
         )
     check_broker_settings(values.items())
 
@@ -89,19 +89,17 @@ def _is_fixed(name: str) -> bool:
 
 
 def _needs_prefix(name: str) -> bool:
-    return name in ONLY_WITH_LISTENER_PREFIX
+    return name in TLS_WHILE_RUNNING
 
 
 def _protects(name: str) -> bool:
-    """Returns True for settings that protect a listener and that Penstock reads only when it starts.
+    """Returns True for settings that protect listeners and that Penstock reads only when it starts.
 
-    These are the SASL settings and some TLS settings with a listener prefix. Kafka applies changes of them at once.
+    These are the SASL settings and some TLS settings, with and without a listener prefix. Kafka applies changes of many
+    of them at once. A change that is stored and not applied would leave a listener open that looks protected.
     """
     key = broker_key(name)
-    base = name if key is None else key.name
-    if not name.startswith("listener.name.") or base in TLS_WHILE_RUNNING:
-        return False
-    return base.startswith(("ssl.", "sasl.", "connections.max.reauth"))
+    return key is not None and key.name not in TLS_WHILE_RUNNING and key.name.startswith(PROTECTING)
 
 
 def _listed(names: Iterable[str]) -> str:

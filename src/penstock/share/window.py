@@ -15,7 +15,7 @@ from penstock.share.states import RecordState
 
 STATES = max(RecordState) + 1
 NOBODY = 0
-NO_END = 2**63 - 1
+NO_END = 2**63  # the offset after the last possible offset, so that no range ends behind it
 
 
 class Run(NamedTuple):

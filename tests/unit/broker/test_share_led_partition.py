@@ -26,6 +26,7 @@ from penstock.share.window import Run
 
 KEY = ShareKey("group", bytes(16), 0)
 SETTINGS = ShareSettings(ShareLimits(lock_duration_ms=1), Reset("latest"), committed_only=False)
+LAST_OFFSET = 2**63 - 1  # of an int64
 EXPIRED = (StateBatch(7, 9, RecordState.AVAILABLE, 1),)
 
 
@@ -70,6 +71,11 @@ class DeadLetters:
 class Waiting(asyncio.Event):
     def wake(self) -> None:
         self.set()
+
+
+async def next_pass() -> None:
+    """Waits for the next pass of the event loop."""
+    await asyncio.sleep(0)
 
 
 async def loaded(
@@ -196,18 +202,39 @@ def test_acknowledgements_of_many_single_records_are_applied_and_written_in_port
     run(scenario)
 
 
+@pytest.mark.parametrize("kind", [Acknowledge.RELEASE, Acknowledge.REJECT])
+def test_operator_changes_a_range_that_ends_with_the_last_possible_offset(kind: Acknowledge) -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        led = await loaded(Coordinator(), tasks, SETTINGS._replace(limits=ShareLimits()))
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        await led.operate(0, LAST_OFFSET + 1, kind, next_pass)
+        state = led.ready()
+        assert state is not None
+        assert state.window.totals[RecordState.ACQUIRED] == 0
+        with pytest.raises(KafkaError, match="None of these records is in flight"):
+            await led.operate(LAST_OFFSET, LAST_OFFSET + 1, kind, next_pass)
+
+    run(scenario)
+
+
+def test_member_that_acknowledges_the_last_possible_offset_is_refused() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        led = await loaded(Coordinator(), tasks, SETTINGS._replace(limits=ShareLimits()))
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        with pytest.raises(KafkaError, match="has not been acquired"):
+            await led.acknowledge("m", [AcknowledgedRange(LAST_OFFSET, LAST_OFFSET, (Acknowledge.ACCEPT,))], next_pass)
+
+    run(scenario)
+
+
 def test_records_of_a_closed_session_are_released_in_portions() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         coordinator = Coordinator()
         led = await loaded(coordinator, tasks, SETTINGS._replace(limits=ShareLimits()))
         count = 5 * PORTION
         led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 7 + 2 * count - 1)])
-
-        async def turn() -> None:
-            await asyncio.sleep(0)
-
         kinds = (Acknowledge.RENEW, Acknowledge.ACCEPT) * count
-        for written in await led.acknowledge("m", [AcknowledgedRange(7, 7 + 2 * count - 1, kinds)], turn):
+        for written in await led.acknowledge("m", [AcknowledgedRange(7, 7 + 2 * count - 1, kinds)], next_pass):
             await written
         led.release("m")
         state = led.ready()

@@ -261,11 +261,12 @@ class LedSharePartition:
     async def operate(self, first: int, stop: int, kind: int, turn: Callable[[], Awaitable[None]]) -> None:
         """Releases or archives records for an operator, no matter which member holds them.
 
-        Returns once the change is written. Raises KafkaError if no record can be changed, or if the change can't be
-        written.
+        Leaves out records that are delivered for the first time after this call. Returns once the change is written.
+        Raises KafkaError if no record can be changed, or if the change can't be written.
         """
         refusal: KafkaError | None = None
         written = []
+        stop = min(stop, max(first + 1, self._in_use().window.end))
         while first < stop:
             state = self._in_use()
             part = min(state.window.reach(first, PORTION), stop)

@@ -5,21 +5,32 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from penstock.broker.dispatch.large_requests import WIDEST
 from penstock.client.client_security import credentials_of
 from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.client.login import Login
 from penstock.disk.memory import MemoryDisk
-from penstock.metadata.controller.tokens import TokenRules, create_token, expire_token, remove_expired, renew_token
+from penstock.metadata.controller.tokens import (
+    TokenRules,
+    create_token,
+    expire_token,
+    may_use,
+    remove_expired,
+    renew_token,
+    users_of,
+)
 from penstock.metadata.image import MetadataImage, TokenImage
 from penstock.net.network import RealNetwork
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
+from penstock.node.token_users import TokenUsers
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_30_create_acls as acls
 from penstock.protocol.messages import api_38_create_delegation_token as create
@@ -28,6 +39,7 @@ from penstock.protocol.messages import api_40_expire_delegation_token as expire
 from penstock.protocol.messages import api_41_describe_delegation_token as describe
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.security.delegation_tokens import token_hmac
+from penstock.security.scram import ScramMechanism
 
 JAAS = 'x required username="admin" password="a" user_admin="a" user_ann="b" user_bob="c";'
 SECURED = {
@@ -140,6 +152,55 @@ def test_tokens_are_seen_by_their_users_and_by_clients_with_an_acl() -> None:
     with_node(scenario)
 
 
+def test_describe_on_one_token_shows_that_token_alone() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        ann, bob = await connect(port, Login("PLAIN", "ann", "b")), await connect(port, Login("PLAIN", "bob", "c"))
+        admin = await connect(port, Login("PLAIN", "admin", "a"))
+        shown, _ = await ann.request(creation()), await ann.request(creation())
+        acl = acls.AclCreation(
+            resource_type=6,
+            resource_name=shown.token_id,
+            resource_pattern_type=3,
+            principal="User:bob",
+            host="*",
+            operation=8,
+            permission_type=3,
+        )
+        assert (await admin.request(acls.CreateAclsRequest(creations=[acl]))).results[0].error_code == 0
+        answer = await bob.request(describe.DescribeDelegationTokenRequest(owners=None))
+        assert [token.token_id for token in answer.tokens] == [shown.token_id]
+
+    with_node(scenario)
+
+
+def test_tokens_of_many_owners_are_described_without_comparing_each_owner_with_each_token() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        ann = await connect(port, Login("PLAIN", "ann", "b"))
+        for _ in range(100):
+            await ann.request(creation())
+        kind = describe.DescribeDelegationTokenOwner
+        owners = [kind(principal_type="User", principal_name=f"u{number}") for number in range(WIDEST)]
+        owners[-1] = kind(principal_type="User", principal_name="ann")
+        compared = 0
+
+        def count(frame: Any, event: str, arg: Any) -> None:
+            nonlocal compared
+            compared += event == "call" and frame.f_code in (may_use.__code__, users_of.__code__)
+
+        sys.setprofile(count)
+        try:
+            answer = await ann.request(describe.DescribeDelegationTokenRequest(owners=owners))
+        finally:
+            sys.setprofile(None)
+        assert (answer.error_code, len(answer.tokens)) == (0, 100)
+        assert compared <= 300
+        more = [*owners, kind(principal_type="User", principal_name="one more")]
+        refused = await ann.request(describe.DescribeDelegationTokenRequest(owners=more))
+        assert (refused.error_code, refused.tokens) == (ErrorCode.INVALID_REQUEST, [])
+
+    with_node(scenario)
+
+
 def test_tokens_are_disabled_without_a_secret() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann = await connect(port, Login("PLAIN", "ann", "b"))
@@ -180,6 +241,8 @@ def test_token_is_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
     [
         (b"wrong", "User:ann", 0, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
         (None, "User:bob", 0, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+        (None, "User:carla", 0, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+        (None, "User:anna", 0, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
         (None, "User:ann", 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ],
 )
@@ -193,6 +256,16 @@ def test_other_users_and_expired_tokens_are_refused(
     with pytest.raises(KafkaError) as refused:
         expire_token(image, expire.ExpireDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms)
     assert refused.value.code is code
+
+
+def test_login_finds_a_token_until_it_expires_although_its_maximum_lifetime_is_longer() -> None:
+    image, _ = with_token()
+    now_ms = [0]
+    users = TokenUsers("cluster-secret", lambda: image.delegation_tokens, lambda: now_ms[0])
+    for now_ms[0], found in ((999, True), (1_000, False), (6_999, False)):
+        token = users.find(ScramMechanism.SHA_256, "id")
+        assert (token is not None) is found
+        assert token is None or token.expires_ms == 1_000
 
 
 def test_expired_tokens_are_removed() -> None:

@@ -51,12 +51,12 @@ LARGEST, WIDEST = 50_000, 10_000
 #: Lower limits than LARGEST: OffsetDelete writes a record for each element.
 LARGEST_BY_API = {47: 10_000}
 #: APIs whose requests may be refused for their size, with the error code: the controller's APIs, AddPartitionsToTxn
-#: (24), JoinGroup, LeaveGroup, SyncGroup, OffsetDelete, ConsumerGroupHeartbeat and
+#: (24), JoinGroup, LeaveGroup, SyncGroup, DescribeDelegationToken, OffsetDelete, ConsumerGroupHeartbeat and
 #: DescribeTopicPartitions, whose pages depend on all topics.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
     24: ErrorCode.POLICY_VIOLATION,
-    **dict.fromkeys((11, 13, 14, 47, 68, 75), ErrorCode.INVALID_REQUEST),
+    **dict.fromkeys((11, 13, 14, 41, 47, 68, 75), ErrorCode.INVALID_REQUEST),
 }
 
 Handle = Callable[["RequestContext", Any], Any]

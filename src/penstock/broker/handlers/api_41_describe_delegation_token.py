@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.token_calls import token_rules
-from penstock.metadata.controller.tokens import may_use
+from penstock.metadata.controller.tokens import may_use, users_of
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_41_describe_delegation_token import (
     DescribedDelegationToken,
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from penstock.metadata.image import TokenImage
 
 
-def handle(
+#: Tokens that are looked at in one pass of the event loop.
+SLICE_TOKENS = 1_000
+
+
+async def handle(
     broker: Broker, ctx: RequestContext, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
     secret = token_rules(broker.settings).secret
@@ -36,12 +40,13 @@ def handle(
     owners = None
     if request.owners is not None:
         owners = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
-    tokens = [
-        _described(secret, token_id, token)
-        for token_id, token in broker.metadata.image.delegation_tokens.items()
-        if (owners is None or any(may_use(token, owner) for owner in owners)) and _sees(broker, ctx, token_id, token)
-    ]
-    return DescribeDelegationTokenResponse(tokens=tokens)
+    described = []
+    for number, (token_id, token) in enumerate(broker.metadata.image.delegation_tokens.items(), 1):
+        if (owners is None or not owners.isdisjoint(users_of(token))) and _sees(broker, ctx, token_id, token):
+            described.append(_described(secret, token_id, token))
+        if not number % SLICE_TOKENS:
+            await broker.slices.turn()
+    return DescribeDelegationTokenResponse(tokens=described)
 
 
 def _sees(broker: Broker, ctx: RequestContext, token_id: str, token: TokenImage) -> bool:

@@ -49,7 +49,11 @@ class TokenRules(NamedTuple):
 
 def may_use(token: TokenImage, principal: str) -> bool:
     """Returns True if the principal may describe, renew and expire the token without further rights."""
-    return principal in (token.owner, token.requester) or principal in token.renewers
+    return principal in users_of(token)
+
+
+def users_of(token: TokenImage) -> tuple[str, ...]:
+    return (token.owner, token.requester, *token.renewers)
 
 
 def create_token(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from penstock.security.hosts import canonical_host
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -61,17 +63,6 @@ class Arrival(NamedTuple):
 AT_ONCE = Arrival()
 
 
-def parse_ip_overrides(entries: list[str]) -> dict[str, int]:
-    """Parses the `host:count` pairs of max.connections.per.ip.overrides. Raises ValueError for other entries."""
-    overrides: dict[str, int] = {}
-    for entry in entries:
-        host, _, count = entry.strip().rpartition(":")
-        if not host or not count.isdigit():
-            raise ValueError(f"max.connections.per.ip.overrides: {entry!r} is not host:count")
-        overrides[host.strip("[]")] = int(count)
-    return overrides
-
-
 def is_loopback(host: str) -> bool:
     """Returns True if the address belongs to a peer on this machine."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
@@ -105,7 +96,8 @@ class ConnectionCounts:
         if not protected and self.full:
             return self._refusal_in_all()
         overrides = self.limits.max_connections_per_ip_overrides
-        per_host = overrides.get(self.addresses.get(host, host), self.limits.max_connections_per_ip)
+        address = canonical_host(host)
+        per_host = overrides.get(self.addresses.get(address, address), self.limits.max_connections_per_ip)
         if self._by_host.get(host, 0) >= per_host:
             return f"max.connections.per.ip={per_host} connections are open from {host}: close some or raise that limit"
         return None

@@ -15,6 +15,7 @@ from penstock.net.network import Listening, Network, RealNetwork
 from penstock.net.reply import Reply
 from penstock.net.traffic import NONE, Traffic
 from penstock.net.turns import Turns
+from penstock.security.hosts import canonical_host
 
 __all__ = ["Connection", "Dispatch", "Limits", "Listener", "Reply", "Server"]
 
@@ -206,7 +207,7 @@ class Server:
                 ipaddress.ip_address(host)
             except ValueError:
                 for address in await self.network.resolve(host):
-                    self.counts.addresses[address] = host
+                    self.counts.addresses[canonical_host(address)] = host
 
     @property
     def requests(self) -> int:

@@ -1,7 +1,8 @@
 """Decides which operations a principal may do, with the rules of Kafka's StandardAuthorizer.
 
 1. A super user may do everything.
-2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix.
+2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix. All
+   spellings of an IP address match.
 3. A matching DENY wins over every ALLOW, even if the pattern of the ALLOW is more specific.
 4. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. ALL covers every operation. A
    DENY implies no other operation: it covers exactly its own operation, or every operation if it names ALL.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from penstock.security.hosts import canonical_host
 from penstock.security.vocabulary import (
     SUPPORTED_OPERATIONS,
     WILDCARD,
@@ -105,7 +107,7 @@ class Authorizer:
 
     def _place(self, acl: Acl) -> tuple[dict[tuple[int, str], _Entries], tuple[int, str], tuple[str, int, bool]]:
         patterns = self._prefixed if acl.pattern_type == PatternType.PREFIXED else self._literal
-        entry = (acl.host, acl.operation, acl.permission_type == Permission.DENY)
+        entry = (canonical_host(acl.host), acl.operation, acl.permission_type == Permission.DENY)
         return patterns, (acl.resource_type, acl.resource_name), entry
 
     def allows(self, principal: str, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
@@ -162,6 +164,7 @@ class Authorizer:
         if principal in self._super_users:
             return True
         implying = _IMPLYING[operation]
+        host = canonical_host(host)
         has_acls = allowed = False
         for entries in self._matching(resource, name):
             has_acls = True
@@ -197,6 +200,7 @@ class Authorizer:
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
         """Returns the patterns (names or prefixes) of ACLs that allow the operation, and of ACLs that deny it."""
+        host = canonical_host(host)
         allowed: set[str] = set()
         denied: set[str] = set()
         for (kind, name), entries in patterns.items():

@@ -262,6 +262,18 @@ def test_connections_are_limited_by_address() -> None:
     assert enforced.record_connection("127.0.0.1", START + 11_000) == 0
 
 
+def test_quota_of_an_address_counts_all_its_spellings() -> None:
+    enforced = quotas(
+        {
+            ((IP, "0:0:0:0:0:0:0:1"),): {"connection_creation_rate": 1.0},
+            ((IP, "::ffff:10.0.0.1"),): {"connection_creation_rate": 1.0},
+        }
+    )
+    assert [enforced.record_connection("::1", START) > 0 for _ in range(11)] == [False] * 10 + [True]
+    assert [enforced.record_connection("10.0.0.1", START) > 0 for _ in range(10)] == [False] * 10
+    assert enforced.record_connection("::ffff:a00:1", START) > 0
+
+
 def test_quota_manager_keeps_a_bounded_number_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.limits.quotas.MAX_TRACKED", 5)
     enforced = quotas(

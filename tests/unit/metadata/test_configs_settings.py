@@ -127,6 +127,10 @@ def test_invalid_value_in_the_properties_file_stops_the_start() -> None:
 def test_connection_limits_of_single_hosts_are_parsed() -> None:
     settings = Settings({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:7,"})
     assert settings.max_connections_per_ip_overrides() == {"10.0.0.1": 5, "::1": 7}
+    spelled = Settings(
+        {"max.connections.per.ip.overrides": "0:0:0:0:0:0:0:1:5,[2001:DB8::0:2]:6,::ffff:10.0.0.1:7,host:8"}
+    )
+    assert spelled.max_connections_per_ip_overrides() == {"::1": 5, "2001:db8::2": 6, "10.0.0.1": 7, "host": 8}
 
 
 def test_dynamic_configs_override_the_file_and_per_broker_configs_override_cluster_wide_configs() -> None:

@@ -13,7 +13,7 @@ from penstock.net.framing import (
     PartialFrame,
     foreign_protocol,
 )
-from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits, parse_ip_overrides
+from penstock.net.limits import ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
 
 
 @dataclass(eq=False)
@@ -170,13 +170,6 @@ def test_a_protected_listener_has_only_limits_per_address() -> None:
     assert counts.refusal("10.0.0.2") is not None
     assert counts.refusal("10.0.0.2", protected=True) is None
     assert counts.refusal("10.0.0.1", protected=True) is not None
-
-
-def test_connection_limits_of_hosts_are_parsed_as_host_and_count_and_other_forms_are_refused() -> None:
-    assert parse_ip_overrides(["127.0.0.1:5", "[::1]:7", "host:0"]) == {"127.0.0.1": 5, "::1": 7, "host": 0}
-    for wrong in ("host", "host:", ":5", "host:many"):
-        with pytest.raises(ValueError, match="is not host:count"):
-            parse_ip_overrides([wrong])
 
 
 def test_rate_limited_log_counts_the_lines_that_it_omits(caplog: pytest.LogCaptureFixture) -> None:

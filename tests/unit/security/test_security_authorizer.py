@@ -138,6 +138,25 @@ ACLS = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    ("written", "peer"),
+    [
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("2001:DB8:0::00A", "2001:db8::a"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "::ffff:10.0.0.1"),
+    ],
+)
+def test_acl_for_an_address_applies_to_all_spellings_of_the_address(written: str, peer: str) -> None:
+    denied = acl(deny=True, host=written)
+    authorizer = Authorizer([acl(), denied])
+    assert not authorizer.allows("User:ann", peer, READ, TOPIC, "orders")
+    assert not authorizer.allows_any("User:ann", peer, READ, TOPIC)
+    assert authorizer.allows("User:ann", "2001:db8::b", READ, TOPIC, "orders")
+    authorizer.change([], [denied])
+    assert authorizer.allows("User:ann", peer, READ, TOPIC, "orders")
+
+
 def model(acls: Sequence[AclImage], principal: str, operation: Operation, name: str, allow_without_acls: bool) -> bool:
     """Decides by a scan of all ACLs, following the words of Kafka's documentation."""
 

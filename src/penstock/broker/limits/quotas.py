@@ -23,6 +23,7 @@ from penstock.metadata.controller.quotas import (
     USER,
     address_of,
 )
+from penstock.security.hosts import canonical_host
 
 if TYPE_CHECKING:
     from penstock.broker.requests.context import RequestContext
@@ -117,7 +118,7 @@ class Quotas:
         """
         if not self.connection.limits:
             return 0
-        rate = self.connection.meter(address)
+        rate = self.connection.meter(canonical_host(address))
         if rate is None:
             return 0
         throttle_ms = rate.record(1, now_ms)

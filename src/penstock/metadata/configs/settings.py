@@ -22,6 +22,7 @@ from penstock.metadata.configs.broker import (
 )
 from penstock.metadata.configs.definition import ConfigError, ConfigValue
 from penstock.metadata.configs.topic import TOPIC_SYNONYMS, LogConfig
+from penstock.security.hosts import canonical_host
 
 if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
@@ -255,7 +256,7 @@ class Settings:
 
 
 def parse_host_counts(name: str, text: str) -> dict[str, int]:
-    """Parses `host:count,host:count`. Returns the count of each host.
+    """Parses `host:count,host:count`. Returns the count of each host, with IP addresses in their canonical spelling.
 
     The count follows the last colon of an item: a host that is an IPv6 address has colons, too.
     """
@@ -266,7 +267,7 @@ def parse_host_counts(name: str, text: str) -> dict[str, int]:
         host, colon, count = item.rpartition(":")
         if not colon or not host.strip() or not count.strip().isdigit():
             raise ConfigError.invalid(name, text, remedy=f"'{item}' is not of the form host:count")
-        found[host.strip()] = int(count)
+        found[canonical_host(host.strip().strip("[]"))] = int(count)
     return found
 
 

@@ -18,6 +18,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError, without_frames
 from penstock.protocol.messages import api_48_describe_client_quotas as describe
 from penstock.protocol.messages import api_49_alter_client_quotas as alter
 from penstock.protocol.persisted.metadata.client_quota_record import ClientQuotaRecord, EntityData
+from penstock.security.hosts import canonical_host
 
 #: Entities that one step of DescribeClientQuotas examines.
 ENTITIES_AT_ONCE = 10
@@ -128,9 +129,10 @@ def address_of(host: str) -> str | None:
     if host == "localhost":
         return "127.0.0.1"
     try:
-        return str(ipaddress.ip_address(host))
+        ipaddress.ip_address(host)
     except ValueError:
         return None
+    return canonical_host(host)
 
 
 def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None:

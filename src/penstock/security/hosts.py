@@ -1,0 +1,21 @@
+"""Compares the hosts of peers with the hosts that operators write: one address has several spellings."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+
+@lru_cache(maxsize=4096)
+def canonical_host(host: str) -> str:
+    """Returns the shortest spelling of an IP address. Returns names and `*` unchanged.
+
+    Kafka writes the address `::1` as `0:0:0:0:0:0:0:1`. An IPv4 address in IPv6 form (`::ffff:10.0.0.1`) becomes the
+    IPv4 address, as in Java.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

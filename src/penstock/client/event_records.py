@@ -14,6 +14,8 @@ from penstock.protocol.vocabulary import EARLIEST, EVENT_TOPIC, LATEST
 EventRow = dict[str, Any]
 _TYPES = {"at_ms": int, "node": int, "kind": str, "text": str, "fields": dict}
 MAX_VALUE_BYTES = 64 * 1024
+#: The end of the year 9999, after which dates can't be shown.
+LAST_MS = 253_402_300_800_000
 
 
 def event_rows(values: Iterable[bytes | None]) -> list[EventRow]:
@@ -31,6 +33,8 @@ def _event(value: bytes) -> EventRow | None:
     if not isinstance(found, dict):
         return None
     if any(type(found.get(name)) is not expected for name, expected in _TYPES.items()):
+        return None
+    if not 0 <= found["at_ms"] < LAST_MS:
         return None
     return {name: found[name] for name in _TYPES}
 

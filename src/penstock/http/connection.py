@@ -65,6 +65,11 @@ class HttpConnection(asyncio.Protocol):
         self._lingering = 0
         self._paused = False
 
+    @property
+    def idle(self) -> bool:
+        """Returns True if no request is in progress on this connection."""
+        return self._task is None and not self._unsent
+
     # --- events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -87,12 +87,17 @@ class HttpServer:
     def admit(self, connection: HttpConnection) -> Response | None:
         """Registers a connection and returns None.
 
-        If too many connections are open, returns the response that refuses the connection.
+        If too many connections are open, closes one without a request in progress, so that idle peers keep no probe
+        away. If all connections have a request in progress, returns the response that refuses the new one.
         """
         from penstock.http.messages import TOO_MANY
 
         if len(self._connections) >= MAX_CONNECTIONS:
-            return TOO_MANY
+            idle = next((each for each in self._connections if each.idle), None)
+            if idle is None:
+                return TOO_MANY
+            idle.abort()
+            self._connections.discard(idle)
         self._connections.add(connection)
         self._quiet.clear()
         return None

@@ -20,6 +20,9 @@ from penstock.http.rest.fields import Field
 from penstock.http.rest.openapi import document
 from penstock.http.rest.problems import BODY_TYPE
 from penstock.http.rest.routes import CHANGES, Route
+from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from penstock.records.build import build_batch
+from penstock.records.compression import Codec
 from penstock.testing import Broker, Cluster
 
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
@@ -151,6 +154,8 @@ def test_unknown_paths_and_methods_are_refused(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/", {}).status == 405
     assert ask(cluster, "GET", "/v1/topics/nothing").status == 404
     assert ask(cluster, "GET", "/v1/nodes/x/directories").status == 400
+    assert ask(cluster, "GET", "/v1/configs/brokers/abc").status == 400
+    assert ask(cluster, "POST", "/v1/topics/orders/trim", {"partitions": [{"partition": 7, "before": 0}]}).status == 404
 
 
 def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Cluster) -> None:
@@ -203,12 +208,31 @@ def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
     assert [each["offset"] for each in found] == [3]
     at_time = ask(cluster, "GET", "/v1/topics/notes/records?partition=0&timestamp_ms=0&limit=1").value["records"]
     assert [each["offset"] for each in at_time] == [0]
+    for surrogate in ({"value": "\ud800"}, {"headers": {"\ud800": "x"}}, {"headers": {"x": "\udfff"}}):
+        assert ask(cluster, "POST", "/v1/topics/notes/records", {"records": [surrogate]}).status == 400
     assert ask(cluster, "GET", "/v1/topics/notes/records?partition=7").status == 404
     assert ask(cluster, "GET", "/v1/topics/notes/records?partition=0&offset=1&timestamp_ms=2").status == 400
     assert ask(cluster, "GET", "/v1/topics/notes/records?partition=0&offset=99").status == 400
     assert ask(cluster, "POST", "/v1/topics/none/records", {"records": [{"value": "x"}]}).status == 404
     for wrong in ([], [{"value_base64": "?"}], [{"value": "x", "value_base64": "eA=="}], [{"partition": -1}]):
         assert ask(cluster, "POST", "/v1/topics/notes/records", {"records": wrong}).status == 400
+
+
+def test_records_that_unpack_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
+    cluster.create_topic("bombs", 1)
+    with cluster.client() as client:
+        for size in (3, 40):
+            value = bytes(size * 1024 * 1024)
+            batch = build_batch([(0, None, value, ())], compression=Codec.ZSTD)
+            part = PartitionProduceData(index=0, records=batch)
+            ids = {each.name: each.topic_id for each in client.list_topics()}
+            data = TopicProduceData(name="bombs", topic_id=ids["bombs"], partition_data=[part])
+            leader = client.leader("bombs", 0)
+            answer = client.request(ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data]), node=leader)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+    shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0").value
+    assert [(each["size"], each["value"]) for each in shown["records"]] == [(3 * 1024 * 1024, None)]
+    assert (shown["batches_left_out"], shown["next_offset"]) == (1, 2)
 
 
 def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
@@ -232,6 +256,8 @@ def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
         assert (row["before"], row["after"]) == (2, after)
     assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {"shift": 1}).status == 200
     assert ask(cluster, "GET", "/v1/groups/billing").value["partitions"][0]["committed"] == 3
+    repeated = {"earliest": True, "dry_run": True, "topics": ["orders"] * 5000}
+    assert len(ask(cluster, "POST", "/v1/groups/billing/reset-offsets", repeated).value["partitions"]) == 2
     for wrong in ({}, {"earliest": True, "latest": True}, {"offset": -1}):
         assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", wrong).status == 400
     assert ask(cluster, "POST", "/v1/groups/none/reset-offsets", {"earliest": True}).status == 404

@@ -47,6 +47,16 @@ def test_event_history_survives_the_death_of_the_controller() -> None:
         assert nodes == {1, 2, 3}, "events of the killed node are kept too"
 
 
+def test_clients_see_the_topic_of_events_as_internal_and_can_not_write_it() -> None:
+    with Cluster(nodes=2, config=ENABLED) as cluster, cluster.client() as client:
+        kept(cluster, "broker.unfenced")
+        assert client.list_topics() == []
+        assert [each.name for each in client.list_topics(internal=True)] == [EVENT_TOPIC]
+        producer = client.producer()
+        with pytest.raises(KafkaError, match="internal"), producer:
+            producer.send(EVENT_TOPIC, b"{}").result()
+
+
 def test_single_node_creates_no_event_topic() -> None:
     with Broker(topics={"t": 1}, config=ENABLED) as broker, broker.client() as client:
         assert [each.name for each in client.list_topics(internal=True)] == ["t"]
@@ -80,7 +90,16 @@ def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytes
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"{", b"[1]", b"{}", b"[" * 100_000, b'{"at_ms":"1","node":1,"kind":"k","text":"t","fields":{}}', b"\xff"],
+    [
+        b'{"at_ms":1000000000000000000,"node":1,"kind":"k","text":"t","fields":{}}',
+        b"",
+        b"{",
+        b"[1]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"at_ms":"1","node":1,"kind":"k","text":"t","fields":{}}',
+        b"\xff",
+    ],
 )
 def test_records_of_the_event_topic_that_are_not_events_are_left_out(value: bytes) -> None:
     good = b'{"at_ms":1,"node":2,"kind":"k","text":"t","fields":{},"more":3}'

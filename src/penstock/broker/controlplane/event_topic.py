@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.broker.events.history import Entry, EventHistory
     from penstock.metadata.image import TopicImage
     from penstock.protocol.schema import Message
+    from penstock.records.header import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ BATCH = 100
 TIMEOUT_MS = 5_000
 LANE, READ_LANE = "events", "read events"
 MAX_READ_BYTES = 4 * 1024 * 1024
+#: Bytes of a batch after decompression: 100 events, each far below 10 KiB.
+MAX_BATCH_BYTES = 1024 * 1024
 ALL_IN_SYNC = -1
 
 
@@ -117,7 +120,7 @@ class EventTopic:
             if not batches:
                 break
             for header, batch in batches:
-                values += [record.value for record in read_records(batch, MAX_READ_BYTES)]
+                values += _values(header, batch)
                 offset = header.base_offset + header.last_offset_delta + 1
                 room -= len(batch)
         return values
@@ -153,6 +156,16 @@ class EventTopic:
         part = answer.responses[0].partition_responses[0]
         if part.error_code:
             raise KafkaError(ErrorCode(part.error_code), part.error_message)
+
+
+def _values(header: BatchHeader, batch: memoryview) -> list[bytes | None]:
+    """Returns the values of a batch; none if it is larger than the batches that nodes write, or damaged."""
+    if header.records_count > BATCH:
+        return []
+    try:
+        return [record.value for record in read_records(batch, MAX_BATCH_BYTES)]
+    except KafkaError:
+        return []
 
 
 def _key(entry: Entry) -> bytes:

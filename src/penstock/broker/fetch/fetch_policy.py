@@ -68,6 +68,12 @@ class FetchPolicy:
             refusal = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
+    def is_broker(self, ctx: RequestContext) -> bool:
+        """Returns True if the request may come from a broker, which has to prove it where there is an authorizer."""
+        if self._access is not None:
+            return self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION)
+        return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith("broker-")
+
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
         """Returns why the Fetch is not accepted as a follower's; None if it is accepted.
 

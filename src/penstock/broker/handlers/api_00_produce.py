@@ -33,7 +33,7 @@ from penstock.protocol.messages.api_00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from penstock.protocol.vocabulary import INTERNAL_TOPICS
+from penstock.protocol.vocabulary import EVENT_TOPIC, UNLISTED_TOPICS
 from penstock.records.batches import claimed_attributes
 from penstock.records.compression import Codec
 from penstock.records.validate import NotOneBatchError, Prepared, UnpackFirstError
@@ -239,12 +239,16 @@ class _Produce:
             partition = partitions.get_by_id(topic.topic_id, index)
         else:
             partition = partitions.get(topic.name, index)
-        if partition.topic in INTERNAL_TOPICS:  # regardless of the client id, although Kafka lets __admin_client write
+        # Regardless of the client id, although Kafka lets __admin_client write.
+        if partition.topic in UNLISTED_TOPICS and not self._is_event_of_a_broker(partition):
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic {partition.topic} is internal, and clients can't write to it: use another topic.",
             )
         return partition
+
+    def _is_event_of_a_broker(self, partition: Partition) -> bool:
+        return partition.topic == EVENT_TOPIC and self.broker.fetch_policy.is_broker(self.ctx)
 
     def _append(self, partition: Partition, data: PartitionProduceData, prepared: Prepared | None) -> AppendInfo:
         if self.acks not in (-1, 0, 1):

@@ -48,7 +48,7 @@ class Field:
             case "integer":
                 fits = type(value) is int
             case "string":
-                fits = isinstance(value, str) and len(value) <= MAX_TEXT
+                fits = isinstance(value, str) and len(value) <= MAX_TEXT and _is_unicode(value)
             case "boolean":
                 fits = isinstance(value, bool)
             case "array":
@@ -81,14 +81,19 @@ class Field:
         return self.check(name, text)
 
 
+def _is_unicode(text: str) -> bool:
+    """Returns False for text with a lone surrogate, which JSON can hold and UTF-8 can't."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 def _article(kind: str) -> str:
     return {"integer": "a whole number", "array": "a list", "object": "an object"}.get(kind, f"a {kind}")
 
 
 def _texts(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, each in value.items():
-        if each is not None and not isinstance(each, str):
-            raise FieldError(f"{name}.{key} has to be a string or null.")
+        if not _is_unicode(key) or not (each is None or (isinstance(each, str) and _is_unicode(each))):
+            raise FieldError(f"{name} has to have valid text as names, and valid text or null as values.")
     return value
 
 

@@ -14,6 +14,8 @@ from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 if TYPE_CHECKING:
     from penstock.http.rest.service import Service
 
+#: Partitions of one reset.
+RESET_MAX = 5_000
 TARGETS = ("earliest", "latest", "timestamp_ms", "offset", "shift")
 
 
@@ -79,7 +81,10 @@ async def _partitions(service: Service, call: Call, before: Offsets) -> list[Top
     for name in topics:
         if name not in image.topics:
             raise Problem(404, f"There is no topic {name!r}.")
-    return sorted((name, index) for name in topics for index in image.topics[name].partitions)
+    wanted = sorted((name, index) for name in dict.fromkeys(topics) for index in image.topics[name].partitions)
+    if len(wanted) > RESET_MAX:
+        raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
+    return wanted
 
 
 async def _targets(

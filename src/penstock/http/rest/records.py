@@ -16,13 +16,19 @@ from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
+from penstock.records.record import read_records as records_of
 
 if TYPE_CHECKING:
     from penstock.http.rest.service import Service
     from penstock.records.record import Record
 
 RECORDS_MAX = 500
+#: Bytes of keys, values and headers in one answer. A longer record is shown without its value.
+ANSWER_MAX_BYTES = 2 * 1024 * 1024
+#: Bytes of one batch after decompression; larger batches are left out, because they cost too much memory.
+BATCH_MAX_BYTES = 8 * 1024 * 1024
 #: Bytes and seconds that one request may spend on a search for matching records.
 READ_MAX_BYTES = 8 * 1024 * 1024
 READ_S = 5.0
@@ -39,7 +45,7 @@ async def read_records(service: Service, call: Call) -> Any:
     end = (await list_offsets(client, {key: LATEST}))[key].offset
     limit, wanted = call.query.get("limit", 50), call.query.get("contains", "").encode()
     found: list[Record] = []
-    room = READ_MAX_BYTES
+    room, answer_room, left_out = READ_MAX_BYTES, ANSWER_MAX_BYTES, 0
     settings = ConsumerSettings(READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
     stop_at = asyncio.get_running_loop().time() + READ_S
     async with Consumer(client, settings) as consumer:
@@ -49,14 +55,37 @@ async def read_records(service: Service, call: Call) -> Any:
             raise Problem(400, f"offset can't be {next_offset}: {topic}-{partition} ends at {end}.")
         while next_offset < end and len(found) < limit and room > 0 and asyncio.get_running_loop().time() < stop_at:
             for fetched in await consumer.poll():
-                records, used = await asyncio.to_thread(_matching, fetched, wanted)
-                room -= used
-                found += records
-            next_offset = consumer.position(key)
-    if len(found) > limit:
-        next_offset = found[limit].offset
-    rows = await asyncio.to_thread(lambda: [_row(partition, each) for each in found[:limit]])
-    return {"records": rows, "next_offset": next_offset, "end_offset": end}
+                for header, batch in fetched.batches:
+                    try:
+                        records = await asyncio.to_thread(_matching, batch, fetched.fetch_offset, wanted)
+                    except KafkaError as error:
+                        if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                            raise
+                        records, left_out = [], left_out + 1
+                    for record in records:
+                        answer_room -= _size(record)
+                        if len(found) >= limit or (answer_room < 0 and found):
+                            return _answer(partition, found, record.offset, end, left_out)
+                        found.append(record)
+                    next_offset = header.base_offset + header.last_offset_delta + 1
+                    room -= len(batch) + sum(map(_size, records))
+                    if room <= 0:
+                        return _answer(partition, found, next_offset, end, left_out)
+            next_offset = max(next_offset, consumer.position(key))
+    return _answer(partition, found, next_offset, end, left_out)
+
+
+def _answer(partition: int, found: list[Record], next_offset: int, end: int, left_out: int) -> dict[str, Any]:
+    return {
+        "records": [_row(partition, each) for each in found],
+        "next_offset": next_offset,
+        "end_offset": end,
+        "batches_left_out": left_out,
+    }
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(each) for _, each in record.headers if each)
 
 
 def _start(call: Call) -> int | Since:
@@ -68,21 +97,28 @@ def _start(call: Call) -> int | Since:
     return offset
 
 
-def _matching(fetched: Any, wanted: bytes) -> tuple[list[Record], int]:
-    """Returns the records whose key or value contains `wanted`, and the size of the searched batches in bytes."""
-    records = fetched.records()
-    used = sum(len(batch) for _, batch in fetched.batches)
-    return [each for each in records if wanted in (each.key or b"") or wanted in (each.value or b"")], used
+def _matching(batch: memoryview, first: int, wanted: bytes) -> list[Record]:
+    """Returns the records from offset `first` on whose key or value contains `wanted`.
+
+    Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
+    """
+    return [
+        each
+        for each in records_of(batch, BATCH_MAX_BYTES)
+        if each.offset >= first and (wanted in (each.key or b"") or wanted in (each.value or b""))
+    ]
 
 
 def _row(partition: int, record: Record) -> dict[str, Any]:
+    too_long = _size(record) > ANSWER_MAX_BYTES
     return {
         "partition": partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
-        "key": _shown(record.key),
-        "value": _shown(record.value),
-        "headers": [{"name": name, "value": _shown(value)} for name, value in record.headers],
+        "size": _size(record),
+        "key": None if too_long else _shown(record.key),
+        "value": None if too_long else _shown(record.value),
+        "headers": [] if too_long else [{"name": name, "value": _shown(value)} for name, value in record.headers],
     }
 
 

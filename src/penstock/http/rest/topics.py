@@ -61,6 +61,9 @@ async def add_partitions(service: Service, call: Call) -> Any:
 
 async def trim_topic(service: Service, call: Call) -> Any:
     before = {(call.path["topic"], each["partition"]): each["before"] for each in call.body["partitions"]}
+    for topic, index in before:
+        if service.broker.metadata.image.partition(topic, index) is None:
+            raise Problem(404, f"There is no partition {topic}-{index}.")
     starts = await Admin(await service.client()).delete_records(before)
     return {"starts": [{"partition": index, "start_offset": offset} for (_, index), offset in sorted(starts.items())]}
 
@@ -69,7 +72,10 @@ def _resource(call: Call) -> tuple[int, str]:
     kind = RESOURCES.get(call.path["resource"])
     if kind is None:
         raise Problem(404, f"There are no {call.path['resource']!r}: configs belong to {', '.join(RESOURCES)}.")
-    return kind, call.path["name"]
+    name = call.path["name"]
+    if kind is ResourceType.BROKER and not (name.isascii() and name.isdecimal() and len(name) <= 10):
+        raise Problem(400, f"A broker is named by its node id, not by {name[:40]!r}.")
+    return kind, name
 
 
 async def describe_configs(service: Service, call: Call) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.limits.connection_rates import ConnectionRates
+from penstock.broker.limits.connection_rates import LONGEST_WAIT_MS, ConnectionRates
 from penstock.broker.limits.quotas import Quotas
 from penstock.client.connection import BrokerConnection
 from penstock.disk.memory import MemoryDisk
@@ -141,6 +141,20 @@ def test_connections_above_the_rate_limit_of_the_node_are_delayed() -> None:
     assert [limited.arrive("10.0.0.2", listener).wait_s for _ in range(3)] == [0.5, 1.0, 1.5]
     assert limited.arrive("10.0.0.1", Listener("BROKERS", protected=True)) == AT_ONCE
     clock.now_ms += 2000
+    assert limited.arrive("10.0.0.3", listener) == AT_ONCE
+
+
+def test_burst_of_connections_delays_later_connections_by_a_limited_time_only() -> None:
+    limited, clock = rates({"max.connection.creation.rate": "10"})
+    listener = Listener("CLIENTS")
+    burst = [limited.arrive("10.0.0.1", listener) for _ in range(400)]
+    assert max(arrival.wait_s for arrival in burst) == LONGEST_WAIT_MS / 1000
+    served = [arrival for arrival in burst if arrival.refused is None]
+    assert len(served) == 10 * 11 + 50  # the quota of a window, and the connections that wait
+    assert "max.connection.creation.rate is exceeded" in str(burst[-1].refused)
+    clock.now_ms += 500
+    assert limited.arrive("10.0.0.2", listener) == Arrival(4.6)
+    clock.now_ms += LONGEST_WAIT_MS
     assert limited.arrive("10.0.0.3", listener) == AT_ONCE
 
 

@@ -1,7 +1,9 @@
 """Limits the number of new connections per second: on the whole node, on each listener, and from each address.
 
 If a connection exceeds `max.connection.creation.rate` of the node or of its listener, it waits before its first request
-or its TLS handshake is served; in Kafka it waits before it is accepted. A connection beyond the quota of its address
+or its TLS handshake is served; in Kafka it waits before it is accepted. If the wait would be longer than
+LONGEST_WAIT_MS, the connection is closed and not counted, so a burst delays later connections by a limited time only.
+In Kafka, the kernel drops connections beyond the backlog. A connection beyond the quota of its address
 (`connection_creation_rate`) is closed after the throttle time, as in Kafka.
 """
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 RATE = "max.connection.creation.rate"
 MOST = "max.connections"
 UNLIMITED = 2**31 - 1
+#: Longest wait of a connection. Kafka's clients give up after 10 s (`socket.connection.setup.timeout.ms`).
+LONGEST_WAIT_MS = 5000
 
 
 class ConnectionRates:
@@ -43,20 +47,30 @@ class ConnectionRates:
         throttle_ms = self._quotas.record_connection(host, now_ms)
         if throttle_ms:
             return Arrival(throttle_ms / 1000, f"the quota connection_creation_rate of address {host} is exceeded")
-        wait_ms = self._wait_ms(listener.name, self._settings.of_listener(listener.name, RATE), now_ms)
+        limits = [(listener.name, self._settings.of_listener(listener.name, RATE))]
         if not listener.protected:
-            wait_ms = max(wait_ms, self._wait_ms("", self._settings.raw(RATE), now_ms))
+            limits.append(("", self._settings.raw(RATE)))
+        return self._arrival(limits, now_ms)
+
+    def _arrival(self, limits: list[tuple[str, str | None]], now_ms: int) -> Arrival:
+        buckets, wait_ms = [], 0
+        for name, text in limits:
+            limit = UNLIMITED if text is None else int(text)
+            if limit == UNLIMITED:
+                self._buckets.pop(name, None)
+            elif limit == 0:
+                wait_ms = self._window.sample_ms
+            else:
+                buckets.append(self._bucket(name, limit))
+        if any(bucket.excess_ms(now_ms) >= LONGEST_WAIT_MS for bucket in buckets):
+            return Arrival(self._window.sample_ms / 1000, f"{RATE} is exceeded for more than {LONGEST_WAIT_MS} ms")
+        wait_ms = max([wait_ms, *(bucket.take(1, now_ms) for bucket in buckets)])
         return Arrival(wait_ms / 1000) if wait_ms else AT_ONCE
 
-    def _wait_ms(self, name: str, text: str | None, now_ms: int) -> int:
-        limit = UNLIMITED if text is None else int(text)
-        if limit == UNLIMITED:
-            self._buckets.pop(name, None)
-            return 0
-        if limit == 0:
-            return self._window.sample_ms
+    def _bucket(self, name: str, limit: int) -> TokenBucket:
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = TokenBucket(limit, self._window)
         bucket.limit = limit
-        return bucket.take(1, now_ms)
+        bucket.tokens = max(bucket.tokens, -limit * LONGEST_WAIT_MS / 1000)  # the limit may just have been lowered
+        return bucket

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings
+    from penstock.security.delegation_tokens import TokenMacs
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class Broker:
     telemetry: Telemetry
     events: EventHistory
     event_topic: EventTopic | None
+    token_macs: TokenMacs
     #: None on a node without an authorizer, where every client is allowed everything.
     access: AccessControl | None = None
     #: None on a node without `penstock.audit.file`.

@@ -118,6 +118,7 @@ class ImageDelivery:
             broker.replicas.apply(before, new)  # replication follows partitions, which must exist
         broker.quotas.apply_image(new)
         broker.telemetry.apply_image(old, new)
+        broker.token_macs.update(new.delegation_tokens)
         self._applied = new
 
     def _apply_configs(self, new: MetadataImage) -> None:

@@ -47,6 +47,7 @@ from penstock.net.limits import ByteBudget, Limits
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_67_allocate_producer_ids import AllocateProducerIdsRequest
 from penstock.security.authorizer import parse_super_users
+from penstock.security.delegation_tokens import TokenMacs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +147,7 @@ def make_broker(
     access = access_of(settings, world.clock, world.audit)
     quotas = Quotas(settings, world.clock.nanoseconds)
     controller = Controller(metadata, settings, world.clock, world.network, world.random, world.observer)
+    token_macs = TokenMacs(settings.optional_str("delegation.token.secret.key"))
     local = LocalController(
         node_id=node_id,
         cluster_id=identity.cluster_id,
@@ -157,6 +159,7 @@ def make_broker(
         connection=LocalConnection(next(iter(controller_listeners), "CONTROLLER")),
         quotas=quotas,
         unlimited=Quotas(settings),
+        token_macs=token_macs,
         access=access,
     )
     channel = ControllerChannel(world.network, node_id, metadata, local, world.to_controllers)
@@ -275,6 +278,7 @@ def make_broker(
         ),
         quotas=quotas,
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
+        token_macs=token_macs,
         access=access,
         audit=world.audit,
         controller_listeners=frozenset(controller_listeners),

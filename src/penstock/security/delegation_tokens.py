@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.security.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, credential_of
@@ -21,6 +22,38 @@ class TokenLookup(NamedTuple):
 def token_hmac(secret: str, token_id: str) -> bytes:
     """Returns the token's HMAC, computed as in Kafka. Every node with the same secret computes the same HMAC."""
     return hmac.new(secret.encode(), token_id.encode(), "sha512").digest()
+
+
+class TokenMacs:
+    """Finds the id of a delegation token by the token's HMAC, without computing the HMACs of all tokens again."""
+
+    def __init__(self, secret: str | None) -> None:
+        """Starts without tokens. Without `secret`, `find` returns no id."""
+        self._secret = secret
+        self._tokens: Mapping[str, object] = {}
+        self._macs: dict[str, bytes] = {}
+        self._ids: dict[bytes, str] = {}
+
+    def update(self, tokens: Mapping[str, object]) -> None:
+        """Takes the tokens of a new image, by id. Only new tokens get an HMAC."""
+        if tokens is self._tokens or self._secret is None:
+            return
+        self._tokens = tokens
+        for token_id in tokens:
+            if token_id not in self._macs:
+                mac = self._macs[token_id] = token_hmac(self._secret, token_id)
+                self._ids[mac] = token_id
+        if len(self._macs) > len(tokens):
+            for token_id in [one for one in self._macs if one not in tokens]:
+                del self._ids[self._macs.pop(token_id)]
+
+    def find(self, tokens: Mapping[str, object], mac: bytes) -> str | None:
+        """Returns the id of the token with this HMAC; None if `tokens` has no such token."""
+        token_id = self._ids.get(mac)
+        if token_id is None:
+            self.update(tokens)
+            token_id = self._ids.get(mac)
+        return token_id if token_id in tokens else None
 
 
 def token_password(secret: str, token_id: str) -> str:

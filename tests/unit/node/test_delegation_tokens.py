@@ -18,6 +18,7 @@ from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.client.login import Login
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.controller.tokens import (
+    MAX_TOKENS_PER_OWNER,
     TokenRules,
     create_token,
     expire_token,
@@ -38,7 +39,8 @@ from penstock.protocol.messages import api_39_renew_delegation_token as renew
 from penstock.protocol.messages import api_40_expire_delegation_token as expire
 from penstock.protocol.messages import api_41_describe_delegation_token as describe
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
-from penstock.security.delegation_tokens import token_hmac
+from penstock.security import delegation_tokens
+from penstock.security.delegation_tokens import TokenMacs, token_hmac
 from penstock.security.scram import ScramMechanism
 
 JAAS = 'x required username="admin" password="a" user_admin="a" user_ann="b" user_bob="c";'
@@ -219,6 +221,45 @@ def with_token(**changes: Any) -> tuple[MetadataImage, bytes]:
     return image, token_hmac("cluster-secret", "id")
 
 
+def macs() -> TokenMacs:
+    return TokenMacs("cluster-secret")
+
+
+def test_owner_may_have_a_limited_number_of_tokens() -> None:
+    image, _ = with_token()
+    token = image.delegation_tokens["id"]
+    many = {str(number): token for number in range(MAX_TOKENS_PER_OWNER)}
+    image, dice = replace(image, delegation_tokens=many), random.Random(1)
+    with pytest.raises(KafkaError, match="User:ann has 1000 delegation tokens") as refused:
+        create_token(image, creation(), RULES, "User:ann", 0, dice)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    assert create_token(image, creation(), RULES, "User:bob", 0, dice).records
+    del many["0"]
+    assert create_token(image, creation(), RULES, "User:ann", 0, dice).records
+
+
+def test_token_is_found_by_its_hmac_and_each_hmac_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+
+    def counted(secret: str, token_id: str) -> bytes:
+        computed.append(token_id)
+        return token_hmac(secret, token_id)
+
+    monkeypatch.setattr(delegation_tokens, "token_hmac", counted)
+    index, tokens = macs(), {str(number): object() for number in range(100)}
+    for _ in range(3):
+        assert index.find(tokens, token_hmac("cluster-secret", "7")) == "7"
+        assert index.find(tokens, b"unknown") is None
+    assert len(computed) == 100
+    index.update({**tokens, "new": object()})
+    assert index.find({**tokens, "new": object()}, token_hmac("cluster-secret", "new")) == "new"
+    assert computed[100:] == ["new"]
+    assert index.find(tokens, token_hmac("cluster-secret", "new")) is None
+    index.update({"7": object()})
+    assert index.find(tokens, token_hmac("cluster-secret", "8")) == "8"
+    assert TokenMacs(None).find(tokens, token_hmac("cluster-secret", "7")) is None
+
+
 def test_lifetime_of_a_token_is_limited_by_the_settings() -> None:
     dice = random.Random(1)
     for asked, most, until in ((-1, 7_000, 1_000), (500, 500, 500), (90_000, 7_000, 1_000)):
@@ -231,7 +272,7 @@ def test_token_is_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
     image, mac = with_token()
     for period, until in ((-1, 1_900), (3_000, 3_900), (90_000, 7_000)):
         request = renew.RenewDelegationTokenRequest(hmac=mac, renew_period_ms=period)
-        decided = renew_token(image, request, RULES, principal, 900)
+        decided = renew_token(image, request, RULES, principal, 900, macs())
         assert decided.reply.expiry_timestamp_ms == until
         assert decided.records[0].expiration_timestamp == until
 
@@ -251,10 +292,10 @@ def test_other_users_and_expired_tokens_are_refused(
 ) -> None:
     image, right = with_token()
     with pytest.raises(KafkaError) as refused:
-        renew_token(image, renew.RenewDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms)
+        renew_token(image, renew.RenewDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms, macs())
     assert refused.value.code is code
     with pytest.raises(KafkaError) as refused:
-        expire_token(image, expire.ExpireDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms)
+        expire_token(image, expire.ExpireDelegationTokenRequest(hmac=mac or right), RULES, principal, now_ms, macs())
     assert refused.value.code is code
 
 

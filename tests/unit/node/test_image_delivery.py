@@ -14,7 +14,7 @@ from penstock.node.image_delivery import ImageDelivery
 FIRST = replace(EMPTY_IMAGE, version=1)
 SECOND = replace(EMPTY_IMAGE, version=2)
 FROM_THE_START = ["suspects", "lifecycle", "controller"]
-IN_ONE_STEP = ["access", "partitions", "replicas", "quotas", "telemetry"]
+IN_ONE_STEP = ["access", "partitions", "replicas", "quotas", "telemetry", "token_macs"]
 COORDINATORS = ["groups", "transactions", "share_states", "share_partitions"]
 ONCE_REGISTERED = [*IN_ONE_STEP, *COORDINATORS, "event_topic"]
 
@@ -29,7 +29,8 @@ class Parts:
         self.listeners: list[Any] = []
         self.metadata = SimpleNamespace(image=FIRST, subscribe=self.listeners.append)
         for name in (*FROM_THE_START[1:], *ONCE_REGISTERED):
-            setattr(self, name, SimpleNamespace(apply=self._noting(name), apply_image=self._noting(name)))
+            note = self._noting(name)
+            setattr(self, name, SimpleNamespace(apply=note, apply_image=note, update=note))
         cast(Any, self).partitions.put_strays_aside = lambda: self.called.append("strays")
         self.peers = SimpleNamespace(suspects=SimpleNamespace(apply=self._noting("suspects")))
         self.delivery = ImageDelivery(
@@ -73,7 +74,7 @@ def test_image_before_registration_reaches_only_three_parts_of_the_node() -> Non
     [
         (True, True, [*FROM_THE_START, *ONCE_REGISTERED]),
         (True, False, [*FROM_THE_START[:2], *ONCE_REGISTERED]),
-        (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "event_topic"]),
+        (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "token_macs", "event_topic"]),
     ],
 )
 def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(

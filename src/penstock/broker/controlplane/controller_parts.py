@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.broker.requests.access_control import AccessControl
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
+    from penstock.security.delegation_tokens import TokenMacs
 
 
 class ControllerParts(Protocol):
@@ -43,6 +44,9 @@ class ControllerParts(Protocol):
 
     @property
     def quotas(self) -> Quotas: ...
+
+    @property
+    def token_macs(self) -> TokenMacs: ...
 
     @property
     def access(self) -> AccessControl | None: ...

@@ -20,4 +20,6 @@ async def handle(
     broker: ControllerParts, ctx: RequestContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
     rules, now_ms = token_rules(broker.settings), broker.clock.wall_ms()
-    return await broker.metadata.submit(lambda image: expire_token(image, request, rules, ctx.principal, now_ms))
+    return await broker.metadata.submit(
+        lambda image: expire_token(image, request, rules, ctx.principal, now_ms, broker.token_macs)
+    )

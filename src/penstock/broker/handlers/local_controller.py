@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.metadata.configs.settings import Settings
     from penstock.protocol.schema import Message
+    from penstock.security.delegation_tokens import TokenMacs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class LocalController:
     quotas: Quotas
     #: Quotas without limits, for requests of this node itself.
     unlimited: Quotas
+    token_macs: TokenMacs
     access: AccessControl | None = None
 
     async def answer(self, request: Message) -> Any:

@@ -6,7 +6,6 @@ Principals are strings such as `User:ann`, as Kafka stores them.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
@@ -30,13 +29,13 @@ from penstock.protocol.messages.api_40_expire_delegation_token import (
 from penstock.protocol.persisted.metadata.delegation_token_record import DelegationTokenRecord
 from penstock.protocol.persisted.metadata.remove_delegation_token_record import RemoveDelegationTokenRecord
 from penstock.protocol.uuid import uuid_to_str
-from penstock.security.delegation_tokens import token_hmac
+from penstock.security.delegation_tokens import TokenMacs, token_hmac
 
 USER = "User"
 #: Kafka's first metadata.version with delegation tokens, 3.6-IV2.
 TOKENS_SINCE = 14
-#: Tokens of a cluster, and renewers of one token.
-MAX_TOKENS, MAX_RENEWERS = 100_000, 100
+#: Tokens of a cluster, tokens of one owner, and renewers of one token.
+MAX_TOKENS, MAX_TOKENS_PER_OWNER, MAX_RENEWERS = 100_000, 1_000, 100
 
 
 class TokenRules(NamedTuple):
@@ -68,8 +67,7 @@ def create_token(
     if image.features.get(METADATA_VERSION, 0) < TOKENS_SINCE:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Delegation tokens need metadata.version 3.6-IV2 or later.")
     owner = owner_of(request, requester)
-    if len(request.renewers) > MAX_RENEWERS or len(image.delegation_tokens) >= MAX_TOKENS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many renewers or delegation tokens: use fewer.")
+    _check_limits(image, owner, len(request.renewers))
     if any(each.principal_type != USER for each in request.renewers) or not owner.startswith(f"{USER}:"):
         raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE, f"Owner and renewers have the principal type {USER}.")
     lifetime_ms = rules.max_lifetime_ms
@@ -100,6 +98,17 @@ def create_token(
     return Decision([_record(token_id, token, token.expiration_timestamp)], response)
 
 
+def _check_limits(image: MetadataImage, owner: str, renewers: int) -> None:
+    tokens = image.delegation_tokens
+    if renewers > MAX_RENEWERS or len(tokens) >= MAX_TOKENS:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many renewers or delegation tokens: use fewer.")
+    if sum(token.owner == owner for token in tokens.values()) >= MAX_TOKENS_PER_OWNER:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{owner} has {MAX_TOKENS_PER_OWNER} delegation tokens, the maximum: expire tokens that are not needed.",
+        )
+
+
 def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
     """Returns the owner that a CreateDelegationToken request names; by default the requester."""
     if not request.owner_principal_name:
@@ -108,9 +117,14 @@ def owner_of(request: CreateDelegationTokenRequest, requester: str) -> str:
 
 
 def renew_token(
-    image: MetadataImage, request: RenewDelegationTokenRequest, rules: TokenRules, requester: str, now_ms: int
+    image: MetadataImage,
+    request: RenewDelegationTokenRequest,
+    rules: TokenRules,
+    requester: str,
+    now_ms: int,
+    macs: TokenMacs,
 ) -> Decision[RenewDelegationTokenResponse]:
-    token_id, token = _found(image, bytes(request.hmac), rules)
+    token_id, token = _found(image, bytes(request.hmac), rules, macs)
     _check_not_expired(token, now_ms)
     _check_user(token, requester)
     period_ms = rules.expiry_ms if request.renew_period_ms < 0 else request.renew_period_ms
@@ -119,10 +133,15 @@ def renew_token(
 
 
 def expire_token(
-    image: MetadataImage, request: ExpireDelegationTokenRequest, rules: TokenRules, requester: str, now_ms: int
+    image: MetadataImage,
+    request: ExpireDelegationTokenRequest,
+    rules: TokenRules,
+    requester: str,
+    now_ms: int,
+    macs: TokenMacs,
 ) -> Decision[ExpireDelegationTokenResponse]:
     """Sets a new expiry time of the token. With a negative period, removes the token at once."""
-    token_id, token = _found(image, bytes(request.hmac), rules)
+    token_id, token = _found(image, bytes(request.hmac), rules, macs)
     _check_user(token, requester)
     if request.expiry_time_period_ms < 0:
         removal = RemoveDelegationTokenRecord(token_id=token_id)
@@ -153,13 +172,12 @@ def _secret(rules: TokenRules) -> str:
     return rules.secret
 
 
-def _found(image: MetadataImage, mac: bytes, rules: TokenRules) -> tuple[str, TokenImage]:
-    """Returns the token with this HMAC. Computes and compares the HMAC of each token, because HMACs are not stored."""
-    secret = _secret(rules)
-    for token_id, token in image.delegation_tokens.items():
-        if hmac.compare_digest(token_hmac(secret, token_id), mac):
-            return token_id, token
-    raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "There is no such delegation token.")
+def _found(image: MetadataImage, mac: bytes, rules: TokenRules, macs: TokenMacs) -> tuple[str, TokenImage]:
+    _secret(rules)
+    token_id = macs.find(image.delegation_tokens, mac)
+    if token_id is None:
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "There is no such delegation token.")
+    return token_id, image.delegation_tokens[token_id]
 
 
 def _check_user(token: TokenImage, requester: str) -> None:

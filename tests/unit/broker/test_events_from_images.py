@@ -104,6 +104,8 @@ def test_an_unclean_election_warns_that_records_may_be_lost() -> None:
 def test_unfenced_and_unregistered_brokers_give_events() -> None:
     fenced = image(b2=replace(live(2), fenced=True))
     assert between(fenced, image()) == [BrokerUnfenced(2, 20)]
+    unknown = replace(image(), brokers={1: live(1), 3: live(3)})
+    assert between(unknown, image()) == [BrokerUnfenced(2, 20)], "a broker that is unfenced when it is first seen"
     gone = replace(image(), brokers={1: live(1), 3: live(3)})
     assert between(image(), gone) == [BrokerUnregistered(2)]
 
@@ -120,6 +122,7 @@ def test_changed_configs_are_named_without_their_values() -> None:
     new = replace(image(), configs={key: {"a": "1", "ssl.key.password": "second", "b": "2"}})
     assert between(old, new) == [ConfigChanged("broker 2", ("b", "ssl.key.password"))]
     assert "second" not in str(between(old, new)[0])
+    assert between(new, old) == [ConfigChanged("broker 2", ("b", "ssl.key.password"))], "b was removed"
 
 
 def test_acl_event_has_the_number_of_changes_and_the_principals() -> None:

@@ -254,6 +254,12 @@ def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
             "partitions"
         ]
         assert (row["before"], row["after"]) == (2, after)
+    trim = {"partitions": [{"partition": 1, "before": 1}]}
+    assert ask(cluster, "POST", "/v1/topics/orders/trim", trim).status == 200
+    (row,) = ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {"offset": 0, "dry_run": True}).value[
+        "partitions"
+    ]
+    assert row["after"] == 1, "the record at offset 0 is gone"
     assert ask(cluster, "POST", "/v1/groups/billing/reset-offsets", {"shift": 1}).status == 200
     assert ask(cluster, "GET", "/v1/groups/billing").value["partitions"][0]["committed"] == 3
     repeated = {"earliest": True, "dry_run": True, "topics": ["orders"] * 5000}

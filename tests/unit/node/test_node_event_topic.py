@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.controlplane.event_topic import last_slot
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.event_records import event_rows
@@ -55,6 +56,17 @@ def test_clients_see_the_topic_of_events_as_internal_and_can_not_write_it() -> N
         producer = client.producer()
         with pytest.raises(KafkaError, match="internal"), producer:
             producer.send(EVENT_TOPIC, b"{}").result()
+
+
+def test_events_after_a_restart_use_the_slots_after_the_last_one() -> None:
+    assert last_slot(1, []) == 0
+    assert last_slot(1, [b"1/7", b"2/9", b"1/8", None, b"x", b"1/y", b"11/3"]) == 8
+    with Cluster(nodes=2, config=ENABLED) as cluster:
+        kept(cluster, "broker.unfenced")
+        cluster.restart(2)
+        kept(cluster, "broker.registered", broker_id=2)
+        keys = [record.key for record in cluster.records(EVENT_TOPIC) if (record.key or b"").startswith(b"2/")]
+        assert len(keys) == len(set(keys)), "an event after the restart replaced one before it"
 
 
 def test_single_node_creates_no_event_topic() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.tasks import RepeatedRequest
@@ -60,6 +61,8 @@ class EventTopic:
         self._topics = topics
         self._waiting: deque[Entry] = deque()
         self.dropped = 0
+        #: The slot of the newest event that an earlier process of this node wrote; None until it is read.
+        self._last_slot: int | None = None
         self._requests = RepeatedRequest("events", self._may_write, self._write)
 
     def start(self) -> None:
@@ -105,9 +108,11 @@ class EventTopic:
         Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
         """
         topic = self._metadata.image.topics.get(EVENT_TOPIC)
-        if topic is None:
-            return []
-        values: list[bytes | None] = []
+        return [] if topic is None else [value for _, value in await self._read(topic)]
+
+    async def _read(self, topic: TopicImage) -> list[tuple[bytes | None, bytes | None]]:
+        """Returns the keys and values of all records in the topic, in offset order. Raises KafkaError."""
+        found: list[tuple[bytes | None, bytes | None]] = []
         offset, room = 0, MAX_READ_BYTES
         while room > 0:
             part = await self._fetch(topic, offset, room)
@@ -120,10 +125,10 @@ class EventTopic:
             if not batches:
                 break
             for header, batch in batches:
-                values += _values(header, batch)
+                found += _records(header, batch)
                 offset = header.base_offset + header.last_offset_delta + 1
                 room -= len(batch)
-        return values
+        return found
 
     async def _fetch(self, topic: TopicImage, offset: int, max_bytes: int) -> PartitionData:
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -145,7 +150,10 @@ class EventTopic:
     async def _append(self, entries: list[Entry]) -> None:
         topic = await self._topics.ensure(EVENT_TOPIC)
         leader = self._leader(topic)
-        batch = build_batch([(entry.at_ms, _key(entry), entry.encoded(), ()) for entry in entries])
+        if self._last_slot is None:
+            self._last_slot = last_slot(entries[0].node_id, [key for key, _ in await self._read(topic)])
+        before = self._last_slot
+        batch = build_batch([(entry.at_ms, _key(entry, before), entry.encoded(), ()) for entry in entries])
         data = TopicProduceData(
             name=EVENT_TOPIC,
             topic_id=topic.topic_id,
@@ -158,15 +166,26 @@ class EventTopic:
             raise KafkaError(ErrorCode(part.error_code), part.error_message)
 
 
-def _values(header: BatchHeader, batch: memoryview) -> list[bytes | None]:
-    """Returns the values of a batch; none if it is larger than the batches that nodes write, or damaged."""
+def _records(header: BatchHeader, batch: memoryview) -> list[tuple[bytes | None, bytes | None]]:
+    """Returns keys and values of a batch; none if it is larger than the batches that nodes write, or damaged."""
     if header.records_count > BATCH:
         return []
     try:
-        return [record.value for record in read_records(batch, MAX_BATCH_BYTES)]
+        return [(record.key, record.value) for record in read_records(batch, MAX_BATCH_BYTES)]
     except KafkaError:
         return []
 
 
-def _key(entry: Entry) -> bytes:
-    return f"{entry.node_id}/{entry.number % SLOTS}".encode()
+def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:
+    """Returns the slot of the newest event of a node, from the keys in the order of their offsets; 0 if it has none."""
+    slot = 0
+    for key in keys:
+        node, _, number = (key or b"").decode(errors="replace").partition("/")
+        if node == str(node_id) and number.isascii() and number.isdecimal():
+            slot = int(number) % SLOTS
+    return slot
+
+
+def _key(entry: Entry, last_slot_before: int) -> bytes:
+    """Returns the key of an event. The events of this process use the slots after those of earlier processes."""
+    return f"{entry.node_id}/{(last_slot_before + entry.number) % SLOTS}".encode()

@@ -7,6 +7,7 @@ from typing import Any
 
 from access_clients import ADMIN, ANN, Clients, with_clients
 
+from penstock.groups.streams.checks import MAX_TOPICS
 from penstock.groups.streams.topics import Status
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_88_streams_group_heartbeat as wire
@@ -106,6 +107,20 @@ def test_topologies_with_internal_or_illegal_or_forbidden_topics_are_refused() -
         await clients.allow(ANN, Operation.READ, AclResource.GROUP, "g")
         answer = await clients.ask(ANN, joining(wire.Topology(subtopologies=[each])))
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    with_clients(scenario)
+
+
+def test_heartbeats_with_too_many_topics_or_too_long_client_tags_are_refused() -> None:
+    async def scenario(clients: Clients) -> None:
+        each = wire.Subtopology(subtopology_id="0", source_topics=["open"] * (MAX_TOPICS + 1))
+        answer = await clients.ask(ADMIN, joining(wire.Topology(subtopologies=[each])))
+        assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+        assert f"more than {MAX_TOPICS} topics" in answer.error_message
+        tags = [wire.KeyValue(key=f"{number}", value="v" * 30_000) for number in range(3)]
+        answer = await clients.ask(ADMIN, joining(changelog(), client_tags=tags))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "use fewer or shorter client tags" in answer.error_message
 
     with_clients(scenario)
 

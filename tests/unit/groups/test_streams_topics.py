@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from streams_driver import counting, internal, plain, topology
 
-from penstock.groups.streams.topics import ConfiguredTopology, InternalTopic, Problem, Status, configure
+from penstock.groups.streams.topics import MAX_TASKS, ConfiguredTopology, InternalTopic, Problem, Status, configure
 from penstock.groups.streams.topology import from_request
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_88_streams_group_heartbeat import CopartitionGroup, Subtopology, Topology
@@ -142,3 +144,26 @@ def test_contradictory_topology_is_refused() -> None:
         with pytest.raises(KafkaError) as refused:
             configured(given, t=1)
         assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_topology_with_too_many_tasks_is_refused() -> None:
+    half = MAX_TASKS // 2
+    assert configured(topology(plain("0"), plain("1")), t=half).is_ready
+    with pytest.raises(KafkaError, match=f"has {2 * half + 2} tasks") as refused:
+        configured(topology(plain("0"), plain("1")), t=half + 1)
+    assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_sizing_of_thousands_of_repartition_topics_takes_little_time() -> None:
+    topics = [f"r{number}" for number in range(20_000)]
+    writer = Subtopology(subtopology_id="0", source_topics=["t"] * len(topics), repartition_sink_topics=topics)
+    reader = Subtopology(
+        subtopology_id="1",
+        repartition_source_topics=[internal(topic) for topic in topics],
+        repartition_sink_topics=["last"],
+        copartition_groups=[CopartitionGroup(repartition_source_topics=[0])] * len(topics),
+    )
+    given = topology(writer, reader, plain("2", "t"))
+    started = time.process_time()
+    assert {topic.partitions for topic in configured(given, t=3).missing.values()} == {3}
+    assert time.process_time() - started < 2, "each topic is looked at some times, not once for each other topic"

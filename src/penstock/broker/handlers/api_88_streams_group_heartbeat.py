@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.access_rules import named_topics
 from penstock.broker.handlers.group_calls import caller, check_feature, finish
+from penstock.groups.streams.checks import check_size
 from penstock.groups.streams.topics import Status
 from penstock.groups.streams_requests import streams_heartbeat
 from penstock.metadata.names import name_problem
@@ -40,6 +41,7 @@ def handle(
     broker: Broker, ctx: RequestContext, request: StreamsGroupHeartbeatRequest
 ) -> StreamsGroupHeartbeatResponse | Later[StreamsGroupHeartbeatResponse]:
     check_feature(broker, "streams.version", "Streams groups")
+    check_size(request)
     _check_names(named_topics(request.topology))
     coordinator = broker.groups.coordinator(request.group_id)
     who = caller(ctx)

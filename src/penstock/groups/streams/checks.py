@@ -8,7 +8,44 @@ from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_STATIC_EPOCH
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatRequest
+    from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatRequest, Topology
+
+#: Limits on what a member sends, so that no heartbeat holds the event loop. Applications have some hundred topics.
+MAX_TOPICS = 5000
+MAX_MEMBER_CHARACTERS = 65_536
+
+
+def check_size(request: StreamsGroupHeartbeatRequest) -> None:
+    """Raises STREAMS_INVALID_TOPOLOGY for a topology with too many topics, INVALID_REQUEST for too much member data."""
+    if request.topology is not None and _topics(request.topology) > MAX_TOPICS:
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            f"The topology names more than {MAX_TOPICS} topics, with their configs and copartition groups: divide the "
+            "application.",
+        )
+    endpoint = request.user_endpoint.host if request.user_endpoint is not None else None
+    tags = request.client_tags or ()
+    texts = (request.member_id, request.rack_id, request.process_id, endpoint)
+    size = sum(len(text) for text in texts if text) + sum(2 + len(tag.key) + len(tag.value) for tag in tags)
+    if size > MAX_MEMBER_CHARACTERS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The member's ids, endpoint and client tags have {size} characters, and at most {MAX_MEMBER_CHARACTERS} "
+            "are stored: use fewer or shorter client tags.",
+        )
+
+
+def _topics(topology: Topology) -> int:
+    """Counts the topics that the subtopologies name, with their configs and copartition groups."""
+    total = len(topology.subtopologies)
+    for each in topology.subtopologies:
+        internal = (*each.repartition_source_topics, *each.state_changelog_topics)
+        total += len(each.source_topics) + len(each.repartition_sink_topics)
+        total += sum(1 + len(topic.topic_configs) for topic in internal)
+        total += sum(
+            1 + len(group.source_topics) + len(group.repartition_source_topics) for group in each.copartition_groups
+        )
+    return total
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:

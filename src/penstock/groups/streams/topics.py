@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
 
 SHOWN_TOPICS = 3
+#: Tasks of a topology: an assignment of more of them would hold the event loop for too long.
+MAX_TASKS = 5000
 Count = Callable[[str], int | None]  # the number of partitions of a topic; None if it does not exist
 
 
@@ -135,16 +137,23 @@ def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
         return found if found is not None else counts[topic]
 
     fixed = {topic.name for each in subtopologies for topic in each.repartition_source_topics if topic.partitions}
-    flexible = {topic.name for each in subtopologies for topic in each.repartition_source_topics} - fixed
+    repartitions = {topic.name for each in subtopologies for topic in each.repartition_source_topics}
     for each in subtopologies:
         for topics in copartitioned(each):
-            counts.update(_copartition({topic: count(topic) for topic in topics}, fixed, flexible))
+            counts.update(_copartition({topic: count(topic) for topic in topics}, fixed, repartitions))
+    total = 0
     for each in subtopologies:
         inputs = _inputs(each)
         if not inputs:
             raise _invalid(f"Subtopology {each.subtopology_id} reads no topics: give it a source topic.")
         tasks = max(map(count, inputs))
         counts.update({topic.name: tasks for topic in each.state_changelog_topics})
+        total += tasks
+    if total > MAX_TASKS:
+        raise _invalid(
+            f"The topology has {total} tasks, and at most {MAX_TASKS} are assigned: read topics with fewer partitions, "
+            "or divide the application."
+        )
     return counts
 
 
@@ -169,13 +178,20 @@ def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], ex
         if topic.partitions
     }
     waiting = deque(subtopologies)
+    sized: set[str] = set()  # subtopologies whose sinks all have a count
     while waiting:
         each = waiting.popleft()
+        if each.subtopology_id in sized:
+            continue
         inputs = [counts.get(topic.name) for topic in each.repartition_source_topics]
         known = [count for count in (*inputs, *map(existing, each.source_topics)) if count is not None]
-        for sink in each.repartition_sink_topics if known else ():
+        if not known:
+            continue  # it comes again once one of its inputs has a count
+        sized.add(each.subtopology_id)
+        largest = max(known)
+        for sink in each.repartition_sink_topics:
             if sink not in counts:
-                counts[sink] = max(known)
+                counts[sink] = largest
                 reader = topology.readers.get(sink)
                 if reader is not None:
                     waiting.append(topology.subtopologies[reader])
@@ -190,12 +206,12 @@ def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], ex
     return counts
 
 
-def _copartition(topics: Mapping[str, int], fixed: set[str], flexible: set[str]) -> dict[str, int]:
+def _copartition(topics: Mapping[str, int], fixed: set[str], repartition_topics: set[str]) -> dict[str, int]:
     """Returns the partition count of each repartition topic in a copartition group.
 
     This is the partition count of the group's other topics, which must all have the same count.
     """
-    repartitions = topics.keys() & (fixed | flexible)
+    repartitions = topics.keys() & repartition_topics
     decisive = {topic: topics[topic] for topic in (topics.keys() - repartitions) or (topics.keys() & fixed)}
     if len(set(decisive.values())) > 1:
         shown = ", ".join(f"{topic}={count}" for topic, count in sorted(decisive.items()))

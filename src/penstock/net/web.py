@@ -8,13 +8,13 @@ user.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
-_LOOPBACK = ("127.", "localhost", "::1")
 _CHUNK_BYTES = 65_536
 
 
@@ -43,7 +43,7 @@ class Document:
                 raise ValueError("names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
             raise ValueError("names no host, or has a user name")
-        elif parts.scheme == "http" and not parts.hostname.startswith(_LOOPBACK):
+        elif parts.scheme == "http" and not _is_loopback(parts.hostname):
             raise ValueError("is not protected: use https://")
 
     @property
@@ -97,3 +97,13 @@ class Document:
         if not 200 <= answer.status < 300:
             raise FetchError(f"{self.url} answered with status {answer.status}.")
         return bytes(content)
+
+
+def _is_loopback(host: str) -> bool:
+    """Returns True for `localhost` and loopback addresses. Other names are refused: DNS decides where they lead."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

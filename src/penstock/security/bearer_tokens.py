@@ -15,6 +15,7 @@ from typing import Any
 
 #: A time in seconds that no clock reaches; larger numbers in a claim are refused.
 _LAST_TIME_S = 1 << 40
+_TRIMMED = "".join(map(chr, range(0x21)))
 
 
 class TokenError(Exception):
@@ -63,9 +64,9 @@ def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
         raise TokenError("its issuer is not the expected one")
     subject = claims.get(rules.subject_claim)
-    if not isinstance(subject, str) or not subject.strip():
+    if not isinstance(subject, str) or not _trimmed(subject):
         raise TokenError(f"the claim {rules.subject_claim} names no subject")
-    return BearerToken(subject.strip(), int(expires * 1000), _scopes(claims.get(rules.scope_claim)))
+    return BearerToken(_trimmed(subject), int(expires * 1000), _scopes(claims.get(rules.scope_claim)))
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
@@ -93,10 +94,18 @@ def _scopes(value: object) -> frozenset[str]:
     named = [value] if isinstance(value, str) else value
     if not isinstance(named, list):
         return frozenset()
-    texts = [each.strip() for each in named if isinstance(each, str)]
+    texts = [_trimmed(each) for each in named if isinstance(each, str)]
     if len(texts) != len(named) or not all(texts) or len(set(texts)) != len(texts):
         raise TokenError("its scopes are repeated, empty or not texts")
     return frozenset(texts)
+
+
+def _trimmed(text: str) -> str:
+    """Returns the text without the characters up to U+0020 at both ends, as Java's `trim`.
+
+    Python's `strip` also removes other spaces, such as U+00A0: two subjects of an issuer would be one principal.
+    """
+    return text.strip(_TRIMMED)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -133,6 +133,22 @@ def test_subject_and_expiry_time_and_scopes_are_read_from_the_claims_of_a_token(
 
 
 @pytest.mark.parametrize(
+    ("claim", "subject"),
+    [
+        (" ann\t", "ann"),
+        ("\x00ann\x1f", "ann"),
+        ("\u00a0ann", "\u00a0ann"),
+        ("\u2003ann\u3000", "\u2003ann\u3000"),
+        ("\u0085ann", "\u0085ann"),
+    ],
+)
+def test_subjects_that_differ_in_characters_beyond_the_ascii_blanks_are_different_principals(
+    claim: str, subject: str
+) -> None:
+    assert check_claims({**CLAIMS, "sub": claim}, RULES, NOW).subject == subject
+
+
+@pytest.mark.parametrize(
     ("claims", "reason"),
     [
         ({"exp": NOW - 30}, "expired"),

@@ -14,6 +14,7 @@ from penstock.metadata.configs.providers import Surroundings, resolved
 
 PACKAGE = "org.apache.kafka.common.config.provider."
 FILES = {"/etc/secrets": "keystore=hidden-1\nother=x:y\n", "/run/dir/password": "hidden-2\n", "/etc/else": "a=b"}
+FILES["/etc/wrong"] = "# keys\n\nkeystore=hidden-4\\uZZtail\n"
 BASE = {
     "config.providers": "file, dir,env",
     "config.providers.file.class": PACKAGE + "FileConfigProvider",
@@ -55,6 +56,11 @@ def test_references_to_config_providers_are_replaced_and_the_provider_properties
     [
         ({}, "${file:/etc/secrets:missing}", "has no property missing"),
         ({}, "${file:/etc/nothing:key}", "can't be read"),
+        (
+            {},
+            "${file:/etc/wrong:keystore}",
+            r"/etc/wrong can't be parsed. Line 3 of the properties has a malformed \\u",
+        ),
         ({}, "${file::key}", "name a path"),
         ({}, "${dir:/run/dir:missing}", "can't be read"),
         ({}, "${dir:/run:dir/password}", "name a file"),

@@ -21,8 +21,17 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def read_properties(text: str) -> list[tuple[str, str]]:
-    """Parses `.properties` text. Returns every entry in order, repeated keys included."""
-    return [_split(line) for line in _logical_lines(text)]
+    """Parses `.properties` text. Returns every entry in order, repeated keys included.
+
+    Raises ConfigError. Its message has the number of the line and nothing of its text, which may be a secret.
+    """
+    entries: list[tuple[str, str]] = []
+    for number, line in _logical_lines(text):
+        try:
+            entries.append(_split(line))
+        except ConfigError as problem:
+            raise ConfigError(f"Line {number} of the properties has {problem}") from None
+    return entries
 
 
 def duplicate_properties(text: str) -> list[str]:
@@ -43,9 +52,11 @@ def format_properties(entries: dict[str, str], comment: str | None = None) -> st
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _logical_lines(text: str) -> Iterator[str]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yields each logical line with the number of its last natural line."""
     pending: str | None = None
-    for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+    number = 0
+    for number, natural in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
         line = natural.lstrip(_BLANKS)
         if pending is None:
             if not line or line[0] in "#!":
@@ -57,9 +68,9 @@ def _logical_lines(text: str) -> Iterator[str]:
             pending = line[:-1]
         else:
             pending = None
-            yield line
+            yield number, line
     if pending is not None:
-        yield pending
+        yield number, pending
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -88,7 +99,7 @@ def _unescaped(text: str) -> str:
         if char == "u":
             digits = text[at : at + 4]
             if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-                raise ConfigError(f"Malformed \\u escape in '{text[:80]}': four hexadecimal digits must follow.")
+                raise ConfigError("a malformed \\u escape: four hexadecimal digits must follow.")
             out.append(chr(int(digits, 16)))
             at += 4
         else:

@@ -109,7 +109,11 @@ def _of_environment(pattern: str, environment: Mapping[str, str]) -> _Provider:
 
 def _of_file(allowed: list[str], read: Callable[[str], str]) -> _Provider:
     def value(path: str, key: str) -> str:
-        found = parse_properties(_text(_allowed(path, allowed), read))
+        text = _text(_allowed(path, allowed), read)
+        try:
+            found = parse_properties(text)
+        except ConfigError as problem:
+            raise ConfigError(f"{path} can't be parsed. {problem}") from None
         if key not in found:
             raise ConfigError(f"{path} has no property {key}.")
         return found[key]

@@ -50,6 +50,8 @@ API = {
     "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
 }
 TOPIC_PREFIX = "/api/topics/"
+#: Pages with data that ACLs protect.
+GUARDED = frozenset({"/api/events", "/api/share"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Site:
             return await self._rest(request)
         if request.method not in READS:
             return problem(405, f"{path} takes GET.", ("Allow", ", ".join(READS)))
+        if path in GUARDED and self._view.broker.access is not None:
+            return problem(403, "HTTP has no users, so a node with an authorizer does not show this.")
         match path:
             case "/":
                 return Response(200, HTML, await self._page.get())
@@ -148,7 +152,7 @@ class Site:
             self._damaged(),
             list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
-            (await self._events.get())[:EVENTS_SHOWN],
+            [] if broker.access is not None else (await self._events.get())[:EVENTS_SHOWN],
             self._view.warnings,
         )
         html = await self._aside(page, context, look.overview, pipelines)

@@ -306,7 +306,7 @@ def test_health_and_readiness_pages_report_that_the_quorum_has_no_leader() -> No
         assert ask(cluster, "GET", "/livez").status == 200
 
 
-def test_a_node_with_an_authorizer_changes_nothing_and_shows_no_records_over_http() -> None:
+def test_a_node_with_an_authorizer_changes_nothing_and_shows_no_protected_data_over_http() -> None:
     config = {
         **HTTP,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -316,4 +316,13 @@ def test_a_node_with_an_authorizer_changes_nothing_and_shows_no_records_over_htt
         refused = ask(broker, "POST", "/v1/topics", {"name": "t"})
         assert (refused.status, refused.kind) == (403, "application/problem+json")
         assert ask(broker, "GET", "/v1/topics").status == 200
-        assert ask(broker, "GET", "/v1/topics/t/records?partition=0").status == 403
+        for path in (
+            "/v1/topics/t/records?partition=0",
+            "/v1/configs/brokers/1",
+            "/v1/groups",
+            "/v1/groups/g",
+            "/v1/events",
+            "/api/events",
+            "/api/share",
+        ):
+            assert ask(broker, "GET", path).status == 403

@@ -178,6 +178,7 @@ ROUTES = (
             "kind": Field("string", "only kinds that begin with this text"),
             "limit": Field("integer", low=1, high=EVENTS_MAX),
         },
+        guarded=True,
     ),
     Route(
         "GET", "/v1/nodes/{node}/directories", "Lists a node's log directories and moves", list_directories, path=NODE

@@ -9,6 +9,7 @@ from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ async def list_groups(service: Service, call: Call) -> Any:
 
 async def describe_group(service: Service, call: Call) -> Any:
     admin, group = GroupAdmin(await service.client()), call.path["group"]
-    described = await admin.describe(group)
+    try:
+        described = await admin.describe(group)
+    except KafkaError as error:
+        kinds = [row["type"] for row in await admin.list() if row["group"] == group]
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or not kinds:
+            raise
+        raise Problem(409, f"{group!r} is a group of type {kinds[0]}, which this route can't describe.") from error
     offsets = await admin.committed(group)
     ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
     members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
@@ -119,8 +126,11 @@ ROUTES = (
             "type": Field("string", "only groups of this type: classic, consumer, share or streams"),
             "search": Field("string", "only groups with this text in their id"),
         },
+        guarded=True,
     ),
-    Route("GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP),
+    Route(
+        "GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP, guarded=True
+    ),
     Route("DELETE", "/v1/groups/{group}", "Deletes a group without members", delete_group, path=GROUP),
     Route(
         "POST",

@@ -164,7 +164,14 @@ ROUTES = (
             )
         },
     ),
-    Route("GET", "/v1/configs/{resource}/{name}", "Lists the configs of a resource", describe_configs, path=RESOURCE),
+    Route(
+        "GET",
+        "/v1/configs/{resource}/{name}",
+        "Lists the configs of a resource",
+        describe_configs,
+        path=RESOURCE,
+        guarded=True,
+    ),
     Route(
         "PATCH",
         "/v1/configs/{resource}/{name}",

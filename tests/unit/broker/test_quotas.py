@@ -9,12 +9,14 @@ import pytest
 from penstock.broker.dispatch.dispatcher import Dispatcher
 from penstock.broker.limits.mutations import Mutations
 from penstock.broker.limits.quotas import NO_LIMIT, Quotas
-from penstock.broker.limits.rates import Rate, TokenBucket, Window
+from penstock.broker.limits.rates import THROTTLE_MAX_MS, Rate, TokenBucket, Window
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, QuotaEntity
+from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_19_create_topics import CreateTopicsResponse
 
 USER, CLIENT, IP = "user", "client-id", "ip"
 START = 1_700_000_000_000
@@ -260,6 +262,13 @@ def test_connections_are_limited_by_address() -> None:
     assert [enforced.record_connection("127.0.0.1", START) > 0 for _ in range(12)] == [False] * 10 + [True] * 2
     assert [enforced.record_connection("10.0.0.1", START) > 0 for _ in range(21)] == [False] * 20 + [True]
     assert enforced.record_connection("127.0.0.1", START + 11_000) == 0
+
+
+@pytest.mark.parametrize("limit", [1e-7, 1e-200, 5e-324])
+def test_throttle_time_of_a_tiny_quota_fits_its_response(limit: float) -> None:
+    for meter in (TokenBucket(limit, Window()).take, Rate(limit, Window()).record):
+        assert [meter(5, START), meter(5, START + 1000)] == [THROTTLE_MAX_MS] * 2
+    assert encode(CreateTopicsResponse(throttle_time_ms=THROTTLE_MAX_MS), 7)
 
 
 def test_quota_of_an_address_counts_all_its_spellings() -> None:

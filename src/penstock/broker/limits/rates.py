@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 # How long a request may have been parked before it is counted: longer than any fetch's maximum wait in practice.
 PARKED_MAX_MS = 300_000
+#: The longest throttle time that a response can contain.
+THROTTLE_MAX_MS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Rate:
         rate = sum(amount for _, amount in self._samples) * 1000 / elapsed_ms
         if rate <= self.limit:
             return 0
-        return round((rate - self.limit) / self.limit * elapsed_ms)
+        return _throttle_ms((rate - self.limit) / self.limit * elapsed_ms)
 
     def idle(self, now_ms: int) -> bool:
         self._purge(now_ms)
@@ -111,7 +113,7 @@ class TokenBucket:
 
     def excess_ms(self, now_ms: int) -> int:
         self._refill(now_ms)
-        return 0 if self.tokens >= 0 else round(-self.tokens / self.limit * 1000)
+        return 0 if self.tokens >= 0 else _throttle_ms(-self.tokens / self.limit * 1000)
 
     def idle(self, now_ms: int) -> bool:
         self._refill(now_ms)
@@ -126,3 +128,8 @@ class TokenBucket:
         elif now_ms > self.updated_ms:
             self.tokens = min(self._most(), self.tokens + (now_ms - self.updated_ms) * self.limit / 1000)
             self.updated_ms = now_ms
+
+
+def _throttle_ms(exact: float) -> int:
+    """Returns a throttle time that fits a response. For a tiny quota, `exact` can be infinite."""
+    return THROTTLE_MAX_MS if exact >= THROTTLE_MAX_MS else round(exact)

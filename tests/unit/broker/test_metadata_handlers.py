@@ -89,6 +89,7 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
     settings = Settings({name.replace("_", "."): value for name, value in properties.items()})
     broker = SimpleNamespace(
         access=None,
+        audit=None,
         quotas=Quotas(settings),
         node_id=1,
         cluster_id="cluster",

@@ -15,7 +15,7 @@ import pytest
 from penstock.broker.handlers.audited import CHANGES
 from penstock.broker.handlers.forwarding import CONTROLLER_APIS
 from penstock.broker.handlers.registry import HANDLERS
-from penstock.broker.limits.audit import CHANGED_PER_S, DENIED_PER_S, MAX_NAMES, Audit
+from penstock.broker.limits.audit import CHANGED_PER_S, DENIED_PER_S, MAX_LIMITS, MAX_NAMES, REFUSED_PER_S, Audit
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.client.connection import BrokerConnection, ConnectionSettings
@@ -31,6 +31,10 @@ from penstock.protocol.messages import api_19_create_topics as create
 from penstock.protocol.messages import api_30_create_acls as acls
 from penstock.protocol.messages import api_44_incremental_alter_configs as configs
 from penstock.protocol.messages import api_51_alter_user_scram_credentials as users
+from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.api_38_create_delegation_token import CreateDelegationTokenRequest
+from penstock.protocol.messages.api_39_renew_delegation_token import RenewDelegationTokenRequest
+from penstock.protocol.messages.api_40_expire_delegation_token import ExpireDelegationTokenRequest
 from penstock.protocol.vocabulary import ResourceType
 from penstock.security.vocabulary import AclResource, Operation
 
@@ -47,12 +51,12 @@ SECURED = {
 }
 
 
-def lines_of(tmp_path: Path, scenario: Callable[[Node, int], Awaitable[None]]) -> list[dict[str, Any]]:
+def lines_of(tmp_path: Path, scenario: Callable[[Node, int], Awaitable[None]], **settings: str) -> list[dict[str, Any]]:
     """Runs a scenario on a node and returns the lines of its audit file."""
     path = tmp_path / "audit.log"
 
     async def main() -> None:
-        own = {**SECURED, "penstock.audit.file": str(path)}
+        own = {**SECURED, **settings, "penstock.audit.file": str(path)}
         node = make_node(local_settings("/data", overrides=own), MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()
@@ -170,6 +174,91 @@ def test_many_denials_are_rate_limited_in_the_audit_file_but_changes_are_not() -
     audit.denied(ctx, Operation.CREATE, AclResource.TOPIC, "a")
     assert written[-2]["missing"] == 10_000 - passed
     assert CHANGED_PER_S > DENIED_PER_S
+
+
+def test_refused_changes_of_one_user_do_not_suppress_lines_about_other_users_or_about_changes() -> None:
+    clock, written = Clock(), []
+    audit = Audit(clock, lambda line: written.append(json.loads(line)))
+    bob, admin = (RequestContext(42, 2, 0, "c", LocalConnection("L", f"User:{one}"), 0) for one in ("bob", "admin"))
+    for _ in range(10_000):
+        audit.changed(bob, "DELETE", "GROUP", ["g"], {"g": "GROUP_AUTHORIZATION_FAILED"})
+        audit.denied(bob, Operation.DELETE, AclResource.GROUP, "g")
+    assert len(written) <= (DENIED_PER_S + REFUSED_PER_S) * 10 + 2
+    written.clear()
+    audit.changed(bob, "DELETE", "GROUP", ["own"], "OK")
+    audit.changed(admin, "DELETE", "GROUP", ["ledger"], "OK")
+    audit.changed(admin, "DELETE", "GROUP", ["ledger"], "GROUP_ID_NOT_FOUND")
+    audit.denied(admin, Operation.DELETE, AclResource.GROUP, "other")
+    assert [line["names"] for line in written] == [["own"], ["ledger"], ["ledger"], ["other"]]
+
+
+def test_audit_remembers_a_limited_number_of_principals_and_writes_what_it_forgets() -> None:
+    clock, written = Clock(), []
+    audit = Audit(clock, lambda line: written.append(json.loads(line)))
+
+    def deny(user: str) -> None:
+        ctx = RequestContext(42, 2, 0, "c", LocalConnection("L", f"User:{user}"), 0)
+        audit.denied(ctx, Operation.DELETE, AclResource.GROUP, "g")
+
+    for _ in range(1_000):
+        deny("bob")
+    passed = len(written)
+    for number in range(MAX_LIMITS):
+        deny(str(number))
+    assert len(audit._limits) == MAX_LIMITS
+    (missing,) = (line for line in written if "missing" in line)
+    assert (missing["missing"], missing["principal"]) == (1_000 - passed, "User:bob")
+
+
+def test_audit_line_is_ascii_whatever_a_client_names() -> None:
+    written: list[bytes] = []
+    audit = Audit(Clock(), written.append)
+    name = 'é\u2028\u202e\x1b[2J\n{"time":"x"}'
+    audit.changed(RequestContext(19, 7, 0, name, LocalConnection("L", name), 0), "CREATE", "TOPIC", [name], {name: "X"})
+    (line,) = written
+    assert all(32 <= byte < 127 for byte in line[:-1])
+    assert line.endswith(b"}\n")
+    fields = json.loads(line)
+    assert [fields["principal"], fields["client_id"], *fields["names"], *fields["result"]] == [name] * 4
+
+
+def test_topic_that_metadata_creates_has_an_audit_line(tmp_path: Path) -> None:
+    async def scenario(node: Node, port: int) -> None:
+        admin = await connect(port, "admin", "a")
+        for _ in range(2):
+            await admin.request(MetadataRequest(topics=[MetadataRequestTopic(name="new")]))
+        admin.close()
+
+    (line,) = lines_of(tmp_path, scenario)
+    assert [line[key] for key in ("principal", "api", "operation", "resource", "names", "result")] == [
+        "User:admin",
+        "Metadata",
+        "CREATE",
+        "TOPIC",
+        ["new"],
+        "OK",
+    ]
+
+
+def test_audit_lines_about_a_token_have_its_id_and_not_its_hmac(tmp_path: Path) -> None:
+    made: list[Any] = []
+
+    async def scenario(node: Node, port: int) -> None:
+        admin = await connect(port, "admin", "a")
+        made.append(await admin.request(CreateDelegationTokenRequest(max_lifetime_ms=-1)))
+        mac = made[0].hmac
+        await admin.request(RenewDelegationTokenRequest(hmac=mac, renew_period_ms=-1))
+        await admin.request(ExpireDelegationTokenRequest(hmac=mac, expiry_time_period_ms=-1))
+        await admin.request(ExpireDelegationTokenRequest(hmac=mac, expiry_time_period_ms=-1))
+        admin.close()
+
+    lines = lines_of(tmp_path, scenario, **{"delegation.token.secret.key": "hidden-5"})
+    assert [(line["operation"], line["names"], line["result"]) for line in lines] == [
+        ("CREATE", [], "OK"),
+        ("RENEW", [made[0].token_id], "OK"),
+        ("EXPIRE", [made[0].token_id], "OK"),
+        ("EXPIRE", [], "DELEGATION_TOKEN_NOT_FOUND"),
+    ]
 
 
 def test_node_does_not_start_if_its_audit_file_cannot_be_written(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ before the response, so that the client need not retry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
+from penstock.broker.limits.audit import MAX_NAMES, OK
 from penstock.broker.limits.mutations import Mutations
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
@@ -83,7 +85,11 @@ async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     quota = Mutations(broker.quotas, ctx, strict=True)
-    await broker.topic_creator.create_missing(_within_quota(broker, quota, missing))  # a refused topic is missing below
+    allowed = _within_quota(broker, quota, missing)
+    refused = await broker.topic_creator.create_missing(allowed)  # a refused topic is missing below
+    if broker.audit is not None and allowed:
+        codes = {name: error.code.name for name, error in islice(refused.items(), MAX_NAMES)}
+        broker.audit.changed(ctx, "CREATE", "TOPIC", allowed, codes or OK)
     answer = _answer(broker, ctx, request, _named(broker, ctx, request))
     answer.throttle_time_ms = max(answer.throttle_time_ms, quota.throttle_ms)
     return answer

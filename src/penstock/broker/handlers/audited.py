@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.limits.audit import MAX_NAMES, OK
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
 Names = Callable[[Any], Iterable[str]]
 
 
+def _no_names(broker: Broker, request: Any) -> Iterable[str]:
+    return ()
+
+
 class Change(NamedTuple):
     operation: str
     resource: str
     names: Names
+    #: Returns further names, which the request itself does not contain.
+    found: Callable[[Broker, Any], Iterable[str]] = _no_names
 
 
 def _each(field: str, *attributes: str) -> Names:
@@ -122,6 +129,12 @@ def _nothing(request: Any) -> Iterator[str]:
     yield from ()
 
 
+def _token_id(broker: Broker, request: Any) -> Iterator[str]:
+    token_id = broker.token_macs.find(broker.metadata.image.delegation_tokens, bytes(request.hmac))
+    if token_id is not None:
+        yield token_id
+
+
 _TOPIC, _GROUP, _CLUSTER, _USER = "TOPIC", "GROUP", "CLUSTER", "USER"
 CHANGES: dict[int, Change] = {
     19: Change("CREATE", _TOPIC, _each("topics", "name")),
@@ -134,8 +147,8 @@ CHANGES: dict[int, Change] = {
     34: Change("MOVE", _TOPIC, _directories),
     37: Change("ALTER", _TOPIC, _each("topics", "name", "count")),
     38: Change("CREATE", "TOKEN", _token_owner),
-    39: Change("RENEW", "TOKEN", _nothing),
-    40: Change("EXPIRE", "TOKEN", _nothing),
+    39: Change("RENEW", "TOKEN", _nothing, _token_id),
+    40: Change("EXPIRE", "TOKEN", _nothing, _token_id),
     42: Change("DELETE", _GROUP, _each("groups_names")),
     43: Change("ELECT", _TOPIC, _each("topic_partitions", "topic")),
     44: Change("ALTER_CONFIGS", "CONFIG", _configs),
@@ -162,7 +175,8 @@ def audited(handler: Handler, api_key: int, audit: Audit | None) -> Handler:
         return handler
 
     def handle(broker: Broker, ctx: RequestContext, request: Any) -> Any:
-        names = list(_first(change.names(request)))  # before the handler, which may change the request
+        # before the handler, which may change the request, or remove the token
+        names = list(_first(chain(change.names(request), change.found(broker, request))))
         try:
             response = handler(broker, ctx, request)
         except KafkaError as error:

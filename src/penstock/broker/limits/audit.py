@@ -2,14 +2,16 @@
 
 A line is a JSON object in ASCII, so that no name from a client can break the line. A line has the names of configs but
 not their values, and the names of users but not their passwords. Long names and long lists of names are cut. The number
-of lines per second is limited, separately for denied and for changing requests: many denied requests don't suppress the
-lines about changes. If lines were left out, the next line says how many.
+of lines per second is limited, separately for each principal, and for denied, refused and successful requests: many
+requests of one user don't suppress the lines about another user, nor the lines about changes. If lines were left out,
+the next line of the same kind and principal comes after a line that says how many.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -23,13 +25,23 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.security.vocabulary import AclResource, Operation
 
-#: Lines per second, on average over ten seconds.
-DENIED_PER_S, CHANGED_PER_S = 20, 200
+#: Lines per second of one principal, on average over ten seconds. A refused request wanted to change something.
+DENIED_PER_S, REFUSED_PER_S, CHANGED_PER_S = 20, 20, 200
+#: Limits that are remembered: one for each kind of line and principal. Beyond, the one unused for longest is forgotten.
+MAX_LIMITS = 1_000
 #: Characters of a name, and names of one request, that a line has.
 MAX_CHARS, MAX_NAMES = 200, 20
 _WINDOW = Window(samples=10, sample_ms=1000)
 
 DENIED, OK = "DENIED", "OK"
+
+
+@dataclass(slots=True)
+class _Limit:
+    """Limits the lines of one kind about one principal, and counts the lines that were left out."""
+
+    bucket: TokenBucket
+    missing: int = 0
 
 
 class Audit:
@@ -38,8 +50,7 @@ class Audit:
     def __init__(self, clock: Clock, write: Callable[[bytes], None]) -> None:
         self._clock = clock
         self._write = write
-        self._buckets = {kind: TokenBucket(rate, _WINDOW) for kind, rate in _RATES.items()}
-        self._missing = dict.fromkeys(_RATES, 0)
+        self._limits: dict[tuple[str, str], _Limit] = {}
 
     def denied(self, ctx: RequestContext, operation: Operation, resource: AclResource, name: str) -> None:
         """Writes a line about a denied request, or about one denied item of a request."""
@@ -52,7 +63,7 @@ class Audit:
 
         `result` is OK, an error code, or the error codes of refused items.
         """
-        self._line("changed", ctx.connection, ctx, operation, resource, names, result)
+        self._line("changed" if result == OK else "refused", ctx.connection, ctx, operation, resource, names, result)
 
     def login_failed(self, connection: RequestConnection, reason: str) -> None:
         """Writes a line about a failed authentication. `reason` contains no secret."""
@@ -69,17 +80,16 @@ class Audit:
         result: str | dict[str, str],
     ) -> None:
         now_ms = self._clock.wall_ms()
-        bucket = self._buckets[kind]
-        if bucket.excess_ms(now_ms):
-            self._missing[kind] += 1
+        principal = (connection.principal or ANONYMOUS)[:MAX_CHARS]
+        limit = self._limit(now_ms, kind, principal)
+        if limit.bucket.excess_ms(now_ms):
+            limit.missing += 1
             return
-        bucket.take(1, now_ms)
-        if self._missing[kind]:
-            self._put(now_ms, {"missing": self._missing[kind], "kind": kind})
-            self._missing[kind] = 0
+        limit.bucket.take(1, now_ms)
+        self._put_missing(now_ms, kind, principal, limit)
         shown = [name[:MAX_CHARS] for name in islice(names, MAX_NAMES + 1)]
         fields: dict[str, Any] = {
-            "principal": (connection.principal or ANONYMOUS)[:MAX_CHARS],
+            "principal": principal,
             "host": connection.peer_host,
             "listener": connection.listener.name,
             "api": None if ctx is None else APIS[ctx.api_key].name,
@@ -93,9 +103,24 @@ class Audit:
             fields["more"] = True
         self._put(now_ms, fields)
 
+    def _limit(self, now_ms: int, kind: str, principal: str) -> _Limit:
+        found = self._limits.pop((kind, principal), None)
+        if found is None:
+            found = _Limit(TokenBucket(_RATES[kind], _WINDOW))
+            if len(self._limits) >= MAX_LIMITS:
+                oldest = next(iter(self._limits))
+                self._put_missing(now_ms, *oldest, self._limits.pop(oldest))
+        self._limits[kind, principal] = found  # the last one is the one used last
+        return found
+
+    def _put_missing(self, now_ms: int, kind: str, principal: str, limit: _Limit) -> None:
+        if limit.missing:
+            self._put(now_ms, {"missing": limit.missing, "kind": kind, "principal": principal})
+            limit.missing = 0
+
     def _put(self, now_ms: int, fields: dict[str, Any]) -> None:
         time = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         self._write(json.dumps({"time": time, **fields}, separators=(",", ":")).encode() + b"\n")
 
 
-_RATES = {"denied": DENIED_PER_S, "changed": CHANGED_PER_S}
+_RATES = {"denied": DENIED_PER_S, "refused": REFUSED_PER_S, "changed": CHANGED_PER_S}

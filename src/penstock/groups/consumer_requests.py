@@ -15,6 +15,7 @@ from penstock.groups.migration import retire, upgrade
 from penstock.groups.reconciliation import JOIN_EPOCH, indexes_of
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.undo import add_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from penstock.protocol.messages.api_69_consumer_group_describe import (
@@ -49,7 +50,7 @@ def consumer_heartbeat(
     if turn.records and request.member_epoch >= JOIN_EPOCH and before is not group:
         if isinstance(before, ClassicGroup):
             retire(turn, before)
-        shard.groups[request.group_id] = group
+        add_group(shard, turn, group)
         start_timers(turn, group, shard.limits(request.group_id))
     return response
 

@@ -11,6 +11,7 @@ from penstock.groups.share import journal
 from penstock.groups.share.group import ASSIGNOR, ShareGroup, ShareMember
 from penstock.groups.share.heartbeat import check_request, heartbeat, start_timers
 from penstock.groups.share.states import forget, initialized
+from penstock.groups.undo import add_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_76_share_group_heartbeat import ShareGroupHeartbeatResponse
 from penstock.protocol.messages.api_77_share_group_describe import (
@@ -45,7 +46,7 @@ def share_heartbeat(
         turn.effects.clear()
         return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if turn.records and request.group_id not in shard.groups:
-        shard.groups[request.group_id] = group
+        add_group(shard, turn, group)
         start_timers(turn, group, limits)
     return response
 

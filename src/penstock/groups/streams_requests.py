@@ -13,6 +13,7 @@ from penstock.groups.streams.group import Role, StreamsGroup, StreamsMember, Tas
 from penstock.groups.streams.heartbeat import Answer, heartbeat
 from penstock.groups.streams.target import remove
 from penstock.groups.streams.topics import InternalTopic
+from penstock.groups.undo import add_group, keep_soft_state
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatResponse
 from penstock.protocol.messages.api_89_streams_group_describe import (
@@ -43,13 +44,14 @@ def streams_heartbeat(shard: GroupShard, turn: Turn, request: StreamsGroupHeartb
         if request.member_epoch == LEAVE_EPOCH:
             return Answer(_leave(shard, turn, request), {})
         group = _group(shard, turn, request)
+        keep_soft_state(turn, group, request.member_id)
         limits = shard.streams_limits(request.group_id)
         answer = heartbeat(turn, shard.image, limits, group, request, caller)
     except KafkaError as error:
         turn.records.clear()
         return Answer(StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message), {})
     if shard.groups.get(request.group_id) is not group:
-        shard.groups[request.group_id] = group
+        add_group(shard, turn, group)
         group.endpoint_epoch = answer.response.endpoint_information_epoch = 0
     return answer
 

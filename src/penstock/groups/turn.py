@@ -37,6 +37,8 @@ class Turn:
     replies: list[tuple[Token, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
     """Called in a later turn, when the records are committed or could not be committed."""
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    """Called in reverse order if the records are refused before they are applied."""
     effects: list[Any] = field(default_factory=list)
     """Actions that are performed once the records are committed, and dropped if the records cannot be written."""
     producer: tuple[int, int] | None = None

@@ -30,6 +30,7 @@ class Turn:
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[object, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
+    undo: tuple[()] = ()
     effects: tuple[()] = ()
     producer: tuple[int, int] | None = None
 

@@ -47,6 +47,7 @@ class Turn:
     records: list[JournalRecord] = field(default_factory=list)
     replies: list[tuple[object, Any]] = field(default_factory=list)
     after: list[Callable[[Turn, ErrorCode], None]] = field(default_factory=list)
+    undo: tuple[()] = ()
     effects: list[Markers] = field(default_factory=list)
     """Actions that are performed once the records are committed, and dropped if the records cannot be written."""
     producer: tuple[int, int] | None = None

@@ -13,6 +13,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_88_streams_group_heartbeat as wire
 from penstock.protocol.messages.api_03_metadata import MetadataRequest
 from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+from penstock.protocol.messages.api_16_list_groups import ListGroupsRequest
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from penstock.protocol.messages.api_57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from penstock.protocol.messages.api_89_streams_group_describe import StreamsGroupDescribeRequest
@@ -123,6 +124,21 @@ def test_heartbeats_with_too_many_topics_or_too_long_client_tags_are_refused() -
         assert "use fewer or shorter client tags" in answer.error_message
 
     with_clients(scenario)
+
+
+def test_join_that_does_not_fit_into_the_log_leaves_no_group() -> None:
+    async def scenario(clients: Clients) -> None:
+        await until(clients, ADMIN, changelog(), "")
+        configs = [wire.KeyValue(key=f"{number}", value="v" * 30_000) for number in range(40)]
+        topic = wire.TopicInfo(name="kept", topic_configs=configs)
+        each = wire.Subtopology(subtopology_id="0", source_topics=["open"], state_changelog_topics=[topic])
+        request = joining(wire.Topology(epoch=0, subtopologies=[each]))
+        request.group_id = "large"
+        answer = await clients.ask(ADMIN, request)
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert [group.group_id for group in (await clients.ask(ADMIN, ListGroupsRequest())).groups] == ["g"]
+
+    with_clients(scenario, **{**EAGER, "offsets.topic.num.partitions": "1"})
 
 
 def test_streams_groups_are_refused_while_their_feature_is_disabled() -> None:

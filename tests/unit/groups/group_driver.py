@@ -62,6 +62,7 @@ class Driver:
         self.shard = shard or GroupShard(self.config, Random(7))
         self.now_ms = 0
         self.journal: list[tuple[bytes, bytes | None]] = []
+        self.refuse_records = False  # the log takes no records
         self.hold_commits = False  # records are written, but the high watermark does not advance
         self._uncommitted: list[Turn] = []
 
@@ -70,6 +71,11 @@ class Driver:
     def run(self, decide: Callable[[Turn], R]) -> R:
         turn = self.shard.turn(self.now_ms, WALL_START_MS + self.now_ms)
         result = decide(turn)
+        if self.refuse_records and turn.records:
+            for undo in reversed(turn.undo):
+                undo()
+            self._settle(turn, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return result
         for record in turn.records:
             self.journal.append(encode_record(record))
             self.shard.apply(record, len(self.journal) - 1, turn.producer[0] if turn.producer else -1)

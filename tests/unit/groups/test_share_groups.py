@@ -63,6 +63,13 @@ def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
     return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}
 
 
+def test_share_join_whose_records_are_refused_leaves_no_group() -> None:
+    driver = ShareDriver()
+    driver.refuse_records = True
+    driver.come("a", "t")
+    assert not driver.shard.groups
+
+
 def test_share_partitions_are_assigned_once_their_states_are_initialized() -> None:
     driver = ShareDriver()
     first = driver.come("a")

@@ -163,6 +163,8 @@ class Coordinator(Generic[M]):
                 self._check_replicas()
         except KafkaError as error:
             without_frames(error)
+            for undo in reversed(turn.undo):
+                undo()
             turn.replies = [(token, error) for token, _ in turn.replies]
             self._settle(turn, error.code)
             if future is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 
@@ -13,6 +13,11 @@ class Turn(Protocol):
     replies: list[tuple[Any, Any]]
     after: list[Any]
     producer: tuple[int, int] | None
+
+    @property
+    def undo(self) -> Sequence[Callable[[], None]]:
+        """Returns what undoes the decision's changes of soft state, if its records are refused."""
+        ...
 
     @property
     def effects(self) -> Sequence[Any]:

@@ -8,12 +8,18 @@ user.
 from __future__ import annotations
 
 import http.client
+import io
 import ipaddress
+import socket
 import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _CHUNK_BYTES = 65_536
 
@@ -74,7 +80,7 @@ class Document:
             return file.read(self.max_bytes + 1)
 
     def _from_server(self, body: bytes | None, headers: dict[str, str]) -> bytes:
-        parts, deadline = self._parts(), time.monotonic() + self.timeout_s
+        parts, deadline_s = self._parts(), time.monotonic() + self.timeout_s
         host = parts.hostname or ""
         if parts.scheme == "https":
             context = self.tls or ssl.create_default_context()
@@ -85,18 +91,64 @@ class Document:
             connection = http.client.HTTPConnection(host, parts.port, timeout=self.timeout_s)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
-            connection.request("GET" if body is None else "POST", target, body, {"Connection": "close", **headers})
-            content = bytearray()
-            with connection.getresponse() as answer:
-                while len(content) <= self.max_bytes and (part := answer.read1(_CHUNK_BYTES)):
-                    content += part
-                    if time.monotonic() > deadline:
-                        raise FetchError(f"{self.url} did not answer within {self.timeout_s:g} s.")
+            connection.connect()
+            with connection.sock as connected:
+                connection.sock = _LentSocket(connected, deadline_s)
+                connection.request("GET" if body is None else "POST", target, body, {"Connection": "close", **headers})
+                content = bytearray()
+                with connection.getresponse() as answer:
+                    while len(content) <= self.max_bytes and (part := answer.read1(_CHUNK_BYTES)):
+                        content += part
+        except TimeoutError:
+            raise FetchError(f"{self.url} did not answer within {self.timeout_s:g} s.") from None
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
             raise FetchError(f"{self.url} answered with status {answer.status}.")
         return bytes(content)
+
+
+class _LentSocket:
+    """Lends a socket to http.client, with one deadline for all bytes of the request and of the response.
+
+    The timeout of a socket alone applies to each byte anew: a server that sends its headers slowly would hold the
+    caller's thread for hours.
+    """
+
+    def __init__(self, connected: socket.socket, deadline_s: float) -> None:
+        self.connected = connected
+        self._deadline_s = deadline_s
+
+    def sendall(self, content: Buffer) -> None:
+        self.set_timeout()
+        self.connected.sendall(content)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Reader(self))
+
+    def close(self) -> None:
+        """Leaves the socket open, because http.client closes it before the body is read. The lender closes it."""
+
+    def set_timeout(self) -> None:
+        """Sets the timeout of the next call to the time that is left. Raises TimeoutError if no time is left."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self.connected.settimeout(left_s)
+
+
+class _Reader(io.RawIOBase):
+    """Reads from a lent socket."""
+
+    def __init__(self, lent: _LentSocket) -> None:
+        self._lent = lent
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        self._lent.set_timeout()
+        return self._lent.connected.recv_into(buffer)
 
 
 def _is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.security.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, credential_of
+from penstock.security.scram import TOKEN_SHAPE, ScramCredential, ScramMechanism, credential_of
 from penstock.security.scram import salted_password as salted
 
 
@@ -64,6 +64,7 @@ def token_credential(mechanism: ScramMechanism, secret: str, token_id: str) -> S
     """Returns the SCRAM credential of a token. Nothing is stored, because the salt is computed from the secret and the
     id.
     """
-    salt = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()[:SALT_BYTES]
+    salt_bytes, iterations = TOKEN_SHAPE
+    salt = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()[:salt_bytes]
     password = token_password(secret, token_id)
-    return credential_of(mechanism, salt, salted(mechanism, password, salt, MIN_ITERATIONS), MIN_ITERATIONS)
+    return credential_of(mechanism, salt, salted(mechanism, password, salt, iterations), iterations)

@@ -28,6 +28,8 @@ MIN_ITERATIONS, MAX_ITERATIONS, DEFAULT_ITERATIONS = 4_096, 16_384, 4_096
 #: Limits of a client's messages; real ones have a few hundred bytes.
 MAX_MESSAGE_BYTES, MAX_NONCE, MAX_NAME = 8_192, 256, 1_024
 SALT_BYTES = 16
+#: Length of the salt, and iterations, of every delegation token's credential.
+TOKEN_SHAPE = (SALT_BYTES, MIN_ITERATIONS)
 #: Attribute of the client's first message: the user name is the id of a delegation token.
 TOKEN_EXTENSION = "tokenauth=true"  # noqa: S105 - no password
 _BINDING = "biws"  # "n,," in base64: no channel binding
@@ -226,13 +228,15 @@ class ScramServer:
         return reply.encode()
 
     def _of_nobody(self) -> ScramCredential:
-        """Makes up a credential for a user that does not exist. The same user name always gets the same credential.
+        """Makes up a credential for a user or token that does not exist. The same name always gets the same credential.
 
-        The credential looks like the credential of an existing user.
+        The credential looks like the credential of an existing user or token.
         """
         drawn = hmac.new(self._secret, self._name.encode(), "sha512").digest()
         salt_bytes, iterations = SALT_BYTES, DEFAULT_ITERATIONS
-        if self._shapes:
+        if self.by_token:
+            salt_bytes, iterations = TOKEN_SHAPE
+        elif self._shapes:
             salt_bytes, iterations = self._shapes[int.from_bytes(drawn[-4:], "big") % len(self._shapes)]
         size = hashlib.new(self._mechanism.hash).digest_size
         return ScramCredential(drawn[: min(salt_bytes, 60)], bytes(size), bytes(size), iterations)

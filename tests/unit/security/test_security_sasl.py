@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.security.delegation_tokens import TokenLookup, token_credential
 from penstock.security.errors import SaslError
 from penstock.security.jaas import parse_jaas
 from penstock.security.plain import PlainServer, plain_message
@@ -98,6 +99,18 @@ def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_user(
     first = peer.step(ScramClient(SHA_256, "bob", "x", "n").first()).decode()
     salt = first.partition(",s=")[2].partition(",")[0]
     assert (len(base64.b64decode(salt)), first.rpartition("i=")[2]) == (25, "8192")
+
+
+def test_salt_and_iterations_of_an_unknown_token_look_like_those_of_a_known_token() -> None:
+    token = TokenLookup(token_credential(SHA_256, "cluster secret", "known"), "ann", 0)
+
+    def shape(token_id: str) -> tuple[int, str]:
+        peer = ScramServer(SHA_256, lambda user: None, "servernonce", SECRET, [(25, 8192)], {"known": token}.get)
+        first = peer.step(ScramClient(SHA_256, token_id, "x", "n", "tokenauth=true").first()).decode()
+        salt = first.partition(",s=")[2].partition(",")[0]
+        return len(base64.b64decode(salt)), first.rpartition("i=")[2]
+
+    assert shape("unknown") == shape("known")
 
 
 def test_scram_final_message_with_another_nonce_is_refused_even_with_a_correct_proof() -> None:

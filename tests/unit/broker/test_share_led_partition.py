@@ -52,6 +52,20 @@ class Coordinator:
         await self.writes.put(wanted)
 
 
+class SlowCoordinator(Coordinator):
+    """A share coordinator that stores one write for each release of `permits`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = asyncio.Semaphore(0)
+        self.arrived: asyncio.Queue[Write] = asyncio.Queue()
+
+    async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
+        await self.arrived.put(wanted)
+        await self.permits.acquire()
+        await super().write(key, wanted, still)
+
+
 class DeadLetters:
     """Notes how many changes the coordinator had stored when dead letters were written; refuses the first ones."""
 
@@ -168,6 +182,33 @@ def test_dead_letter_is_written_after_state_archiving_and_before_state_archived(
         assert (last.start_offset, last.batches) == (10, ())
 
     monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
+    run(scenario)
+
+
+def test_dead_letter_waits_for_state_archiving_if_the_last_delivery_ends_during_another_write() -> None:
+    limits = ShareLimits(lock_duration_ms=1, max_deliveries=1, dead_letters=True)
+    settings = SETTINGS._replace(limits=limits, dead_letter_topic="dlq.jobs")
+
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        coordinator = SlowCoordinator()
+        letters = DeadLetters(coordinator)
+        led = await loaded(coordinator, tasks, settings, letters)
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        led.apply("m", [AcknowledgedRange(7, 7, (Acknowledge.ACCEPT,))])
+        await coordinator.arrived.get()
+        state = led.ready()
+        assert state is not None
+        while state.window.totals[RecordState.ARCHIVING] < 2:  # noqa: ASYNC110 - the timer has no other sign
+            await asyncio.sleep(0.001)
+        coordinator.permits.release()
+        assert (await coordinator.arrived.get()).batches == (StateBatch(8, 9, RecordState.ARCHIVING, 1),)
+        for _ in range(5):
+            await next_pass()
+        assert letters.written == [], "the acknowledgement is stored, and the state ARCHIVING is not"
+        coordinator.permits.release()
+        await coordinator.arrived.get()
+        assert letters.written == [(8, 9, 2)]
+
     run(scenario)
 
 

@@ -102,7 +102,14 @@ def run_drain(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     failures: list[tuple[str, int, str | None]] = []
     with connect(args) as broker:
-        windows = [each for each in _windows(broker, args.group, args.topic) if _in_flight(each)]
+        found = list(_windows(broker, args.group, args.topic))
+        if all(each["state"] == "idle" for each in found):
+            raise Failure(
+                f"no member of {args.group} fetches records, so none is in flight and nothing was archived: "
+                f"`penstock share reset {args.group} --to-latest` drops the records that are left",
+                Exit.FAILED,
+            )
+        windows = [each for each in found if _in_flight(each)]
         places = {
             (place.topic, place.partition): place
             for place in _places(broker, _by_topic((each["topic"], each["partition"]) for each in windows))
@@ -116,6 +123,8 @@ def run_drain(args: argparse.Namespace) -> int:
             failures += problems
             if not problems:
                 rows.append({"topic": topic, "partition": index, "records": _in_flight(window)})
+    if not windows:
+        output.note("no records in flight: nothing was archived")
     return outcome(args.output, ["topic", "partition", "records"], rows, failures)
 
 

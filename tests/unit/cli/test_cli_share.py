@@ -93,7 +93,9 @@ def polled(consumer: Any, count: int) -> list[Any]:
     return found
 
 
-def test_records_in_flight_are_shown_released_archived_and_drained(penstock_session: Broker, run: Run) -> None:
+def test_records_in_flight_are_shown_released_archived_and_drained(
+    penstock_session: Broker, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
     held(penstock_session, group, topic, 6)
     with penstock_session.client() as client, client.share_consumer(group, [topic]) as consumer:
@@ -114,6 +116,8 @@ def test_records_in_flight_are_shown_released_archived_and_drained(penstock_sess
         run("share", "drain", group)
         [window] = rows(run, "inspect", group, "--windows")
         assert (window["state"], window["start_offset"], window["end_offset"]) == ("active", 6, 6)
+        assert main(["share", "drain", group, "--bootstrap", penstock_session.bootstrap]) == Exit.OK
+        assert "no records in flight" in capsys.readouterr().err
     assert rows(run, "describe", group)[0]["lag"] == 0
 
 
@@ -122,7 +126,10 @@ def test_a_group_without_members_has_no_records_in_flight(penstock_session: Brok
     held(penstock_session, group, topic, 2)
     consumed(penstock_session, group, topic, 1)
     assert rows(run, "inspect", group) == []
-    assert rows(run, "drain", group) == []
+    while rows(run, "inspect", group, "--windows")[0]["state"] != "idle":
+        pass  # the leader drops the state soon after the last session is closed
+    for more in ([], ["--dry-run"]):
+        assert f"no member of {group} fetches" in run("share", "drain", group, *more, code=Exit.FAILED)
     assert "check the name" in run("share", "inspect", group, "-t", "elsewhere", code=Exit.NOT_FOUND)
     assert "5-9" in run("share", "release", group, topic, "0", "x", code=Exit.USAGE)
     assert "in flight" in run("share", "archive", group, topic, "0", "7", code=Exit.FAILED)

@@ -108,14 +108,14 @@ class EventTopic:
         Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
         """
         topic = self._metadata.image.topics.get(EVENT_TOPIC)
-        return [] if topic is None else [value for _, value in await self._read(topic)]
+        return [] if topic is None else [value for _, value in await self._read(topic, READ_LANE)]
 
-    async def _read(self, topic: TopicImage) -> list[tuple[bytes | None, bytes | None]]:
+    async def _read(self, topic: TopicImage, lane: str) -> list[tuple[bytes | None, bytes | None]]:
         """Returns the keys and values of all records in the topic, in offset order. Raises KafkaError."""
         found: list[tuple[bytes | None, bytes | None]] = []
         offset, room = 0, MAX_READ_BYTES
         while room > 0:
-            part = await self._fetch(topic, offset, room)
+            part = await self._fetch(topic, offset, room, lane)
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < part.log_start_offset:
                 offset = part.log_start_offset
                 continue
@@ -130,11 +130,11 @@ class EventTopic:
                 room -= len(batch)
         return found
 
-    async def _fetch(self, topic: TopicImage, offset: int, max_bytes: int) -> PartitionData:
+    async def _fetch(self, topic: TopicImage, offset: int, max_bytes: int, lane: str) -> PartitionData:
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
         asked = FetchTopic(topic=EVENT_TOPIC, topic_id=topic.topic_id, partitions=[wanted])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[asked])
-        answer = await self._peers.ask(self._leader(topic), request, lane=READ_LANE, timeout_ms=TIMEOUT_MS)
+        answer = await self._peers.ask(self._leader(topic), request, lane=lane, timeout_ms=TIMEOUT_MS)
         if answer.error_code:
             raise KafkaError(ErrorCode(answer.error_code))
         part: PartitionData = answer.responses[0].partitions[0]
@@ -151,7 +151,9 @@ class EventTopic:
         topic = await self._topics.ensure(EVENT_TOPIC)
         leader = self._leader(topic)
         if self._last_slot is None:
-            self._last_slot = last_slot(entries[0].node_id, [key for key, _ in await self._read(topic)])
+            # On the lane of the writes: a lane of its own would keep one more connection to the leader open.
+            written = await self._read(topic, LANE)
+            self._last_slot = last_slot(entries[0].node_id, [key for key, _ in written])
         before = self._last_slot
         batch = build_batch([(entry.at_ms, _key(entry, before), entry.encoded(), ()) for entry in entries])
         data = TopicProduceData(

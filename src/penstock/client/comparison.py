@@ -84,7 +84,7 @@ class Comparison:
     compared: list[int] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
     behind: dict[int, int] = field(default_factory=dict)
-    """For each lagging replica, by how much its high watermark is below the leader's."""
+    """The lag of each lagging replica: the leader's high watermark minus the replica's."""
     differences: list[Difference] = field(default_factory=list)
     ranges: int = 0
     read_bytes: int = 0

@@ -67,7 +67,7 @@ class PageContext:
     damaged: Sequence[Row] = ()
     """The replicas of this node with a damaged batch: topic, partition and reason."""
     short_of_space: Sequence[str] = ()
-    """For directories that accept no more records of clients: the reasons, such as too little free space."""
+    """The reasons why directories accept no more records of clients, such as too little free space."""
     moves: Sequence[MoveFigures] = ()
     """The moves of this node's replicas between its log directories."""
     events: Sequence[Row] = ()

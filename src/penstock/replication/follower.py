@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """What a follower does after a Fetch response without an error for its partition."""
+    """The next step of a follower after a Fetch response without an error for its partition."""
 
     APPEND = "append"
     TRUNCATE = "truncate"

@@ -65,7 +65,7 @@ class ValueOptions:
     format: str = "binary"
     schema: str | None = None
     bad: str = "column"
-    """What happens to bad records: `column`, `fail`, or `topic:` and the name of the topic to which
+    """The treatment of bad records: `column`, `fail`, or `topic:` and the name of the topic to which
     they are written."""
     message: str | None = None
     descriptor: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from penstock.http.rest.routes import Call, Route
 
 if TYPE_CHECKING:
     from penstock.http.rest.service import Service
+    from penstock.protocol.errors import ErrorCode
+    from penstock.protocol.vocabulary import TopicPartition
 
 PAGE_MAX = 1000
 PAGE = {
@@ -27,6 +30,16 @@ def paged(rows: list[Any], call: Call, name: str) -> dict[str, Any]:
     """Returns one page of rows with the number of all rows."""
     start = call.query.get("start", 0)
     return {"total": len(rows), "start": start, name: rows[start : start + call.query.get("limit", 100)]}
+
+
+def _failed_partitions(failed: Mapping[TopicPartition, ErrorCode]) -> dict[str, Any]:
+    """Returns the answer to a change of many partitions: the partitions that were refused, with Kafka's error."""
+    return {
+        "failed": [
+            {"topic": topic, "partition": index, "kafka_error": code.name}
+            for (topic, index), code in sorted(failed.items())
+        ]
+    }
 
 
 async def cluster_status(service: Service, call: Call) -> Any:
@@ -68,12 +81,7 @@ async def force_election(service: Service, call: Call) -> Any:
         kind = UNCLEAN if call.body.get("unclean", False) else PREFERRED
         admin = ClusterAdmin(await service.client())
         failed = await admin.elect_leaders(partition_keys(partitions), kind=kind)
-        return {
-            "failed": [
-                {"topic": topic, "partition": index, "kafka_error": code.name}
-                for (topic, index), code in sorted(failed.items())
-            ]
-        }
+        return _failed_partitions(failed)
     if call.body.get("unclean", False):
         raise Problem(400, "The field unclean is allowed only with partitions: the quorum has no unclean elections.")
     metadata = service.broker.metadata
@@ -126,12 +134,7 @@ async def move_replicas(service: Service, call: Call) -> Any:
     admin = ClusterAdmin(await service.client())
     wanted = {(each["topic"], each["partition"]): each["directory"] for each in call.body["replicas"]}
     failed = await admin.move_replicas(call.path["node"], wanted)
-    return {
-        "failed": [
-            {"topic": topic, "partition": index, "kafka_error": code.name}
-            for (topic, index), code in sorted(failed.items())
-        ]
-    }
+    return _failed_partitions(failed)
 
 
 async def list_reassignments(service: Service, call: Call) -> Any:

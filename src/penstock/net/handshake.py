@@ -11,6 +11,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from penstock.net.limits import Arrival
@@ -21,6 +22,8 @@ HANDSHAKE_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 5.0
 #: Pause after an error of accept that another attempt at once would meet again, such as no free descriptor.
 ACCEPT_PAUSE_S = 0.1
+#: Connections accepted in one pass of the loop, so that many new peers do not delay the requests of others.
+ACCEPTS_PER_PASS = 16
 _PASSING = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPROTO})
 
 
@@ -54,59 +57,75 @@ class TlsAcceptor:
         self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._accepting = self._loop.create_task(self._accept())
+        self._pause: asyncio.TimerHandle | None = None
+        self._listen()
 
     def close(self) -> None:
-        self._accepting.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._socket)
         for task in self._handshakes:
             task.cancel()
         self._socket.close()
 
-    async def _accept(self) -> None:
-        while True:
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        """Accepts waiting connections, at most ACCEPTS_PER_PASS of them: the loop calls again if more wait."""
+        for _ in range(ACCEPTS_PER_PASS):
             try:
-                peer, address = await self._loop.sock_accept(self._socket)
+                peer, address = self._socket.accept()
+            except BlockingIOError:
+                return
             except OSError as error:
-                if error.errno not in _PASSING:
-                    await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            host = str(address[0])
-            arrival = self._admission.enter(host)
-            if arrival is None:
-                peer.close()
-                continue
-            task = self._loop.create_task(self._shake(peer, host, arrival))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+                if error.errno in _PASSING:
+                    continue
+                self._loop.remove_reader(self._socket)
+                self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._listen)
+                return
+            self._begin(peer, str(address[0]))
+
+    def _begin(self, peer: socket.socket, host: str) -> None:
+        arrival = self._admission.enter(host)
+        if arrival is None:
+            peer.close()
+            return
+        peer.setblocking(False)
+        task = self._loop.create_task(self._shake(peer, host, arrival))
+        self._handshakes.add(task)
+        task.add_done_callback(partial(self._ended, peer, host))
 
     async def _shake(self, peer: socket.socket, host: str, arrival: Arrival) -> None:
-        connected = False
-        try:
-            await self._wait(peer, arrival)
-            await self._loop.connect_accepted_socket(
-                self._factory,
-                peer,
-                ssl=self._admission.context(),
-                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            )
-            connected = True
-        except OSError as error:  # includes ssl.SSLError and the time-out
-            self._admission.failed(host, _reason(error))
-        finally:
-            if not connected:
-                self._admission.leave(host)
+        await self._wait(arrival)
+        await self._loop.connect_accepted_socket(
+            self._factory,
+            peer,
+            ssl=self._admission.context(),
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
 
-    async def _wait(self, peer: socket.socket, arrival: Arrival) -> None:
-        """Waits `arrival.wait_s` seconds before the handshake. Closes the peer's socket if the peer is refused."""
-        try:
-            if arrival.wait_s:
-                await asyncio.sleep(arrival.wait_s)
-            if arrival.refused is not None:
-                raise ConnectionRefusedError(arrival.refused)
-        except BaseException:
-            peer.close()
-            raise
+    def _ended(self, peer: socket.socket, host: str, task: asyncio.Task[None]) -> None:
+        """Closes the socket of a peer whose handshake failed, or was cancelled, perhaps before its first step."""
+        self._handshakes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        peer.close()
+        self._admission.leave(host)
+        if isinstance(error, OSError):  # includes ssl.SSLError and the time-out
+            self._admission.failed(host, _reason(error))
+        elif error is not None:
+            raise error
+
+    async def _wait(self, arrival: Arrival) -> None:
+        """Waits `arrival.wait_s` seconds before the handshake, or before the refusal of the peer."""
+        if arrival.wait_s:
+            await asyncio.sleep(arrival.wait_s)
+        if arrival.refused is not None:
+            raise ConnectionRefusedError(arrival.refused)
 
 
 def _reason(error: OSError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -51,7 +52,11 @@ class LoopThread:
         asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result(END_LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+        # A TLS connection may still wait for its peer's close_notify. A killed node does not wait: the loop
+        # closes the socket.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "unclosed resource <TCPTransport", ResourceWarning)
+            self._loop.close()
 
 
 async def _cancel_the_rest() -> None:

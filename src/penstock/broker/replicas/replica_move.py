@@ -1,8 +1,9 @@
 """One move of a replica to another log directory: copies the log, reports the directory, and swaps the logs.
 
 `penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The copy
-reads and writes chunks in threads and yields to the event loop after each chunk. While requests come in, it also pauses
-for as long as the chunk took: produce and fetch find the processor free at least half of the time.
+reads and writes chunks in threads and yields to the event loop after each chunk. While requests come in, chunks are
+smaller, and the copy pauses after each chunk for as long as the chunk and its flush took: produce and fetch find the
+processor and the disk free at least half of the time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Bytes that are read and written at once.
 CHUNK_BYTES = 1024 * 1024
+#: The same while requests come in: a request that arrives during a chunk waits less.
+BUSY_CHUNK_BYTES = 768 * 1024
+#: A node counts as busy for this time after its last request.
+BUSY_SECONDS = 0.05
 #: The smallest chunk under a throttle, and the chunks per second that a throttle allows otherwise.
 MIN_CHUNK_BYTES = 1024
 CHUNKS_PER_SECOND = 8
@@ -72,6 +77,7 @@ class ReplicaMove:
         self._reported = False
         self._confirmed = False
         self._seen_passes = 0
+        self._busy_until = 0.0
 
     def __repr__(self) -> str:
         replica = f"{self.partition.topic}-{self.partition.index}"
@@ -171,8 +177,9 @@ class ReplicaMove:
                 assert_never(step.kind)
 
     async def _copy(self) -> None:
-        throttle = self._parts.throttle
-        chunk = CHUNK_BYTES
+        throttle, loop = self._parts.throttle, asyncio.get_running_loop()
+        busy = self._is_busy(loop.time())
+        chunk = BUSY_CHUNK_BYTES if busy else CHUNK_BYTES
         if throttle.limited:
             pause = throttle.excess_ms() / 1000
             if pause:
@@ -180,19 +187,20 @@ class ReplicaMove:
                 return
             chunk = min(chunk, max(MIN_CHUNK_BYTES, throttle.limit // CHUNKS_PER_SECOND))
         self._parts.logs.dirs.free_space.take_for_copy(self.target.path, min(chunk, self._future.bytes_left))
-        loop = asyncio.get_running_loop()
         began = loop.time()
         await self._copy_chunk(chunk)
-        await self._give_way(loop.time() - began)
         if self._future.flush_is_due:
             await self._future.flush()
+        if busy:
+            await asyncio.sleep(min(loop.time() - began, MAX_SLEEP_SECONDS))
 
-    async def _give_way(self, chunk_seconds: float) -> None:
-        """Pauses for as long as the last chunk took, if requests came in since the last call."""
+    def _is_busy(self, now: float) -> bool:
+        """Returns True if the node started requests in the last BUSY_SECONDS."""
         passes = self._parts.request_passes()
         if passes != self._seen_passes:
             self._seen_passes = passes
-            await asyncio.sleep(min(chunk_seconds, MAX_SLEEP_SECONDS))
+            self._busy_until = now + BUSY_SECONDS
+        return now < self._busy_until
 
     async def _copy_chunk(self, chunk: int) -> None:
         try:

@@ -1,6 +1,6 @@
 """Defines the `Broker`: the object through which a handler reaches the parts of this node.
 
-The composition root (`node`) builds it.
+The composition root (`node`) builds one `Broker` per node.
 """
 
 from __future__ import annotations

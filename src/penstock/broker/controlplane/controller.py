@@ -90,7 +90,7 @@ class _Detection(NamedTuple):
 
 
 def rules_of(settings: Settings) -> Rules:
-    """Returns the controller's rules from this node's settings.
+    """Returns the settings of this node that the controller's decisions depend on, such as min.insync.replicas.
 
     A topic's own configs take precedence over these settings.
     """
@@ -424,7 +424,7 @@ class Controller:
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Adds the fencings in the new image to the list of failovers, and emits events for the changes in the image.
 
-        Holds unclean elections at once if a config now allows them.
+        If a config change now allows unclean elections, holds them at once.
         """
         self._list_failovers(new)
         if not self.active:

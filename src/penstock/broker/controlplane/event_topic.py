@@ -169,7 +169,10 @@ class EventTopic:
 
 
 def _records(header: BatchHeader, batch: memoryview) -> list[tuple[bytes | None, bytes | None]]:
-    """Returns keys and values of a batch; none if it is larger than the batches that nodes write, or damaged."""
+    """Returns the keys and values of a batch's records.
+
+    Returns an empty list if the batch is damaged, or larger than the batches that nodes write.
+    """
     if header.records_count > BATCH:
         return []
     try:
@@ -179,7 +182,7 @@ def _records(header: BatchHeader, batch: memoryview) -> list[tuple[bytes | None,
 
 
 def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:
-    """Returns the slot of the newest event of a node, from the keys in the order of their offsets; 0 if it has none."""
+    """Returns the slot of a node's newest event; 0 if the node has no events. `keys` are in offset order."""
     slot = 0
     for key in keys:
         node, _, number = (key or b"").decode(errors="replace").partition("/")
@@ -189,5 +192,9 @@ def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:
 
 
 def _key(entry: Entry, last_slot_before: int) -> bytes:
-    """Returns the key of an event. The events of this process use the slots after those of earlier processes."""
+    """Returns the key of an event.
+
+    The first slot of this process comes after `last_slot_before`, the last slot that an earlier process of the node
+    used.
+    """
     return f"{entry.node_id}/{(last_slot_before + entry.number) % SLOTS}".encode()

@@ -38,7 +38,7 @@ def split(values: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def first_records(bootstrap: Sequence[Any], min_insync_replicas: int) -> list[Any]:
-    """Returns the first records of a new metadata log: one transaction with the features of the formatted directory."""
+    """Returns the first records of a new metadata log: the bootstrap records, in one metadata transaction."""
     records = list(bootstrap)
     levels = {record.name: record.feature_level for record in records if type(record).__name__ == "FeatureLevelRecord"}
     if levels.get(ELR_VERSION, 0) >= 1:

@@ -1,4 +1,4 @@
-"""`__cluster_metadata-0`: the log with all metadata of the cluster, replicated by the `Quorum`.
+"""Keeps `__cluster_metadata-0`, the log with all metadata of the cluster. The `Quorum` replicates this log.
 
     submit(decide)   decide on the image with every record appended so far → append → committed → publish → reply
 
@@ -206,8 +206,8 @@ class MetadataLog:
     async def submit(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
         """Calls `decide`, appends the records that it returns, and returns its reply once the records are committed.
 
-        If `decide` raises KafkaError, the error is raised here after all records appended before are committed,
-        because the error may depend on them.
+        If `decide` raises KafkaError, this method waits until all earlier records are committed, then raises the error:
+        the error may depend on these records.
         """
         if self._failure is not None:
             raise self._failure

@@ -91,7 +91,7 @@ class QuorumListener(Protocol):
 
 
 class Quorum:
-    """This node's replica of the metadata quorum.
+    """Runs this node's replica of the metadata log as a member of the quorum.
 
     Call `start` first, `propose` while this node leads, and `close` to hand the leadership over and stop.
     """

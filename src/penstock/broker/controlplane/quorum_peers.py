@@ -61,10 +61,11 @@ class QuorumPeers:
                 self._learned[node_id] = address
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
-        """Sends the request to the peer and returns the response, with a bool.
+        """Sends the request to the peer. Returns the response, and True if the peer's address is confirmed.
 
-        The bool is True if the configuration or the log has the address to which the request was sent. Raises
-        KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the request.
+        An address is confirmed if the configuration or the voter set in the log has it, not only another peer's
+        response. Raises KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the
+        request.
         """
         link = (node_id, FETCHES if isinstance(request, Fetch) else OTHERS)
         try:

@@ -35,7 +35,7 @@ def set_result(token: Any, response: Any) -> None:
 
 
 class Commit:
-    """A decision whose records are not committed yet."""
+    """Holds a decision whose records are not committed yet."""
 
     __slots__ = ("end_offset", "expires", "future", "result", "turn")
 

@@ -16,7 +16,10 @@ class Turn(Protocol):
 
     @property
     def undo(self) -> Sequence[Callable[[], None]]:
-        """Returns what undoes the decision's changes of soft state, if its records are refused."""
+        """Returns functions that undo the decision's changes of soft state (state that is in no record).
+
+        The runtime calls them if the log refuses the decision's records.
+        """
         ...
 
     @property
@@ -32,7 +35,7 @@ T = TypeVar("T", bound=Turn)
 
 
 class Machine(Protocol[T]):
-    """A coordinator's state machine without I/O. `groups.shard` is an example."""
+    """The interface of a coordinator's state machine, which does no I/O. `groups.shard` implements it."""
 
     #: True if a record may update the state that earlier records of its key made: a load then applies every record.
     incremental: bool

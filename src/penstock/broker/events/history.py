@@ -16,7 +16,7 @@ MAX_EVENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event with its time and its node."""
+    """Holds an event with its time and its node."""
 
     at_ms: int
     node_id: int

@@ -34,7 +34,7 @@ FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
 
 class FetchPolicy:
-    """Decides who sent a Fetch, and returns a `Reader` for a follower, a consumer, or a refused follower."""
+    """Decides whether a Fetch comes from a follower or from a consumer, and describes its sender in a `Reader`."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class FetchPolicy:
         inter_broker_listener: str,
         access: AccessControl | None = None,
     ) -> None:
-        """Accepts followers only over `inter_broker_listener`.
+        """Accepts followers over `inter_broker_listener`, or by their principal if `access` is given.
 
-        If there is an authorizer, a follower's principal also needs CLUSTER_ACTION.
+        `access` is the node's authorizer: with an authorizer, a follower's principal needs CLUSTER_ACTION.
         """
         self._access = access
         self._host = host
@@ -69,7 +69,10 @@ class FetchPolicy:
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def is_broker(self, ctx: RequestContext) -> bool:
-        """Returns True if the request may come from a broker, which has to prove it where there is an authorizer."""
+        """Returns True if the request seems to come from a broker.
+
+        With an authorizer, the request's principal needs CLUSTER_ACTION.
+        """
         if self._access is not None:
             return self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION)
         return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith("broker-")

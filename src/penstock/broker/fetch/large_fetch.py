@@ -78,7 +78,7 @@ class LargeFetching:
     async def _pass(self, *, waits: bool) -> tuple[list[PartitionRead], bool]:
         """Locates the records of all partitions once, in slices.
 
-        Returns the reads, and True if the fetch is parked at the partitions.
+        Returns a `PartitionRead` for each partition, and True if the fetch is parked at the partitions.
         """
         fetching = self._fetching
         fetching.quiet = []

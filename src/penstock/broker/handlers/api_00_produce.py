@@ -144,7 +144,9 @@ class _Produce:
         self.verified: dict[Partition, Verification | ErrorCode | None] | None = None
 
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
-        """Yields (partition, records) for each partition that this node leads; the caller verifies their transactions.
+        """Yields (partition, records) for each partition of the request that this node leads.
+
+        The caller verifies that these partitions belong to the transaction.
 
         Errors of the other partitions are kept for the response.
         """

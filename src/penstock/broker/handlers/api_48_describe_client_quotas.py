@@ -2,8 +2,8 @@
 
 A filter selects the entity with an exact name, the default entity, or all entities of a type.
 
-For an invalid filter the response has only an error and null entries. `strict` excludes entities with more parts than
-the filter names.
+For an invalid filter the response has only an error and null entries. With `strict`, an entity with a part that the
+filter does not name, such as a client id, is left out.
 """
 
 from __future__ import annotations

@@ -208,7 +208,10 @@ def _first(names: Iterable[str]) -> Iterator[str]:
 
 
 def _result(ctx: RequestContext, response: Any) -> str | dict[str, str]:
-    """Returns the result for the audit line: OK, CLOSED, an error code, or the error codes of refused items by name."""
+    """Returns the result for the audit line: OK, an error code, or the error codes of refused items by name.
+
+    Returns CLOSED if the request made the broker close the connection.
+    """
     if isinstance(response, Close):
         return "CLOSED"
     if isinstance(response, Encoded):

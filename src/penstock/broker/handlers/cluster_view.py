@@ -1,4 +1,4 @@
-"""Shows the cluster through one listener: the brokers with this listener, and each partition's leader among them."""
+"""Shows the cluster to the clients of one listener: only brokers with this listener are listed, or named as leaders."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def logger_levels() -> dict[str, str]:
 
 
 def alter_loggers(resource: AlterConfigsResource, node_id: int, *, validate_only: bool) -> None:
-    """Makes all changes; if one change is refused, makes none and raises KafkaError."""
+    """Changes the levels of the given loggers. If one change is refused, changes no level and raises KafkaError."""
     try:
         asked = int(resource.resource_name)
     except ValueError:

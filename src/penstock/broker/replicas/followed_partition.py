@@ -1,4 +1,4 @@
-"""One partition that this node follows: its fetch position, its failures, and changes to its log.
+"""Keeps the state of one partition that this node follows: its fetch position and its failures; changes its log.
 
 `penstock.replication.follower` has the rules; this module applies them to the log.
 """

@@ -1,4 +1,4 @@
-"""One replica of a partition on this node: its log, its role (leader or follower), and its high watermark.
+"""Keeps one replica of a partition on this node: its log, its role (leader or follower), and its high watermark.
 
 Order of an append, all in one pass of the event loop: the log appends the batch, the high watermark moves as far as the
 in-sync replicas allow (for a sole replica: to the end of the log), then waiters are notified. With followers, the fetch

@@ -1,4 +1,4 @@
-"""Requests that wait at one partition, and the events that end their wait.
+"""Keeps the requests that wait at one partition. Each kind of wait ends with an event:
 
     a parked fetch of a consumer    when the high watermark moves
     a parked fetch of a follower    when records are appended

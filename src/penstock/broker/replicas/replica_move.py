@@ -1,4 +1,4 @@
-"""One move of a replica to another log directory: copies the log, reports the directory, and swaps the logs.
+"""Moves one replica to another log directory: copies the log, reports the directory, and swaps the logs.
 
 `penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The copy
 reads and writes chunks in threads and yields to the event loop after each chunk. While requests come in, chunks are

@@ -14,7 +14,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class RequestConnection(Protocol):
-    """The part of a request's connection that handlers use."""
+    """The interface of a request's connection, with the methods that handlers use."""
 
     listener: Listener
     peer_host: str

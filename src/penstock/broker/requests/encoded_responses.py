@@ -17,7 +17,7 @@ SMALL_ITEMS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The body of a response, encoded in the request's version, without the header."""
+    """Holds the body of a response, encoded in the request's version, without the header."""
 
     body: bytes
     throttle_time_ms: int = 0

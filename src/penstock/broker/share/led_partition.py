@@ -1,4 +1,4 @@
-"""One partition of one share group on its leader: the acquisition state, its timer, and its writes.
+"""Leads one partition of one share group: keeps its acquisition state, runs its timer, and writes its changes.
 
 Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
 write fails, its acknowledgements are rolled back, and the members get an error. A change by an expired lock takes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class ShareFigures:
-    """Counters since the start of the node."""
+    """Holds the counters of this node's share partitions since the start of the node."""
 
     deliveries: int = 0
     expired: int = 0

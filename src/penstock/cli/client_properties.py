@@ -1,4 +1,4 @@
-"""`-X NAME=VALUE`: client settings under the names that Kafka's Java clients and librdkafka use."""
+"""Reads `-X NAME=VALUE`: client settings under the names that Kafka's Java clients and librdkafka use."""
 
 from __future__ import annotations
 

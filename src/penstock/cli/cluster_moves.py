@@ -1,7 +1,7 @@
 """`penstock cluster drain|add|rebalance|moves|cancel` shows a plan, carries it out in waves and reports progress.
 
-A plan counts moves under way as finished. The same command, run again after an interruption, therefore waits for
-those moves and plans only the remaining ones.
+A plan counts moves under way as finished. The same command, run again after an interruption, therefore waits for those
+moves and plans only the remaining moves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`penstock cluster verify` reads every replica and compares it with the leader's, range by range."""
+"""`penstock cluster verify` reads every replica and compares it with the leader's replica, range by range."""
 
 from __future__ import annotations
 

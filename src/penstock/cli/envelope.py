@@ -1,4 +1,4 @@
-"""kcat's JSON object of a record, one per line: `consume -J` prints it and `produce -J` reads it.
+"""Converts records to kcat's JSON objects, one per line, and back: `consume -J` prints them, `produce -J` reads them.
 
 JSON contains text, but records contain bytes. Bytes that are valid UTF-8 are written as text, as in kcat. Other bytes
 are written in base64, and the field `base64` lists these fields: `"base64": ["key", "payload", "headers"]`. `headers`

@@ -1,4 +1,4 @@
-"""Exit codes, which scripts may rely on, and `Failure`, which carries a code and a message.
+"""Defines the exit codes, which scripts may rely on, and `Failure`, which carries a code and a message.
 
 | code | meaning |
 |---|---|

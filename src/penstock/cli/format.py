@@ -22,7 +22,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Consumed(NamedTuple):
-    """A record with its topic, partition and offset."""
+    """Holds a record with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class Consumed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The topic and partition that records came from."""
+    """Names the topic and partition that records came from."""
 
     topic: str
     partition: int

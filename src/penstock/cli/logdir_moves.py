@@ -1,7 +1,7 @@
 """`penstock logdir move|cancel|balance|evacuate` moves replicas between the log directories of their nodes.
 
 A plan counts a replica that is being moved as if it were in its target directory. The same command, run again after an
-interruption, therefore waits for the moves under way and plans only the remaining ones.
+interruption, therefore waits for the moves under way and plans only the remaining moves.
 """
 
 from __future__ import annotations

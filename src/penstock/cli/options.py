@@ -1,4 +1,4 @@
-"""Options that many verbs share, and the parsers of their values."""
+"""Defines the options that many commands share, and the parsers of their values."""
 
 from __future__ import annotations
 

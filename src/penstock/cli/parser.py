@@ -1,4 +1,4 @@
-"""argparse with Penstock's error messages: one sentence that names the option, its problem and a similar name.
+"""Gives argparse Penstock's error messages: one sentence that names the option, its problem and a similar name.
 
 Options that most commands share are also accepted before the command: `penstock -b HOST:PORT topic list`.
 """

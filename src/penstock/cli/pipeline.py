@@ -1,4 +1,4 @@
-"""`penstock pipeline`: data pipelines on Spark."""
+"""`penstock pipeline` runs data pipelines on Spark."""
 
 from __future__ import annotations
 

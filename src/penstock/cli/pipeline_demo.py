@@ -240,7 +240,7 @@ def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
 
 
 class _Broker:
-    """A broker process, started with `penstock up`.
+    """Runs a broker process, started with `penstock up`.
 
     The broker ends with this process, even if this process is killed.
     """

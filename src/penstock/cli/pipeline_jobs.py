@@ -1,4 +1,4 @@
-"""The built-in pipelines: `penstock pipeline table | backfill | repartition | mirror | archive | report`."""
+"""Runs the built-in pipelines: `penstock pipeline table | backfill | repartition | mirror | archive | report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's declarative pipelines: `penstock pipeline init | dry-run | run | list | status | stop`."""
+"""Runs Spark's declarative pipelines: `penstock pipeline init | dry-run | run | list | status | stop`."""
 
 from __future__ import annotations
 

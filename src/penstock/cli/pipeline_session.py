@@ -1,4 +1,4 @@
-"""Shared parts of the `penstock pipeline` verbs: Spark options, a session, progress, and failures in one line."""
+"""Contains parts that the `penstock pipeline` commands share: Spark options, a session, progress, one-line failures."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A start at the group's committed offset; at the beginning if the group has none."""
+    """Stands for a start at the group's committed offset; at the beginning if the group has no committed offset."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +51,7 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """The range to read: from a position up to a timestamp, which is excluded (None: no end)."""
+    """Holds the range to read: from a position up to a timestamp, which is excluded (None: no end)."""
 
     start: Position
     stop_ms: int | None = None

@@ -1,7 +1,7 @@
 """Runs a node in the foreground until a signal, for `penstock up` and `penstock start`.
 
-The first SIGTERM or SIGINT stops the node cleanly; a second one ends the process at once. A failed start is reported in
-one line. Each cause has its own exit code: a port in use, a directory in use, a setting that can't work.
+The first SIGTERM or SIGINT stops the node cleanly; a second signal ends the process at once. A failed start is reported
+in one line. Each cause has its own exit code: a port in use, a directory in use, a setting that can't work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`penstock share inspect|release|archive|drain`: the records in flight of a running share group.
+"""`penstock share inspect|release|archive|drain` shows or changes the records in flight of a running share group.
 
 The commands send their requests to the leaders of the partitions, which must be Penstock brokers: other brokers answer
 that there is no such share session.
@@ -26,7 +26,7 @@ COLUMNS = ["topic", "partition", "first", "last", "state", "deliveries", "member
 
 
 class Place(NamedTuple):
-    """A partition, and the node that leads it."""
+    """Holds a partition, and the node that leads it."""
 
     leader: int
     topic: str

@@ -1,4 +1,4 @@
-"""`penstock txn` lists and describes transactions, and aborts those that no coordinator will end.
+"""`penstock txn` lists and describes transactions, and aborts transactions that no coordinator will end.
 
 A transaction hangs if it is open in a partition and no coordinator knows it: the last stable offset does not advance,
 so every read_committed consumer waits. `hanging` finds such partitions, `abort` writes the missing marker. Any Kafka
@@ -190,7 +190,7 @@ def run_terminate(args: argparse.Namespace) -> int:
 
 
 class Open(NamedTuple):
-    """A transaction that is open in a partition's log."""
+    """Describes a transaction that is open in a partition's log."""
 
     topic: str
     partition: int
@@ -268,7 +268,7 @@ def _open(topic: str, partition: int, leader: int, producer: Any) -> Open:
 
 
 def _unknown_to_coordinators(broker: Broker, candidates: Sequence[Open]) -> list[Open]:
-    """Returns those of the transactions that no coordinator will end.
+    """Returns the transactions that no coordinator will end.
 
     Either no coordinator knows the transaction's producer, or the coordinator's transaction does not include the
     partition.

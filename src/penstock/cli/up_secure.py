@@ -1,4 +1,4 @@
-"""`penstock up --secure`: TLS, users and ACLs for a local broker or cluster, and what clients need to connect to it."""
+"""`penstock up --secure` gives a local cluster TLS, users and ACLs, and writes the files that its clients need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """Holds what --secure adds to the nodes. The default values are for a cluster without --secure."""
+    """Holds the settings that --secure adds to the nodes. The default values are for a cluster without --secure."""
 
     listener: str = "PLAINTEXT"
     properties: dict[str, str] = field(default_factory=dict, repr=False)

@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A record batch that other code has encoded, without the fields that the producer sets later."""
+    """Holds a record batch that other code has encoded, without the fields that the producer sets later."""
 
     count: int
     size: int
@@ -74,7 +74,7 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The future result of sending one record.
+    """Holds the result of sending one record, once it is known.
 
     Await it for the record's offset, or call `flush` to wait for all records.
     """

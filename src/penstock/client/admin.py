@@ -54,7 +54,7 @@ _NODE_RESOURCES = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 partitions or replicas means the cluster's default."""
+    """Describes a topic to create. -1 partitions or replicas means the cluster's default."""
 
     name: str
     partitions: int = -1

@@ -61,7 +61,7 @@ def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[tuple[str, int]]:
 
 
 class AsyncClient:
-    """A client on one event loop, without threads: `async with AsyncClient("host:port") as client`.
+    """Implements a client on one event loop, without threads: `async with AsyncClient("host:port") as client`.
 
     Each node has one connection per channel. A broker handles the requests of a connection one at a time. So a request
     that the broker may park, such as a Fetch, uses a separate channel and does not delay other requests.
@@ -134,7 +134,7 @@ class AsyncClient:
     def _any_node(self, channel: str) -> int:
         """Returns a node for a request that any node can serve; if possible, a node without requests in flight.
 
-        A node that has not answered yet may be dead, and a further request to it would wait for nothing.
+        A node with unanswered requests may be dead, and a further request would wait in vain.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed

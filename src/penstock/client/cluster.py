@@ -39,14 +39,15 @@ class TopicInfo:
 
 
 class LeaderHint(Protocol):
-    """The new leader of a partition, from the response of a broker that no longer leads the partition (KIP-951)."""
+    """Holds the new leader of a partition, from the response of a broker that no longer leads the partition
+    (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Endpoint(Protocol):
-    """The address of a new leader. It comes with a leader hint, because the client may not know the node."""
+    """Holds the address of a new leader. It comes with a leader hint, because the client may not know the node."""
 
     node_id: int
     host: str

@@ -64,7 +64,7 @@ _FINE = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A reassignment in progress."""
+    """Describes a reassignment in progress."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -77,7 +77,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class HeldReplica:
-    """A replica in a log directory, as its node reports it."""
+    """Describes a replica in a log directory, as its node reports it."""
 
     directory: str
     size: int
@@ -85,7 +85,7 @@ class HeldReplica:
 
 @dataclass(frozen=True, slots=True)
 class FutureReplica:
-    """A replica's future log: the copy that a node is making in another of its log directories."""
+    """Describes a replica's future log: the copy that a node is making in another of its log directories."""
 
     directory: str
     size: int

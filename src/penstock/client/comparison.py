@@ -45,7 +45,7 @@ Paced = Callable[[int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A partition whose replicas are to be compared."""
+    """Names a partition whose replicas are to be compared."""
 
     partition: TopicPartition
     topic_id: bytes
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The unit of comparison: a batch of a replica, or a record if the topic is compacted."""
+    """Holds the unit of comparison: a batch of a replica, or a record if the topic is compacted."""
 
     first: int
     last: int
@@ -66,7 +66,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of offsets in which a replica differs from the leader. `offset` is the offset of the first difference."""
+    """Describes a range of offsets in which a replica differs from the leader. It starts at `offset`."""
 
     replica: int
     first: int
@@ -94,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of the comparison for one task: consecutive ranges of offsets of one partition."""
+    """Describes the part of a comparison that one task makes: consecutive ranges of offsets of one partition."""
 
     target: Target
     nodes: tuple[int, ...]
@@ -109,7 +109,7 @@ class Share:
 
 @dataclass(slots=True)
 class Found:
-    """The result of comparing the replicas in one `Share`."""
+    """Holds the result of comparing the replicas in one `Share`."""
 
     differences: list[Difference] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)

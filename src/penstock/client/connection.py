@@ -1,4 +1,4 @@
-"""One connection to a broker: negotiates versions, sends requests and matches responses to them in order."""
+"""Implements one connection to a broker: negotiates versions, sends requests and matches responses to requests."""
 
 import asyncio
 import socket

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 
 class PreparedTxnState(NamedTuple):
-    """A prepared transaction. As in Kafka, its text is `producerId:epoch`, or empty if no transaction is prepared."""
+    """Names a prepared transaction. As in Kafka, its text is `producerId:epoch`, or empty if no transaction is
+    prepared."""
 
     producer_id: int
     producer_epoch: int

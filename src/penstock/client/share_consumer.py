@@ -55,7 +55,7 @@ class ShareConsumerSettings:
 
 
 class Delivered(NamedTuple):
-    """A record that this member has acquired."""
+    """Holds a record that this member has acquired."""
 
     topic: str
     partition: int
@@ -83,8 +83,9 @@ class ShareConsumer:
         *,
         member_id: str | None = None,
     ) -> None:
-        """Sends no request: `start` joins the group. `member_id` must be unique in the group; the default is a random
-        id.
+        """Creates the consumer without sending a request: `start` joins the group.
+
+        `member_id` must be unique in the group; the default is a random id.
         """
         self.group = group
         self.member_id = member_id or str(uuid4())

@@ -282,7 +282,7 @@ class SyncProducer:
 
 
 class SyncSent:
-    """The result of sending one record. It may not be known yet."""
+    """Holds the result of sending one record, which may not be known yet."""
 
     __slots__ = ("_client", "_sent")
 

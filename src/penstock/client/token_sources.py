@@ -1,7 +1,7 @@
 """Gets access tokens for OAUTHBEARER: from a file, or from an issuer with a client's id and secret (RFC 6749, 4.4).
 
-A source is a function without arguments that returns a token; a user can write one, too. A source may block, because
-the client calls it in a thread, once for each connection.
+A source is a function without arguments that returns a token; a user can write a source, too. A source may block,
+because the client calls it in a thread, once for each connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A producer's transactions: their states, and the requests to the transaction coordinator.
+"""Implements a producer's transactions: their states, and the requests to the transaction coordinator.
 
     fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
                                        │ a record failed

@@ -20,7 +20,7 @@ _OFFSET_COMMIT = 1
 
 
 class OffsetKey(NamedTuple):
-    """The key of an offset commit. It takes little memory, because a load may read a million keys."""
+    """Holds the key of an offset commit in little memory, because a load may read a million keys."""
 
     group: str
     topic: str

@@ -1,4 +1,4 @@
-"""Committed offsets of groups, and pending offsets of open transactions.
+"""Keeps the committed offsets of groups, and the pending offsets of open transactions.
 
 An offset that is committed in a transaction is pending until the transaction's marker is written. Of two commits for a
 partition, the commit that is later in the log wins; so every commit keeps the log offset of its record.

@@ -24,7 +24,8 @@ class TimerKind(IntEnum):
 
 
 class Timer:
-    """One deadline. A caller may set `deadline_ms` to a later time directly; all other changes go through `Timers`."""
+    """Holds one deadline. A caller may set `deadline_ms` to a later time directly; all other changes go through
+    `Timers`."""
 
     __slots__ = ("deadline_ms", "group_id", "kind", "member_id", "queued_ms")
 

@@ -1,6 +1,6 @@
 """Defines the `Turn`: one event (a request or a timer) that is being decided.
 
-It has the time of the event and the resources for the decision, and collects the effects.
+A `Turn` has the time of the event and the resources for the decision. It collects the decision's effects.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def add_group(shard: GroupShard, turn: Turn, group: ConsumerGroup | ShareGroup |
 
 
 def keep_soft_state(turn: Turn, group: StreamsGroup, member_id: str) -> None:
-    """Restores the group's soft state as it is now, if the records of the member's heartbeat are refused."""
+    """Saves the group's soft state. If the records of the member's heartbeat are refused, the saved state is
+    restored."""
     kept = group.configured, group.metadata_changed, group.shutdown_by, group.endpoint_epoch
 
     def undo() -> None:

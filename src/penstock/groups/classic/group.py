@@ -1,4 +1,4 @@
-"""A classic group: its states, the transitions between them, and its members.
+"""Defines a classic group: its states, the transitions between them, and its members.
 
 Empty ──join──▶ PreparingRebalance ──all joined──▶ CompletingRebalance ──leader synced──▶ Stable
   ▲                 ▲        │                            │                                  │

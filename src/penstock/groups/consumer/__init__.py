@@ -1,4 +1,5 @@
-"""Consumer groups of KIP-848: the coordinator assigns partitions, and heartbeats move members to their assignments.
+"""Implements consumer groups (KIP-848): the coordinator assigns partitions; members report and learn them in
+heartbeats.
 
 There are three epochs. The group epoch increases with every change of membership, subscription or topics. The
 assignment epoch is set to the group epoch when a new target assignment is computed. A member's epoch is set to the

@@ -1,4 +1,4 @@
-"""Members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+"""Serves members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
 These members see the member epoch as the generation, and the coordinator assigns in place of a leader. With JoinGroup
 the member reports the partitions that it owns, and the reconciliation advances by one step. SyncGroup returns the

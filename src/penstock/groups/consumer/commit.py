@@ -45,7 +45,7 @@ def _held_since(member: ConsumerMember, request: OffsetCommitRequest, epoch: int
 
 
 def check_transactional_commit(group: ConsumerGroup, member_id: str, epoch: int) -> None:
-    """Raises ILLEGAL_GENERATION for a stale member epoch.
+    """Raises ILLEGAL_GENERATION if the member epoch of a transactional commit is stale.
 
     Producers do not know STALE_MEMBER_EPOCH: they know only generations.
     """

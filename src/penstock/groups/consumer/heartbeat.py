@@ -1,4 +1,4 @@
-"""Handles ConsumerGroupHeartbeat v0-1, the one request with which a member joins, stays, resubscribes and leaves.
+"""Handles ConsumerGroupHeartbeat v0-1. With this request a member joins, stays, changes its subscription, or leaves.
 
 A member joins with epoch 0 and leaves with -1; a static member leaves temporarily with -2. Other requests report the
 owned partitions, and the response contains the next assignment when it changes.

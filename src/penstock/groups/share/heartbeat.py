@@ -1,4 +1,4 @@
-"""Handles ShareGroupHeartbeat v1, the one request with which a member joins, stays in and leaves a share group.
+"""Handles ShareGroupHeartbeat v1. With this request a member joins, stays in, or leaves a share group.
 
 A member joins with epoch 0 and leaves with -1. A response contains the assignment when the member joins, sends its
 subscription or gets another assignment.

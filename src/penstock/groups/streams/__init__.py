@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): the group coordinator's part of Kafka Streams.
+"""Implements streams groups (KIP-1071): the group coordinator's part of Kafka Streams.
 
 Members send their topology. The group derives its tasks from the partitions of the source topics, has missing internal
 topics created, and assigns the tasks to members. Invariants: no task is active on two members, no process holds a task

@@ -1,4 +1,4 @@
-"""Handles StreamsGroupHeartbeat v0, the one request with which a member joins, stays in and leaves a streams group.
+"""Handles StreamsGroupHeartbeat v0. With this request a member joins, stays in, or leaves a streams group.
 
 A member joins with epoch 0 and its topology, and leaves with -1. Other requests report the owned tasks, and the
 response contains the next tasks when they change. A status in the response says why a member has no tasks.

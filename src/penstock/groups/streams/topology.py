@@ -1,6 +1,6 @@
 """Defines the topology of a streams application: its subtopologies and their topics.
 
-Members send it; the log keeps it.
+Members send the topology, and the group's log stores it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Topology:
-    """A topology. Two topologies are equal if their epochs and subtopologies are equal; the order does not matter."""
+    """Holds a topology. Two topologies are equal if their epochs and subtopologies are equal, in any order."""
 
     epoch: int
     subtopologies: dict[str, Subtopology]

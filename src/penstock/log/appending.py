@@ -38,7 +38,7 @@ class AppendInfo(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A batch that passed validation, with its final offsets, ready to be appended."""
+    """Holds a batch that passed validation and has its final offsets, so that it can be appended."""
 
     header: BatchHeader
     data: tuple[Buffer, ...]
@@ -46,8 +46,11 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a duplicate of `batch`, which is already in the log: the result has the offsets of
-    `batch`. As in Kafka, the append time in the result is the timestamp of `batch`."""
+    """Returns the append result for a duplicate of `batch`.
+
+    `batch` is already in the log, so the result has the offsets of `batch`. As in Kafka, the append time in the result
+    is the timestamp of `batch`.
+    """
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
     )
@@ -130,8 +133,7 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Lowers the start of an empty log to the base offset of the first batch, if the log's start lies inside this
-    batch.
+    """Lowers the start of an empty log to the base offset of its first batch, if the log would start inside this batch.
 
     The batch is copied whole from another log, and that log may start inside the batch, for example after
     DeleteRecords.
@@ -179,8 +181,7 @@ def _append_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
 
 
 def account_run(log: Log, segment: Segment, run: list[Prepared]) -> None:
-    """Accounts for batches that were just written to the segment: moves the log end offset after these batches, and
-    updates leader epochs and producer state."""
+    """Updates the log after batches were written to a segment: log end offset, leader epochs and producer state."""
     for header, _, marker in run:
         if header.partition_leader_epoch != log.epochs.latest_epoch:
             log.assign_epoch(header.partition_leader_epoch, header.base_offset)

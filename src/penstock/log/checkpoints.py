@@ -1,6 +1,7 @@
-"""Kafka's small text files: offset checkpoints, meta.properties, partition.metadata, the clean-shutdown marker.
+"""Reads and writes Kafka's small text files: offset checkpoints, meta.properties, partition.metadata and others.
 
-A checkpoint has a version, a count of lines, and that many lines. A file with fewer lines than its count is torn.
+The first two lines of a checkpoint are its version and the number of lines that follow. A file with fewer lines is
+torn.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """A record of a running broker process in each log directory. The next process reads it."""
+    """Describes a running broker process. The process writes it to each log directory; the next process reads it."""
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.
@@ -116,8 +117,10 @@ def render_incarnation(incarnation: Incarnation, boot_id: str) -> bytes:
 
 
 def parse_incarnation(data: bytes, boot_id: str) -> Incarnation:
-    """Returns the incarnation recorded in `data`. Returns an empty `Incarnation` if `data` is damaged or was written
-    during another boot of the machine."""
+    """Returns the incarnation in `data`.
+
+    Returns an empty `Incarnation` if `data` is damaged, or if the machine was booted after `data` was written.
+    """
     try:
         found = json.loads(data)
         if not boot_id or found["boot"] != boot_id:

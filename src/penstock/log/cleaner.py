@@ -1,11 +1,12 @@
-"""The part of compaction that runs in the broker: finds a log that is due, and puts the compacted segments in place.
+"""Runs the broker's part of compaction: finds a log that is due, and replaces its segments by compacted segments.
 
 A log is due when enough of it is dirty (`min.cleanable.dirty.ratio`) or when a dirty record has waited too long
 (`max.compaction.lag.ms`). As in Kafka, some segments are never compacted: the active segment, the segment that holds
-the last stable offset and all later ones, and segments with records younger than `min.compaction.lag.ms`. So every
+the last stable offset, all later segments, and segments with records younger than `min.compaction.lag.ms`. So every
 transaction with records in a rewritten segment has ended, and the transaction index shows whether it was aborted.
 
-A helper process rewrites the segments. If other processes can't open the files of this disk, the broker itself does.
+A helper process rewrites the segments. If no other process can open the files of this disk, as in the simulator, the
+broker rewrites them itself.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ class Cleaner:
         max_keys: int = MAX_KEYS,
         may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
     ) -> None:
-        """`may_drop_tombstones` returns False for a log that another replica still has to copy. That replica needs each
-        tombstone and marker; without them it would keep records that were deleted or aborted."""
+        """Creates a cleaner. `may_drop_tombstones` returns False for a log that another replica has not copied
+        completely.
+
+        That replica needs each tombstone and marker; without them it would keep records that were deleted or aborted.
+        """
         self._logs = logs
         self._max_keys = max_keys
         self._may_drop_tombstones = may_drop_tombstones

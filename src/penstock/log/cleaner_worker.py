@@ -1,4 +1,4 @@
-"""The helper process of compaction: reads a compaction job from stdin and writes its result to stdout.
+"""Runs in the helper process of compaction: reads a compaction job from stdin, and writes the job's result to stdout.
 
 The process ends when its broker ends, so that it never writes files at the same time as the next broker process.
 """

@@ -1,4 +1,4 @@
-"""The part of compaction that rewrites old segments as compacted `.cleaned` segments, usually in a helper process.
+"""Rewrites old segments as compacted `.cleaned` segments, usually in a helper process.
 
 The helper process only reads and writes files, so it may die at any moment: the next start of the broker removes its
 unfinished files.
@@ -83,7 +83,7 @@ class CompactionResult:
 
 
 class AbandonedError(Exception):
-    """Raised inside a compaction when the broker no longer needs its result."""
+    """Raised inside a compaction when the broker no longer needs the result of the compaction."""
 
 
 def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda: True) -> CompactionResult:

@@ -1,4 +1,4 @@
-"""The log directories of a node: lists them, chooses the one for a new log, and tracks which have failed."""
+"""Lists the log directories of a node, chooses the directory of a new log, and tracks failed directories."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ MAX_RESOLVED_PATHS = 1000
 
 
 class LogDirectories(Sequence[LogDir]):
-    """A sequence of the log directories for partitions. `metadata` is the directory of the metadata log; it may also be
-    a directory for partitions."""
+    """Lists the log directories for partitions, in the order of log.dirs.
+
+    `metadata` is the directory of the metadata log; it may also be a directory for partitions.
+    """
 
     def __init__(self, disk: Disk, paths: Sequence[str], metadata_path: str | None, cordoned: frozenset[str]) -> None:
         self._disk = disk
@@ -59,7 +61,7 @@ class LogDirectories(Sequence[LogDir]):
 
     @property
     def all(self) -> list[LogDir]:
-        """Returns the directories for partitions, and the metadata log's directory if it is a separate one."""
+        """Returns the directories for partitions, and the metadata log's directory if that is not one of them."""
         for_partitions = self._for_partitions
         return for_partitions if self.metadata in for_partitions else [*for_partitions, self.metadata]
 
@@ -89,16 +91,17 @@ class LogDirectories(Sequence[LogDir]):
         return directory if directory in self._for_partitions else None
 
     def cordon(self, paths: frozenset[str]) -> None:
-        """Cordons exactly these directories. A cordoned directory gets a new log only if no other directory can hold
-        it."""
+        """Cordons exactly these directories.
+
+        A cordoned directory gets a new log only if all directories that could hold the log are cordoned.
+        """
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
-        """Returns the directory for a new log: the directory with `directory_id`, or, without an id, the one with the
-        fewest logs.
+        """Returns the directory for a new log: the directory with `directory_id`, if an id is given.
 
-        Offline directories are left out; without an id, cordoned directories are used only if no others remain. Raises
-        KafkaError if no directory remains.
+        Without an id, this is the online directory with the fewest logs; cordoned directories are used only if all
+        others are offline. Raises KafkaError if no directory remains.
         """
         if topic == METADATA_TOPIC:
             candidates = [self.metadata]

@@ -1,4 +1,4 @@
-"""One of a node's log directories: its lock, its identity, its checkpoints, and whether it still works."""
+"""Manages one log directory: its lock, its identity, its checkpoints, and whether it is online."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of fixed-size entries. The newest entries are kept in memory, and some of these are not yet in the file.
+"""Keeps fixed-size entries in a file, and the newest entries in memory until they are written to the file.
 
 An index needs its newest entries often and its old entries seldom, and a node has thousands of indexes. So entries are
 added in memory, written to the file in bulk (always before the recovery point passes them), and then dropped from

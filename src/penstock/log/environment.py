@@ -1,4 +1,4 @@
-"""The environment that all logs of a node share: disk, clock, limits, and the callbacks that notify the log manager."""
+"""Defines the environment that all logs of a node share: disk, clock, limits, and callbacks to the log manager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def _ignore(*_: object) -> None:
-    """Does nothing. It is the default callback."""
+    """Does nothing. This function is the default of all callbacks."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,9 @@
-"""The start offset of each leader epoch. Followers use it to find the offset at which their log and the leader's
-diverge.
+"""Keeps the start offset of each leader epoch of a log.
 
-Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: version, count, a pair per line.
+Followers use these offsets to find where their log and the leader's log diverge.
+
+Epochs and start offsets both increase. The file is Kafka's `leader-epoch-checkpoint`: a version, a count, then one line
+(epoch, start offset) per epoch.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Removes epochs that end at or before `start_offset`; the epoch that spans this offset now starts at it."""
+        """Removes epochs that end at or before `start_offset`. An epoch that contains this offset now starts there."""
         slot = bisect_right(self.starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self.starts[0] == start_offset):
             return
@@ -94,7 +96,7 @@ class LeaderEpochCache:
         self.changed = True
 
     def copy_from(self, other: LeaderEpochCache) -> None:
-        """Replaces these epochs by a copy of the epochs of `other`."""
+        """Replaces the epochs of this cache by a copy of the epochs of `other`."""
         if (self.epochs, self.starts) != (other.epochs, other.starts):
             self.epochs, self.starts = list(other.epochs), list(other.starts)
             self._changed()

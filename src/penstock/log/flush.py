@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """The data that a flush has to make durable: records below an offset, segment files up to a size, and the files
-    beside the segments (leader epochs, producer snapshots)."""
+    """Holds what a flush has to sync: records below an offset, segment files up to a size, and files beside the
+    segments.
+
+    The files beside the segments hold leader epochs and producer snapshots.
+    """
 
     offset: int
     generation: int
@@ -49,7 +52,7 @@ async def sync_to_end(log: Log) -> None:
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records of the log count for this replica (defined in `synced_mark`).
+    """Waits until all records of this log may help to commit (see `synced_mark`).
 
     Syncs the records if the config promises fsync; otherwise removes the synced mark.
     """
@@ -107,8 +110,10 @@ class Durability:
 
     @property
     def is_behind(self) -> bool:
-        """True if a flush is needed: records above the recovery point, or unsynced leader epochs or producer snapshots
-        exist."""
+        """True if a flush is needed.
+
+        It is needed if the log has records above the recovery point, or unsynced leader epochs or producer snapshots.
+        """
         log = self._log
         return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
 
@@ -158,7 +163,7 @@ class Durability:
         """Writes this log's synced mark if `other` has a synced mark, and removes it if `other` has none. Blocks the
         event loop.
 
-        The caller has synced the records of this log.
+        The caller must have synced the records of this log.
         """
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
@@ -231,7 +236,7 @@ class Durability:
                 future.set_exception(TruncatedError(offset))
 
     async def settle(self) -> None:
-        """Waits until the group commit that is under way, if any, has ended."""
+        """Waits for the end of a group commit that is running; returns at once if none is running."""
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -332,7 +337,7 @@ class Durability:
             self.note_unsynced(path)
 
     def finish(self, goal: FlushGoal) -> None:
-        """Moves the recovery point up to the offset of `goal`. The caller has synced all files of the goal."""
+        """Moves the recovery point up to the offset of `goal`. The caller must have synced all files of the goal."""
         log = self._log
         if log.generation != goal.generation or log.offline:
             return

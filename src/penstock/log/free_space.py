@@ -32,8 +32,10 @@ class _Watched:
 
 
 class FreeSpace:
-    """Tracks the free bytes of each log directory, as last read from the disk. The key of `watched` is the directory's
-    path. `watched` stays empty if no limit of free space is set."""
+    """Tracks the free bytes of each log directory, as last read from the disk.
+
+    `watched` maps the paths of directories to their free bytes. It stays empty if no limit of free space is set.
+    """
 
     __slots__ = ("_disk", "watched")
 

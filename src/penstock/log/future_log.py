@@ -1,4 +1,4 @@
-"""The future log of a move: a copy of the current log in another directory, until it replaces the current log.
+"""Copies a log that moves to another directory. The copy is called the future log until it replaces the current log.
 
 The copy gets whole batches at their offsets, in the same segments as the current log. Leader epochs, producer state and
 the transaction index are derived from the batches; all other state is handed over at the swap. Only the move appends to
@@ -173,8 +173,10 @@ class FutureLog:
         log.roll()
 
     def _runs(self, found: LogSlice, data: Buffer) -> Iterator[tuple[list[Prepared], memoryview]]:
-        """Yields the batches of a chunk in lists of at most RUN_BATCHES, each with its bytes, so that one append does
-        not take long."""
+        """Yields the batches of a chunk in lists of at most RUN_BATCHES, so that one append does not take long.
+
+        Each list comes with the bytes of its batches.
+        """
         if self.log.log_start_offset == self.log.log_end_offset:
             appending.start_with_first_batch(self.log, data)
         whole = memoryview(data)

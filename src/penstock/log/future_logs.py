@@ -1,11 +1,11 @@
-"""The future logs of a node: creates and removes them, and swaps them with their current logs.
+"""Creates and removes the future logs of a node, and swaps them with their current logs.
 
     create ──► (copied by the move) ──► prepare ──► swap ──► retire
                                         on disk     in one   the old log is renamed for removal
                                                     step
 
 A crash before the swap leaves the current log and a future log that the next start resumes: see `leftover_copies`. A
-crash after the swap leaves both logs under their final name, and `moved_mark` tells which one is old. The old log is
+crash after the swap leaves both logs under their final name, and `moved_mark` tells which log is old. The old log is
 removed last, after the whole new log is on disk.
 """
 
@@ -42,7 +42,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The old log of a move, after the new log has replaced it."""
+    """Holds the old log of a move, after the new log has replaced it."""
 
     log: Log
     directory: LogDir
@@ -51,7 +51,7 @@ class Retired:
 
 
 class Logs(leftover_copies.Logs, Protocol):
-    """The methods of the log manager that this module uses."""
+    """The interface of the log manager, with the methods that this module uses."""
 
     removal: Removal
     environment: LogEnvironment
@@ -153,8 +153,10 @@ class FutureLogs:
         self.discard(future)
 
     def detach(self, future: FutureLog) -> None:
-        """Ends the link from the current log to `future`; no-op if the current log has another future log. The files
-        stay."""
+        """Removes the current log's reference to `future`; no-op if the current log has another future log.
+
+        The files of `future` stay.
+        """
         current = future.current
         if self._by_current.get(current) is future:
             current.on_truncation = None
@@ -208,7 +210,7 @@ class FutureLogs:
 
         Called before the broker reports the new directory to the controller. After that report, a node that starts
         without the old directory uses the copy as the replica's log. If a later start finds both directories, the marks
-        tell which log is the old one.
+        tell which log is old.
         """
         logs, log = self._logs, future.log
         try:

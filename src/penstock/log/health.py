@@ -1,4 +1,4 @@
-"""Tells whether a log can be used: it is online until a disk error, and open until it is closed.
+"""Tracks whether a log can be used: a log is online until a disk error, and open until it is closed.
 
 After the first disk error the log takes no more writes, because the state of the disk is unknown until recovery at the
 next start. A lack of descriptors or memory is no failure of the disk: the log stays online.
@@ -21,7 +21,7 @@ _STILL_READABLE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogHealth:
-    """The state of one log, and the errors that callers get if the log is offline or closed."""
+    """Holds the state of one log, and makes the errors that callers get if the log is offline or closed."""
 
     __slots__ = ("_disk_failed", "_log_dir", "_name", "closed", "failure", "report_corruption")
 

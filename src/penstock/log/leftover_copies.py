@@ -1,4 +1,4 @@
-"""Future logs that the last process left: their moves are resumed, or the metadata decides about them.
+"""Opens the future logs that the last process left, so that their moves continue or the broker decides about them.
 
 A future log belongs to the current log with its name and its topic id. Without a current log it is an *orphan*: the
 current log may be in an offline directory or lost, and then the future log may be the only copy of the records. The
@@ -42,7 +42,7 @@ def parse_future_name(name: str) -> TopicPartition | None:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """The directory of a future log for which the start found no current log."""
+    """Holds the directory of a future log that has no current log."""
 
     directory: LogDir
     path: str
@@ -52,7 +52,7 @@ class Leftover:
 
 
 class Logs(Protocol):
-    """The methods of the log manager that this module uses."""
+    """The interface of the log manager, with the methods that this module uses."""
 
     disk: Disk
     dirs: LogDirectories
@@ -68,7 +68,7 @@ class Logs(Protocol):
 
 
 class Futures(Protocol):
-    """The methods of `FutureLogs` that this module uses."""
+    """The interface of `FutureLogs`, with the methods that this module uses."""
 
     @property
     def environment(self) -> LogEnvironment: ...

@@ -47,7 +47,7 @@ MAX_EPOCH_FILE_BYTES = 1 << 26
 
 @dataclass(slots=True)
 class LogPlace:
-    """The directory of a log, and the partition that it belongs to."""
+    """Holds the directory of a log, and the partition that the log belongs to."""
 
     log_dir: str
     path: str
@@ -58,7 +58,7 @@ class LogPlace:
 
 @dataclass(slots=True)
 class Found:
-    """The files of a log's directory, sorted by kind."""
+    """Lists the files of a log's directory by kind."""
 
     bases: list[int]
     snapshots: list[int]
@@ -287,7 +287,7 @@ def _discard(disk: Disk, segments: list[Segment], slot: int) -> None:
 def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered) -> tuple[int, bool]:
     """Verifies a segment from the recovery point on, and truncates it at the first damaged batch.
 
-    Returns the offset after the segment's last valid batch, and False if the segment was truncated (else True).
+    Returns the offset after the segment's last valid batch, and True if all batches were valid.
     """
     position, expected = _trusted_part(segment, recovery_point)
     size = segment.size

@@ -1,4 +1,4 @@
-"""A partition's log: an ordered list of segments, appended at the end, read anywhere, shortened at both ends.
+"""Implements a partition's log: an ordered list of segments. Records are appended at the end and read anywhere.
 
 log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
 
@@ -303,7 +303,7 @@ class Log:
     # Rolling.
 
     def roll(self, last_offset: int | None = None, now_ms: int | None = None) -> Segment:
-        """Seals the active segment and creates the next one at the end of the log."""
+        """Seals the active segment and creates the next segment at the end of the log."""
         base_offset = self.log_end_offset
         if last_offset is not None and last_offset - base_offset > MAX_RELATIVE_OFFSET:
             base_offset = last_offset - MAX_RELATIVE_OFFSET
@@ -388,7 +388,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """Returns the offset below which records count for this replica. `synced_mark` defines when a record counts."""
+        """Returns the offset below which this replica's records may help to commit (see `synced_mark`)."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -413,8 +413,10 @@ class Log:
     # Shortening: the steps are in `shorten.py`.
 
     def drop_segments(self, doomed: list[Segment]) -> None:
-        """Removes the `doomed` segments from the log and queues their files for deletion. If no segment is left, the
-        caller adds one."""
+        """Removes the `doomed` segments from the log and queues their files for deletion.
+
+        If no segment is left, the caller must add a new segment.
+        """
         self.segments.remove(doomed)
         try:
             for segment in doomed:
@@ -424,7 +426,7 @@ class Log:
         self.environment.discard(self, doomed)
 
     def truncate_to(self, offset: int) -> bool:
-        """Removes all batches at or above `offset`. Returns False if there were none."""
+        """Removes all batches at or above `offset`. Returns False if the log had no such batches."""
         return shorten.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -446,8 +448,10 @@ class Log:
         return True
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Deletes segments that exceed retention.bytes or retention.ms, or lie below the log start. Returns how many it
-        deleted."""
+        """Deletes segments that exceed retention.bytes or retention.ms, or that lie below the log start.
+
+        Returns the number of deleted segments.
+        """
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:

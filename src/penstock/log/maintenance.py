@@ -1,5 +1,7 @@
-"""Background work on logs (retention, checkpoints, flushes, file removal, compaction), in short steps that block no
-request."""
+"""Runs the background work on logs: retention, checkpoints, flushes, file removal, compaction.
+
+The work is done in short steps, so that it does not delay requests.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ AFTER_FLUSH_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Milliseconds between two runs of each kind of work, with Kafka's defaults."""
+    """Holds the milliseconds between two runs of each kind of work, with Kafka's defaults."""
 
     initial_delay_ms: int = 30_000
     retention_check_ms: int = 300_000
@@ -43,8 +45,10 @@ class Maintenance:
         cleaner: Cleaner | None = None,
         min_free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`min_free_bytes` returns the free space that each log directory must keep; if it returns 0 at the start, free
-        space is not checked."""
+        """Creates the background work. `min_free_bytes` returns the free space that each log directory must keep.
+
+        If `min_free_bytes` returns 0 when the node starts, free space is never checked.
+        """
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()
         #: None if logs are not compacted.

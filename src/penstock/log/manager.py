@@ -1,4 +1,4 @@
-"""All logs of a node: opens them, creates and deletes them, flushes them, and writes their checkpoints.
+"""Manages all logs of a node: opens, creates, deletes and flushes them, and writes their checkpoints.
 
     open ──► lock and identify each directory ──► load its logs (recover them unless the stop was clean) ──► serve
     close ──► flush and close every log ──► checkpoints ──► the clean-shutdown marker ──► unlock
@@ -120,8 +120,10 @@ class LogManager:
         return self._logs.get((topic, partition))
 
     def find(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
-        """Returns the log of this partition with this topic id; None if there is none. Logs of deleted topics may have
-        the same name and partition."""
+        """Returns the log of this partition with this topic id; None if there is no such log.
+
+        A deleted topic with the same name may have left a log with the same name and partition.
+        """
         key = (topic, partition)
         known = [*self._namesakes.get(key, ()), *filter(None, [self._logs.get(key)])]
         return next((log for log in known if log.topic_id == topic_id), None)
@@ -534,8 +536,10 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs: current logs, future logs of moves, and logs with the name of another log about which
-        `claim` has not decided yet."""
+        """Returns all logs: current logs, future logs of moves, and second logs with the same name.
+
+        If two directories have a log of the same name, `claim` decides later which log belongs to the current topic.
+        """
         undecided = chain.from_iterable(self._namesakes.values())
         return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
 

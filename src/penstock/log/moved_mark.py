@@ -1,4 +1,4 @@
-"""The marks of a move: small files in the logs of a move that tell which log is the old one.
+"""Writes the marks of a move: small files in the two logs of a move, which tell which log is old.
 
 A move ends with two renames in two directories, and a crash may come between them:
 
@@ -6,10 +6,10 @@ A move ends with two renames in two directories, and a crash may come between th
     A/t-0 → A/t-0.<id>-delete        the old log
 
 Both marks are synced before the controller is told the new directory, and so before the first rename. The *moved mark*
-in B's log names A: if a start finds the partition in both directories, the log in A is the old one, and the start
-finishes the move. The moved mark is removed after the second rename is on disk. The *leaving mark* in A's log names B:
-if a start can't read B, the log in A may be the old one and is not served. The leaving mark is removed if the move ends
-without a swap, and when a start serves the log in A. So a log without a leaving mark never counts as an old log.
+in B's log names A: if a start finds the partition in both directories, the log in A is old, and the start finishes the
+move. The moved mark is removed after the second rename is on disk. The *leaving mark* in A's log names B: if a start
+can't read B, the log in A may be old and is not served. The leaving mark is removed if the move ends without a swap,
+and when a start serves the log in A. So a log without a leaving mark never counts as an old log.
 
 If A can't be read and the controller has already assigned the replica to B, the future log in B is adopted: it becomes
 the current log and gets the *adopted mark*. A leaving mark in A makes no difference. If a later start finds the log in
@@ -87,7 +87,7 @@ def read_leaving(disk: Disk, path: str) -> frozenset[bytes]:
 
 
 def remove_leaving(disk: Disk, path: str) -> None:
-    """Removes the leaving mark of the log in `path`, if there is one: the log in `path` is the current one.
+    """Removes the leaving mark of the log in `path`, if it has a mark: the log is the current log.
 
     The removal is not synced. If a power loss restores the mark, the log stays offline only as long as the directory in
     the mark is offline.
@@ -101,8 +101,8 @@ def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
     syncs the removal. Also removes its adopted mark if no directory is offline.
 
     False if the log may be an old log: its leaving mark names a directory that can't be read, and some directory is
-    offline. The id of an offline directory may be unknown, so any offline directory may be the one in the mark. Called
-    for a log that the start has found in no other directory.
+    offline. The id of an offline directory may be unknown, so the mark may name any offline directory. Called for a log
+    that the start has found in no other directory.
     """
     targets = read_leaving(disk, path)
     known = list(directories)

@@ -1,4 +1,4 @@
-"""The offset index of a segment: sparse (relative offset, position) pairs, eight bytes each.
+"""Implements the offset index of a segment: sparse (relative offset, position) pairs, eight bytes each.
 
 An entry holds the last offset of a batch, relative to the base offset, and the position where that batch starts.
 """

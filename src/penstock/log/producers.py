@@ -1,4 +1,5 @@
-"""The producer state of a partition: sequence numbers for idempotence, open transactions for the last stable offset.
+"""Keeps the producer state of a partition: sequence numbers for idempotence, open transactions for the last stable
+offset.
 
     client batch ──validate──► duplicate of one of the last five batches: answered with its offset, nothing appended
                                out of sequence or of an old epoch: refused
@@ -84,8 +85,10 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """A check with the transaction coordinator that a transaction is open, before its first batch is appended
-    (KIP-890)."""
+    """Holds a check that has begun: the transaction coordinator is asked whether a transaction is open (KIP-890).
+
+    The check comes before the first batch of the transaction is appended to this log.
+    """
 
     producer_epoch: int
     lowest_sequence: int
@@ -126,8 +129,8 @@ class ProducerStateManager:
     # Before an append.
 
     def admit(self, header: BatchHeader) -> BatchMetadata | None:
-        """Checks a batch's sequence number. Returns None if it is the producer's next batch; for a duplicate, returns
-        the earlier batch. Raises KafkaError for any other batch."""
+        """Checks a batch's sequence number. Returns None if the batch is the producer's next batch. For a duplicate,
+        returns the earlier batch. Raises KafkaError for any other batch."""
         entry = self._entries.get(header.producer_id)
         if (
             entry is not None

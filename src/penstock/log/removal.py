@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """The queue of files to remove. Readers may use the files of a queued segment until the files are removed."""
+    """Keeps the queue of files to remove. Readers may use the files of a queued segment until the files are removed."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk

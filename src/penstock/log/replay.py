@@ -37,8 +37,10 @@ MAX_KEPT = 100_000
 
 @dataclass(slots=True)
 class Recovered:
-    """Facts about the last batches of a log. Recovery collects them while it verifies the batches, so that each batch
-    is read only once."""
+    """Holds facts about the last batches of a log, such as their producers and epochs.
+
+    Recovery collects these facts while it verifies the batches, so that each batch is read only once.
+    """
 
     start_offset: int
     #: (epoch, offset) where the leader epoch changes.
@@ -69,7 +71,7 @@ class Recovered:
 
 
 def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int, list[AbortedTransaction]]:
-    """Rebuilds the producer state from the newest snapshot at or below the end of the log, and the batches after it.
+    """Rebuilds the producer state from the newest snapshot that is not above the log end, and from all later batches.
 
     Returns the aborted transactions among these batches. The key is the base offset of the segment with their marker.
     """

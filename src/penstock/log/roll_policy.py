@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 class RollPolicy:
-    """The limits at which a segment is full. Each segment gets its own policy with a new random part of
-    segment.jitter.ms."""
+    """Holds the limits at which a segment is full.
+
+    Each segment gets its own policy with a new random part of segment.jitter.ms.
+    """
 
     __slots__ = ("_index_bytes", "_roll_ms", "_segment_bytes")
 

@@ -1,7 +1,7 @@
-"""One segment: a run of batches in one file, with its indexes.
+"""Implements a segment: consecutive batches in one file, with the indexes of this file.
 
 A batch is found in three ways, cheapest first: a short map of the newest batches, the sparse offset index, and a walk
-over headers from the position that the index gives. Index objects are made on first use, because most segments are
+over headers from the position that the index gives. Index objects are created on first use, because most segments are
 idle.
 """
 
@@ -195,8 +195,10 @@ class Segment:
     # Appending.
 
     def append(self, header: BatchHeader, head: Buffer, tail: Buffer) -> None:
-        """Writes the batch, and adds it to size and indexes. If the write fails, the file is unchanged; after the
-        write, nothing can fail."""
+        """Writes the batch, and adds it to size and indexes.
+
+        If the write fails, the segment is unchanged. The steps after the write can't fail.
+        """
         if self._index is None:
             self._open_indexes()
         self.file.append(head, tail)

@@ -1,4 +1,4 @@
-"""The segments of one log, in the order of their base offsets. The last one is the active segment: appends go there."""
+"""Keeps the segments of one log in the order of their base offsets. The last segment is active: appends go there."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class SegmentList(Sequence["Segment"]):
         self._changed()
 
     def remove(self, doomed: list[Segment]) -> None:
-        """Removes the `doomed` segments from the list. If none is left, `add` has to follow before the list is used."""
+        """Removes the `doomed` segments. If no segment is left, the caller must call `add` before the list is used
+        again."""
         self._segments = [segment for segment in self._segments if segment not in doomed]
         self._changed()
 

@@ -1,4 +1,4 @@
-"""The result of a read: a range of a segment file. The caller chooses later how to read the bytes."""
+"""Defines the result of a read: a range of a segment file. The caller chooses later how to read its bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKED_AT_ONCE = 256 * 1024
 
 
 class LogSlice:
-    """A range of batches in a segment file. As in Kafka, `max_bytes` may make the last batch incomplete."""
+    """Refers to a range of batches in a segment file. As in Kafka, `max_bytes` may make the last batch incomplete."""
 
     __slots__ = ("_log", "_truncations", "position", "segment", "size")
 

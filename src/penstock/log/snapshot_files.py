@@ -1,4 +1,5 @@
-"""The `.snapshot` files of a log: producer state at segment boundaries, and at the log end after a clean stop."""
+"""Manages the `.snapshot` files of a log: producer state at segment boundaries, and at the log end after a clean
+stop."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class SnapshotFiles:
         return path
 
     def retake(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot as `take` does, but replaces a snapshot that this offset already has."""
+        """Writes a snapshot as `take` does, but replaces an existing snapshot at the same offset."""
         if self.offsets and self.offsets[-1] == producers.map_end_offset:
             self.offsets.pop()
         return self.take_last(producers)
@@ -81,7 +82,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> bool:
-        """Removes the snapshots above the offset. Returns False if there were none."""
+        """Removes the snapshots above the offset. Returns False if there were no such snapshots."""
         found = bool(self.offsets) and self.offsets[-1] > offset
         while self.offsets and self.offsets[-1] > offset:
             self._disk.remove(self.path(self.offsets.pop()))

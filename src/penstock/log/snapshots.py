@@ -1,4 +1,4 @@
-"""The format of Kafka's `.snapshot` files, version 1: one entry per producer, with its last batch only."""
+"""Encodes and decodes Kafka's `.snapshot` files, version 1: one entry per producer, with only its last batch."""
 
 from __future__ import annotations
 

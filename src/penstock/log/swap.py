@@ -1,8 +1,8 @@
 """Replaces segments by their compacted segments. A crash at any point does no harm.
 
-    X.log.cleaned     a compacted segment that is not in use yet: the next start removes it
-    X.log.swap        a compacted segment that replaces old ones: the next start completes the replacement
-    X.log.deleted     an old segment that is being removed: the next start removes it
+    X.log.cleaned     a compacted segment that is not in use yet: the next start removes it X.log.swap        a
+    compacted segment that replaces old segments: the next start completes the replacement X.log.deleted     an old
+    segment that is being removed: the next start removes it
 
 The name of the data file alone tells the state of a segment. If the new suffix is `.deleted`, the data file is renamed
 before the index files; otherwise it is renamed after them.
@@ -66,8 +66,10 @@ def cancel_swaps(log: Log) -> None:
 
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
-    """Cleans up after a crash: removes `.cleaned` segments and completes `.swap` ones. Returns the remaining file
-    names."""
+    """Cleans up after a crash: removes `.cleaned` segments, and completes replacements by `.swap` segments.
+
+    Returns the names of the remaining files.
+    """
     undecided = sorted(name for name in names if name.endswith(CLEANED_SUFFIX))
     swapping = sorted(name for name in names if name.endswith(SWAP_SUFFIX))
     if not undecided and not swapping:

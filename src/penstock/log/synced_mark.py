@@ -1,4 +1,4 @@
-"""The synced mark of a log: a file that says "every record that ever counted for this replica is on disk".
+"""Manages the synced mark of a log: a file that says "every record that ever counted for this replica is on disk".
 
 A record counts for a replica once that replica's copy may help to commit it: these are the records below
 `Log.countable_offset`. A broker whose machine was off reports its logs with a mark to the controller, because these
@@ -15,8 +15,9 @@ longer promises it. While the mark may be on disk, only synced records may count
     any state  --write-->   CHANGING  --all records are synced, then the mark is written and synced-->  PRESENT
     any state  --remove-->  CHANGING  --the mark is gone, and no power loss can bring it back-->        ABSENT
 
-`flush.Durability` keeps the state and changes it in one task: one change ends before the next one begins, even if the
-config changes meanwhile. If a change fails, the state stays CHANGING. `find` returns the state when a log is opened.
+`flush.Durability` keeps the state and changes it in one task: one change ends before the next change begins, even if
+the config changes meanwhile. If a change fails, the state stays CHANGING. `find` returns the state when a log is
+opened.
 """
 
 from __future__ import annotations

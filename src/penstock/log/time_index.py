@@ -1,5 +1,7 @@
-"""The time index of a segment. Each entry (12 bytes) has the largest timestamp so far, and the last offset of the batch
-with this timestamp."""
+"""Implements the time index of a segment.
+
+Each entry (12 bytes) has the largest timestamp so far, and the last offset of the batch with this timestamp.
+"""
 
 from __future__ import annotations
 

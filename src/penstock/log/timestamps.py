@@ -1,7 +1,7 @@
 """Finds records by time: the time index narrows the search to a few batches, which are unpacked one by one.
 
-Unpacking may have to wait, and segments may be deleted meanwhile. So each step of a search starts with the present
-segments.
+Unpacking may have to wait, and segments may be deleted meanwhile. So each step of a search uses the segments that exist
+at that time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The transaction index of a segment: the aborted transactions whose markers are in it, 34 bytes each. The index is
-often empty."""
+"""Implements the transaction index of a segment: it lists the aborted transactions whose markers are in the segment.
+
+An entry has 34 bytes. The index is often empty.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ A megabyte from a client or from a log may unpack to gigabytes and to millions o
 - unpacking and packing run in a thread of `Disk`: the codecs release the interpreter's lock;
 - the records are examined on the event loop in short steps, between which other tasks run;
 - at most `SMALL_BATCHES` batches of up to `SMALL_BYTES` and one larger batch are unpacked at the same time, to bound
-  the memory. Small batches do not wait for a large one.
+  the memory. Small batches do not wait for large batches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL_BATCHES = 8
 
 
 class Unpacking:
-    """The queue of batches to unpack, one per node, served in order."""
+    """Keeps a node's queue of batches to unpack. The queue is served in order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

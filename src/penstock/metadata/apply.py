@@ -79,7 +79,7 @@ def advance(image: MetadataImage, *, offset: int, epoch: int, kraft_version: int
 
 
 class _Delta:
-    """Private copies of the maps of an image, made when a record first changes them."""
+    """Holds private copies of an image's maps. A map is copied when a record first changes it."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image

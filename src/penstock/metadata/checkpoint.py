@@ -1,4 +1,4 @@
-"""Snapshots of the metadata log in Kafka's format: `<end offset>-<epoch>.checkpoint`, itself a small log.
+"""Reads and writes snapshots of the metadata log in Kafka's format. `<end offset>-<epoch>.checkpoint` is a small log.
 
 A snapshot consists of a header batch (with the set of voters if the log has one), batches of records, and a footer
 batch. A file without its footer is not a snapshot. `bootstrap.checkpoint`, from which a formatted directory starts, has

@@ -1,4 +1,4 @@
-"""The result of a decision: records to commit, and the reply to send once they are committed."""
+"""Defines the result of a decision: records to commit, and the reply to send once they are committed."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def balance(
     """Returns the moves that even out the bytes of the directories that take replicas.
 
     Each move goes from the fullest directory to the emptiest, if possible. Of the fullest directory's replicas, it
-    moves the one that makes the two directories most equal in bytes.
-    `reserve` is the number of bytes that stay free in every directory.
+    moves the replica that makes the two directories most equal in bytes. `reserve` is the number of bytes that stay
+    free in every directory.
     """
     room = _Room([each for each in directories if each.takes_replicas], replicas, reserve)
     candidates: dict[str, list[tuple[int, TopicPartition]]] = {path: [] for path in room.held}
@@ -141,7 +141,8 @@ def evacuate(
 
 
 class _Room:
-    """The bytes of replicas in each directory, and its remaining free bytes. Planned moves change both numbers."""
+    """Tracks the bytes of replicas in each directory, and its remaining free bytes. Planned moves change both
+    numbers."""
 
     def __init__(
         self,
@@ -175,8 +176,10 @@ class _Room:
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """The state of one move in DescribeLogDirs: the sizes of the current log and of its copy, and the records that the
-    copy lacks."""
+    """Holds the state of one move, as DescribeLogDirs reports it.
+
+    It has the sizes of the current log and of its copy, and the number of records that the copy lacks.
+    """
 
     size: int
     copied: int

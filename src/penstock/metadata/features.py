@@ -1,4 +1,4 @@
-"""The features of Kafka 4.3: their levels, the requirements of each level, and the defaults of each release."""
+"""Lists the features of Kafka 4.3: their levels, the requirements of each level, and the defaults of each release."""
 
 from __future__ import annotations
 

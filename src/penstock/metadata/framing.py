@@ -1,4 +1,4 @@
-"""Metadata records as bytes: frame version, record type and record version as varints, then the body.
+"""Encodes and decodes metadata records: frame version, record type and record version as varints, then the body.
 
 Record classes are imported when the first record of their type appears. Records are written in the version that belongs
 to the cluster's metadata.version. So a release of that metadata.version can read the log.

@@ -1,4 +1,5 @@
-"""The cluster's metadata at one offset of the metadata log: immutable values that `apply` builds."""
+"""Defines the image: the cluster's metadata at one offset of the metadata log, in immutable values that `apply`
+builds."""
 
 from __future__ import annotations
 
@@ -132,9 +133,7 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """A broker that was fenced without a controlled shutdown, with the time of the fencing and the number of partitions
-    that changed.
-    """
+    """Describes the fencing of a broker without a controlled shutdown: its time, and how many partitions changed."""
 
     broker_id: int
     broker_epoch: int
@@ -171,8 +170,10 @@ class ImageChanges:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The whole metadata of the cluster. `offset` and `epoch` belong to the last applied record; `version` is a cache
-    key in this process."""
+    """Holds the whole metadata of the cluster.
+
+    `offset` and `epoch` belong to the last applied record. `version` is a cache key in this process.
+    """
 
     offset: int = -1
     epoch: int = 0
@@ -207,7 +208,7 @@ class MetadataImage:
         return self.configs.get((ResourceType.TOPIC, topic), {})
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
-        """Returns the dynamic configs of one broker, or the cluster-wide ones for None."""
+        """Returns the dynamic configs of one broker; for None, the cluster-wide dynamic configs."""
         return self.configs.get((ResourceType.BROKER, "" if broker_id is None else str(broker_id)), {})
 
 
@@ -224,8 +225,8 @@ class TopicChanges:
 def topic_changes(old: MetadataImage, new: MetadataImage) -> TopicChanges:
     """Compares two images. Returns the topics that were created, deleted or changed.
 
-    If a topic was deleted and another topic was created under the same name, the old one is in `deleted` and the new
-    one is in `created`.
+    If a topic was deleted and another topic was created under the same name, the old topic is in `deleted` and the new
+    topic is in `created`.
     """
     if old.topics is new.topics:
         return TopicChanges()

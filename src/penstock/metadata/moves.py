@@ -66,7 +66,7 @@ def rebalance(
     placement: Placement, racks: Racks, sizes: Mapping[TopicPartition, int], *, onto: Collection[int] = ()
 ) -> list[Move]:
     """Returns the moves that balance the whole cluster. With `onto`, replicas move only to these brokers, for example
-    new ones.
+    to new brokers.
     """
     board = _Board(placement, racks, sizes)
     takers = [broker for broker in sorted(racks) if not onto or broker in onto]
@@ -80,7 +80,7 @@ def rebalance(
 
 @dataclass(slots=True)
 class _Board:
-    """A planned assignment of replicas to brokers, with the counts of replicas and leaderships per broker."""
+    """Holds a planned assignment of replicas to brokers, with the counts of replicas and leaderships per broker."""
 
     before: Placement
     racks: Racks

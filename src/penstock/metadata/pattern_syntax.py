@@ -1,4 +1,6 @@
-"""RE2's syntax as a tree: literals, classes, groups, alternation, repetition, anchors and the flags i, m, s and U.
+"""Parses patterns in RE2's syntax into a tree.
+
+Supported are literals, classes, groups, alternation, repetition, anchors and the flags i, m, s and U.
 
 Back references and look-around are refused, as in RE2. Word boundaries are refused too, because names do not need
 them.
@@ -48,7 +50,7 @@ _ALL_ASCII = frozenset(_ASCII)
 
 
 class Item(NamedTuple):
-    """An element of a class: the characters from `low` to `high`, or the characters of a Unicode category.
+    """Represents an element of a class: the characters from `low` to `high`, or the characters of a Unicode category.
 
     With `negated`, the element is all other characters.
     """
@@ -60,7 +62,7 @@ class Item(NamedTuple):
 
 
 class CharSet:
-    """The set of the characters that the items contain; with `negated`, of all other characters.
+    """Represents a set of characters: all characters of the items; with `negated`, all other characters.
 
     The ASCII part of the set is computed once.
     """

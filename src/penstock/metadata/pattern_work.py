@@ -9,7 +9,7 @@ MAX_STEPS = 60_000
 
 
 class Work:
-    """A budget of steps. Raises INVALID_REGULAR_EXPRESSION when the budget is spent."""
+    """Counts steps against a budget. Raises INVALID_REGULAR_EXPRESSION when the budget is spent."""
 
     __slots__ = ("left",)
 

@@ -1,4 +1,4 @@
-"""Patterns in RE2's syntax, matched in time linear in the text and within a fixed number of steps.
+"""Matches texts with patterns in RE2's syntax, in time linear in the text and within a fixed number of steps.
 
 Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` cannot be used:
 a hostile pattern would block the loop for minutes. A pattern becomes a nondeterministic automaton of bounded size;
@@ -42,8 +42,9 @@ Label = CharSet | str
 
 @dataclass(slots=True)
 class _Automaton:
-    """The automaton of a pattern. State 0 accepts; every other state has a label: characters, a split, or a condition
-    on the position.
+    """Holds the automaton of a pattern.
+
+    State 0 accepts. Every other state has a label: characters, a split, or a condition on the position.
     """
 
     work: Work
@@ -93,7 +94,8 @@ class _Automaton:
 
 
 class _Set:
-    """A set of states. `following` caches the next set for each character met so far; None if no state is left."""
+    """Holds a set of states. `following` caches the next set for each character read so far; None if no state is
+    left."""
 
     __slots__ = ("accepts", "following", "states")
 
@@ -104,7 +106,7 @@ class _Set:
 
 
 class Pattern:
-    """A compiled pattern. Raises INVALID_REGULAR_EXPRESSION for patterns that RE2 refuses."""
+    """Compiles a pattern and matches texts with it. Raises INVALID_REGULAR_EXPRESSION for patterns that RE2 refuses."""
 
     def __init__(self, text: str, work: Work | None = None) -> None:
         work = Work() if work is None else work

@@ -2,7 +2,7 @@
 
 The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly. The other replicas
 follow in the next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only
-if there are too few unfenced ones, and never the first replica. The caller's random numbers decide where the stripes
+if there are too few unfenced brokers, and never the first replica. The caller's random numbers decide where the stripes
 start.
 """
 

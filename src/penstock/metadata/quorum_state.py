@@ -1,5 +1,7 @@
-"""The `quorum-state` file: the state of a voter that must survive restarts. The format is Kafka's JSON, data version
-1."""
+"""Reads and writes the `quorum-state` file: the state of a voter that must survive restarts.
+
+The format is Kafka's JSON, data version 1.
+"""
 
 from __future__ import annotations
 

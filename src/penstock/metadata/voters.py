@@ -1,4 +1,4 @@
-"""The quorum's voters and protocol version as control records."""
+"""Converts the quorum's voters and protocol version to control records."""
 
 from __future__ import annotations
 

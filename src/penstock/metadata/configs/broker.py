@@ -1,4 +1,4 @@
-"""Broker properties: all of Kafka 4.3 with type, default, limits and update mode.
+"""Defines the broker properties: all properties of Kafka 4.3, with type, default, limits and update mode.
 
 The rows are text in `broker_rows/`. A row is a line of words and an indented line of documentation:
 

@@ -1,5 +1,6 @@
-"""Configs of client metrics subscriptions (KIP-714). A subscription selects clients, the metrics that they push, and an
-interval.
+"""Defines the configs of client metrics subscriptions (KIP-714).
+
+A subscription selects clients, the metrics that they push, and an interval.
 """
 
 from __future__ import annotations

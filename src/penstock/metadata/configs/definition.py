@@ -1,7 +1,7 @@
-"""One configuration property: its type, default, limits and documentation, and its error messages.
+"""Defines what a configuration property consists of: type, default, limits, documentation and error messages.
 
-Error messages reach users through client exceptions, so each names the value and the values that are allowed:
-`segment.bytes can't be '5': give 1048576 or more.`
+Error messages reach users through client exceptions, so each message names the refused value and the values that are
+allowed: `segment.bytes can't be '5': give 1048576 or more.`
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConfigError(ValueError):
 
 
 class ConfigType(IntEnum):
-    """Types of configs, numbered as in DescribeConfigs."""
+    """Lists the types of configs, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -133,8 +133,10 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """The definition of a config. `default` is Kafka's string form; None if there is no default. `supported` is False
-    if Penstock ignores the value."""
+    """Defines a config.
+
+    `default` is Kafka's string form; None if there is no default. `supported` is False if Penstock ignores the value.
+    """
 
     name: str
     type: ConfigType

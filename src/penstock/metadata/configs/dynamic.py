@@ -1,4 +1,4 @@
-"""Rules for dynamic configs: which settings of a running broker can change, per broker or cluster-wide."""
+"""Checks dynamic configs: which settings of a running broker can change, per broker or cluster-wide."""
 
 from __future__ import annotations
 

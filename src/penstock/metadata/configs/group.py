@@ -1,6 +1,6 @@
-"""Group configs: settings of one consumer, share or streams group that override the broker's properties.
+"""Defines group configs: settings of one consumer, share or streams group that override the broker's properties.
 
-Most of them inherit their default from a broker property, and two other broker properties limit them, for example
+Most group configs inherit their default from a broker property, and two other broker properties limit them, for example
 `group.consumer.min.session.timeout.ms` and `group.consumer.max.session.timeout.ms`. The limits are checked when a
 group's configs are altered. If a broker's limits change later, a value outside the new limits is replaced by the
 nearest limit.
@@ -47,7 +47,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """The broker properties that define a group config's default, its lower limit and its upper limit."""
+    """Names the broker properties that define a group config's default, its lower limit and its upper limit."""
 
     default: str | None = None
     low: str | None = None

@@ -1,4 +1,4 @@
-"""Classifies each property of a server.properties file: honoured, ignored or refused. `start` and `check` use it.
+"""Classifies each property of a server.properties file as honoured, ignored or refused, for `start` and `check`.
 
 A property is refused if a node would not start with it, and ignored if the node would start but not use it.
 """

@@ -53,7 +53,7 @@ def format_properties(entries: dict[str, str], comment: str | None = None) -> st
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields each logical line with the number of its last natural line."""
+    """Yields each line, joined with its continuation lines, and the number of its last line in the file."""
     pending: str | None = None
     number = 0
     for number, natural in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):

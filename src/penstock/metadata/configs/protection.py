@@ -1,4 +1,4 @@
-"""Knows the properties that protect a node (TLS, SASL, ACLs), and whether Penstock enforces each of them.
+"""Lists the properties that protect a node (TLS, SASL, ACLs), and checks that Penstock enforces them.
 
 A node that ignored a protection property would be open to everybody, against its owner's intent. So a node refuses to
 start with a protection property that Penstock does not support yet.

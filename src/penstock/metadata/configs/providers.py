@@ -1,4 +1,4 @@
-"""Kafka's config providers: values of a properties file can come from another file or from the environment.
+"""Implements Kafka's config providers: a properties file can take values from another file or the environment.
 
     config.providers=secrets,env
     config.providers.secrets.class=org.apache.kafka.common.config.provider.FileConfigProvider

@@ -1,4 +1,4 @@
-"""`Settings`: a broker's values, from its properties file and the dynamic configs in the metadata log.
+"""Defines `Settings`: a broker's config values, from its properties file and the dynamic configs in the metadata log.
 
 A value is looked up in the broker's dynamic configs, then in the cluster-wide dynamic configs, then in the file, then
 in the table of defaults. The same lookup gives the values that topics and groups inherit, and the synonyms of
@@ -37,7 +37,7 @@ _Bool: TypeAlias = bool
 
 
 class ConfigSource(IntEnum):
-    """The source of a value. Sources are numbered as in DescribeConfigs."""
+    """Lists the sources of a config's value, with their numbers in DescribeConfigs."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -51,7 +51,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A source of a property's value, in the list of synonyms that DescribeConfigs returns."""
+    """Holds one entry of the synonyms that DescribeConfigs returns for a property: a source and its value."""
 
     name: str
     value: str | None

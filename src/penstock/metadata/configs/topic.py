@@ -1,9 +1,8 @@
-"""Topic configs: all of Kafka 4.3 with type, default and limits, Penstock's own `penstock.*`, and the typed
-`LogConfig`.
+"""Defines the topic configs of Kafka 4.3 and Penstock's own (`penstock.*`), with type, default and limits.
 
-`TOPIC_CONFIGS` is the only list. `LogConfig` has a field for each row, named after the row with underscores for dots; a
-test checks that rows and fields agree. A row with `supported=False` is accepted and shown but has no effect:
-docs/skipped.md lists it.
+`TOPIC_CONFIGS` is the only list of topic configs. `LogConfig` holds their typed values. It has a field for each row,
+named after the row with underscores for dots; a test checks that rows and fields agree. A row with `supported=False` is
+accepted and shown but has no effect: docs/skipped.md lists it.
 """
 
 from __future__ import annotations
@@ -325,7 +324,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = table(
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """A topic's configs as typed values. `LogConfig()` has Kafka's defaults."""
+    """Holds a topic's configs as typed values. `LogConfig()` has Kafka's defaults."""
 
     cleanup_policy: frozenset[str] = field(default_factory=lambda: frozenset({"delete"}))
     compression_gzip_level: int = -1

@@ -130,7 +130,7 @@ def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
     The refused request may be a retry, and its first attempt, with the same partition epoch, may still be on the way.
     If the first attempt arrived later, the replica could be eligible again, although the leader no longer has it in its
     ISR. Because of the new partition epoch, the controller refuses the first attempt. (Kafka does not increment the
-    epoch, and would grant it.)
+    epoch, and would grant the first attempt.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 

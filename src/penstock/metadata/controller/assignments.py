@@ -64,6 +64,8 @@ def has_directories(image: MetadataImage) -> bool:
 
 
 def default_directory(broker: BrokerImage) -> bytes:
-    """Returns the directory for a new replica if the broker has only one. A broker with several directories chooses one
-    and reports it later."""
+    """Returns the directory for a new replica if the broker has only one directory.
+
+    A broker with several directories chooses a directory itself and reports it later.
+    """
     return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY

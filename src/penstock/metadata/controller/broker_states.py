@@ -1,4 +1,4 @@
-"""Transitions of brokers: fencing, unfencing, controlled shutdown, failed directories, unregistration.
+"""Decides the transitions of brokers: fencing, unfencing, controlled shutdown, failed directories, unregistration.
 
     FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all saw──► SHUTDOWN_NOW
        ▲                     │ no heartbeats, or on request

@@ -1,4 +1,4 @@
-"""Registration of brokers and controllers, and allocation of producer id blocks."""
+"""Registers brokers and controllers, and allocates blocks of producer ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTROLLERS_REGISTER_SINCE = 15
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker's registration request."""
+    """Holds a broker's registration request."""
 
     broker_id: int
     incarnation_id: bytes
@@ -79,8 +79,8 @@ def register_broker(
 
     The reply is the broker epoch. For a new incarnation, this is the offset of the registration record.
 
-    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered one. But if
-    `is_live` is True, the new incarnation is refused, because the registered one may still be running.
+    The same incarnation keeps its epoch and its state. Another incarnation replaces the registered incarnation. But if
+    `is_live` is True, the new incarnation is refused, because the registered incarnation may still be running.
     """
     known = image.brokers.get(registration.broker_id)
     same = known is not None and known.incarnation_id == registration.incarnation_id

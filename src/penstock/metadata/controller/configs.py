@@ -143,7 +143,7 @@ def incremental_alter_configs(
 def alter_configs(
     image: MetadataImage, request: legacy.AlterConfigsRequest, settings: Settings
 ) -> Decision[legacy.AlterConfigsResponse]:
-    """Replaces all configs of each resource by the given ones (AlterConfigs)."""
+    """Replaces all configs of each resource by the given configs (AlterConfigs)."""
     outcomes = refused_resources(request.resources)
     records: list[ConfigRecord] = []
     work = Work()

@@ -1,4 +1,4 @@
-"""Sessions of brokers: keeps the time of each broker's last heartbeat. Only the active controller keeps sessions.
+"""Tracks the sessions of brokers by the time of each broker's last heartbeat. Only the active controller tracks them.
 
 A broker's session starts when the broker registers, and starts again when another controller takes over. The session
 ends when no heartbeat arrives within the session timeout. The image, not this module, records which brokers are fenced.

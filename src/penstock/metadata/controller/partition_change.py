@@ -76,7 +76,7 @@ DEFAULT_RULES = Rules()
 
 @dataclass(slots=True)
 class Change:
-    """A requested change of one partition. A field that is None leaves that part unchanged."""
+    """Holds a requested change of one partition. A field that is None leaves that part of the partition unchanged."""
 
     image: MetadataImage
     topic: TopicImage
@@ -132,7 +132,7 @@ class Elected(NamedTuple):
 
 @dataclass(slots=True)
 class _Target:
-    """The new state of a partition while it is computed."""
+    """Holds the new state of a partition while it is computed."""
 
     isr: list[int]
     replicas: list[int]

@@ -1,7 +1,7 @@
 """Decides AlterPartitionReassignments requests, and answers ListPartitionReassignments from the image.
 
 A target equal to the current replicas changes nothing. A new order of the same brokers takes one record. Any other
-target starts a reassignment: the partition has old and new replicas until the new ones have caught up.
+target starts a reassignment: the partition has old and new replicas until the new replicas have caught up.
 """
 
 from __future__ import annotations

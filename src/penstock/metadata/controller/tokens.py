@@ -39,7 +39,7 @@ MAX_TOKENS, MAX_TOKENS_PER_OWNER, MAX_RENEWERS = 100_000, 1_000, 100
 
 
 class TokenRules(NamedTuple):
-    """The settings of delegation tokens; without a secret they are disabled."""
+    """Holds the settings of delegation tokens. Without a secret key, delegation tokens are disabled."""
 
     secret: str | None
     max_lifetime_ms: int

@@ -1,4 +1,4 @@
-"""Rows of broker properties: the cluster, its controllers and its metadata. `broker.py` defines the format of a row."""
+"""Contains the broker properties of the cluster, its controllers and its metadata. `broker.py` defines the format."""
 
 ROWS = """
 add.partitions.to.txn.retry.backoff.max.ms INT =100 [0..] high

@@ -1,4 +1,5 @@
-"""Rows of broker properties: listeners, sockets, requests, quotas and metrics. `broker.py` has the format of a row."""
+"""Contains the broker properties of listeners, sockets, requests, quotas and metrics. `broker.py` defines the
+format."""
 
 ROWS = """
 advertised.listeners LIST high

@@ -1,4 +1,4 @@
-"""Rows of broker properties: groups, offsets, transactions, share groups. `broker.py` has the format of a row."""
+"""Contains the broker properties of groups, offsets, transactions and share groups. `broker.py` defines the format."""
 
 ROWS = """
 group.consumer.assignment.interval.ms INT =1000 [0..] cluster-wide

@@ -1,4 +1,4 @@
-"""Rows of broker properties: TLS, SASL, tokens and policies. `broker.py` defines the format of a row."""
+"""Contains the broker properties of TLS, SASL, tokens and policies. `broker.py` defines the format."""
 
 ROWS = """
 alter.config.policy.class.name CLASS low unsupported

@@ -1,6 +1,4 @@
-"""Rows of broker properties: logs, topic defaults, replicas and remote storage. `broker.py` defines the format of a
-row.
-"""
+"""Contains the broker properties of logs, topic defaults, replicas and tiered storage. `broker.py` has the format."""
 
 ROWS = """
 compression.gzip.level INT =-1 [1..9|-1] cluster-wide

@@ -73,7 +73,7 @@ def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCod
 
 def leader_refusal(core: Core, epoch: int, leader_id: int) -> ErrorCode:
     """Returns the error for a node that claims to lead `epoch`; NONE if the claim is accepted. `epoch` is the current
-    epoch or a later one.
+    epoch or a later epoch.
     """
     state = core.state
     if epoch > highest_epoch(core) or leader_id < 0 or leader_id == core.me.node_id:

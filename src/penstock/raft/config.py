@@ -1,4 +1,4 @@
-"""Timeouts and limits of the quorum. The names and defaults are those of `controller.quorum.*`."""
+"""Defines the timeouts and limits of the quorum, with the names and defaults of Kafka's `controller.quorum.*`."""
 
 from __future__ import annotations
 

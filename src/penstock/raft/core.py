@@ -1,5 +1,4 @@
-"""The state that the modules of the Raft machine share: the role, the log, the voters, and the effects of the current
-step."""
+"""Holds the state that the modules of the Raft machine share: role, log, voters, and effects of the current step."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Core:
-    """The shared state of the Raft machine. `now` is the time of the current step."""
+    """Holds the shared state of the Raft machine. `now` is the time of the current step."""
 
     def __init__(
         self,

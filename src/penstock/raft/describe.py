@@ -23,7 +23,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class QuorumView:
-    """State of the quorum. `voters` and `observers` are empty on a replica that does not lead."""
+    """Holds the state of the quorum. `voters` and `observers` are empty on a replica that does not lead."""
 
     leader_id: int
     epoch: int

@@ -1,4 +1,4 @@
-"""Elections: requests for votes, the answers, and the count of votes.
+"""Runs elections: sends and answers requests for votes, and counts votes.
 
 A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as the
 replica's own log. Before a candidate starts an epoch it asks in a pre-vote whether it would win. So a replica that
@@ -153,7 +153,7 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
     """Handles a leader's resignation. The first of the leader's preferred successors starts an election at once; each
-    later one waits longer."""
+    later successor waits longer."""
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""Events that go into `Raft.step`, and effects that it returns."""
+"""Defines the events that go into `Raft.step`, and the effects that it returns."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The part of a replica's state that must survive restarts."""
+    """Holds the part of a replica's state that must survive restarts."""
 
     epoch: int = 0
     leader_id: int = NO_NODE
@@ -238,8 +238,9 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """The content of an epoch's first batch. With `bootstrap` the batch also contains the first set of voters of the
-    log.
+    """Holds the content of an epoch's first batch.
+
+    With `bootstrap` the batch also contains the first set of voters of the log.
     """
 
     leader_id: int
@@ -256,6 +257,6 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class VotersChange:
-    """The content of a batch that changes the voters."""
+    """Holds the content of a batch that changes the voters."""
 
     voters: VoterSet

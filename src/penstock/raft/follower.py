@@ -174,7 +174,7 @@ def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
 
 def on_snapshot_rejected(core: Core) -> None:
     """Handles a damaged snapshot: fetches again after a pause, because the snapshot may be large and the leader may
-    offer another one later."""
+    offer another snapshot later."""
     core.installing = None
     if isinstance(core.state, Follower):
         core.state.download = None

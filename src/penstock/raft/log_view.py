@@ -1,4 +1,4 @@
-"""The quorum's view of its log: start and end offset, flushed offset, and the start of each epoch.
+"""Keeps the quorum's view of its log: start and end offset, flushed offset, and the start of each epoch.
 
 The caller holds the records. Each change of this view comes with an effect that makes the caller change the log.
 """
@@ -15,7 +15,8 @@ from penstock.raft.voters import VoterSet
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An end offset, and the epoch of the last record before it. Identifies a snapshot, or a point of divergence."""
+    """Holds an end offset, and the epoch of the last record before it. Identifies a snapshot, or a point of
+    divergence."""
 
     offset: int
     epoch: int
@@ -23,7 +24,8 @@ class OffsetAndEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that are kept or truncated together. `voters` is the set of voters in the control record, if any."""
+    """Holds records that are kept or truncated together. `voters` is the set of voters in the control record, if
+    any."""
 
     base_offset: int
     last_offset: int
@@ -33,14 +35,13 @@ class Batch:
 
 
 class Diverging(NamedTuple):
-    """The answer to a follower whose log diverges from the leader's log at or before `end`: the follower has to
-    truncate."""
+    """Tells a follower to truncate its log, which diverges from the leader's log at or before `end`."""
 
     end: OffsetAndEpoch
 
 
 class Behind(NamedTuple):
-    """The answer to a follower that asks for records which only the snapshot still contains."""
+    """Tells a follower to fetch the snapshot, because only the snapshot still contains the requested records."""
 
     snapshot: OffsetAndEpoch
 

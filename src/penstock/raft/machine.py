@@ -1,4 +1,4 @@
-"""The Raft machine: takes events, returns effects, and keeps both in order.
+"""Implements the Raft machine: takes events, returns effects, and keeps both in order.
 
     effects = raft.step(event, now_ms)      carry them out in order, then pass the next event
     raft.deadline()                         when to pass a Tick if no other event comes before

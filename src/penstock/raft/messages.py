@@ -1,4 +1,4 @@
-"""Requests between replicas of the quorum, and their answers: Kafka's messages without the framing.
+"""Defines the requests between replicas of the quorum, and their answers: Kafka's messages without the framing.
 
 Every answer names the epoch and the leader that its sender knows, so that a replica that is behind learns both.
 """
@@ -51,7 +51,7 @@ class EndEpoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswer:
-    """The answer to BeginEpoch and EndEpoch."""
+    """Holds the answer to BeginEpoch or EndEpoch."""
 
     error: ErrorCode
     epoch: int
@@ -74,8 +74,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """The answer to a fetch. On the leader, `read_from` is the offset from which the caller of Raft reads the records
-    to send. On the follower, `batches` has the received records.
+    """Holds the answer to a fetch. On the leader, `read_from` is the offset from which the caller of Raft reads the
+    records to send. On the follower, `batches` has the received records.
 
     The records have at most `max_bytes`, except for a single batch that is larger.
     """
@@ -102,8 +102,8 @@ class FetchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """The answer to FetchSnapshot. On the leader, the caller of Raft fills in `size` and `data`, or an error such as
-    SNAPSHOT_NOT_FOUND."""
+    """Holds the answer to FetchSnapshot. On the leader, the caller of Raft fills in `size` and `data`, or an error such
+    as SNAPSHOT_NOT_FOUND."""
 
     error: ErrorCode
     epoch: int
@@ -130,7 +130,7 @@ class RemoveVoter:
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoter:
-    """A request in which a voter reports its own endpoints to the leader."""
+    """Reports a voter's own endpoints to the leader."""
 
     epoch: int
     voter: Voter

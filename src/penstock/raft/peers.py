@@ -1,5 +1,7 @@
-"""Requests in flight. There is at most one of each kind per peer; it is given up after a timeout and repeated after a
-pause."""
+"""Tracks requests in flight: at most one request of each kind per peer.
+
+A request is given up after a timeout, and repeated after a pause.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ class Peers:
         return self._next_id
 
     def done(self, send_id: int, now_ms: int, *, pause: bool) -> InFlight | None:
-        """Removes and returns the request `send_id`, which was answered or failed. Returns None if it was given up
-        before; then its answer is ignored."""
+        """Removes and returns the request `send_id`, which was answered or failed. Returns None if the request was
+        given up before; the caller then ignores its answer."""
         flight = self._flights.pop(send_id, None)
         if flight is None:
             return None

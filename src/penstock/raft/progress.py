@@ -1,5 +1,7 @@
-"""A leader's record of the replicas that fetch from it. It decides the high watermark and whether a majority is
-alive."""
+"""Tracks the replicas that fetch from a leader.
+
+From their progress, the leader computes the high watermark, and whether a majority is alive.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,9 @@ class Replica:
 
 
 class Replicas:
-    """Replicas, keyed by node id and directory. A replica with a voter's id but another directory does not count as
-    that voter.
+    """Holds the replicas by node id and directory.
+
+    A replica with a voter's id but another directory does not count as that voter.
 
     A voter that has not fetched yet counts as heard from at the start of the epoch.
     """
@@ -95,7 +98,7 @@ class Replicas:
 
     def _of_voter(self, key: ReplicaKey) -> Replica:
         """Returns the voter's replica. A voter from the properties has no directory: of the replicas with its id, the
-        one that fetched last counts as the voter.
+        replica that fetched last counts as the voter.
         """
         known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
         return known or Replica(key)

@@ -1,4 +1,4 @@
-"""The states of a replica, and the transitions between them.
+"""Defines the states of a replica, and the transitions between them.
 
     from          to            when
     unattached    prospective   the election timeout has passed
@@ -46,7 +46,7 @@ VOTERS_ONLY = frozenset({"prospective", "candidate"})
 
 @dataclass(slots=True)
 class Election:
-    """The votes counted in one election or pre-vote."""
+    """Holds the votes counted in one election or pre-vote."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)
@@ -107,7 +107,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Download:
-    """A snapshot that is being fetched from the leader."""
+    """Holds a snapshot that is being fetched from the leader."""
 
     snapshot: OffsetAndEpoch
     position: int = 0
@@ -130,7 +130,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Parked:
-    """A fetch that waits for new records or a new high watermark."""
+    """Holds a parked fetch, which waits for new records or a new high watermark."""
 
     request: Fetch
     deadline_ms: int
@@ -138,7 +138,7 @@ class Parked:
 
 @dataclass(slots=True)
 class VoterChangeAnswer:
-    """A request to change the voters that is answered when the change is committed."""
+    """Holds a request to change the voters, which is answered when the change is committed."""
 
     ticket: int
     offset: int

@@ -1,4 +1,4 @@
-"""Voters: replicas (node id and directory), sets of voters, and all sets that the log contains.
+"""Defines voters: replicas (node id and directory), sets of voters, and all sets that the log contains.
 
 A set takes effect when it is appended, committed or not; truncating the log restores the previous set.
 """
@@ -14,7 +14,7 @@ from penstock.protocol.uuid import ZERO_UUID
 
 
 class ReplicaKey(NamedTuple):
-    """A node id and a directory id. A node with a new directory is a new replica, which has not voted yet."""
+    """Holds a node id and a directory id. A node with a new directory is a new replica, which has not voted yet."""
 
     node_id: int
     directory_id: bytes = ZERO_UUID
@@ -32,7 +32,7 @@ class Voter:
 
     def preferring(self, listener: str | None) -> Voter:
         """Returns the voter with its endpoints reordered: the endpoint of `listener` comes first, because peers use the
-        first one."""
+        first endpoint."""
         if not self.endpoints or self.endpoints[0][0] == listener:
             return self
         return replace(self, endpoints=tuple(sorted(self.endpoints, key=lambda endpoint: endpoint[0] != listener)))
@@ -89,8 +89,9 @@ class VoterSet:
 
 
 class VoterHistory:
-    """The sets of voters in the log, keyed by the offset of the record that defines them. The first set is from the
-    properties or the snapshot.
+    """Holds the sets of voters in the log, keyed by the offset of the record that defines them.
+
+    The first set is from the properties or the snapshot.
     """
 
     __slots__ = ("_changes",)

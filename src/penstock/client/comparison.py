@@ -66,7 +66,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Describes a range of offsets in which a replica differs from the leader. It starts at `offset`."""
+    """Describes a range of offsets in which a replica differs from the leader. `offset` is the first offset that
+    differs."""
 
     replica: int
     first: int

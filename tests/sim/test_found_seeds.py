@@ -120,6 +120,20 @@ FOUND = [
         *(29, "moves", 12, (1, 2, 3), (301, 302, 304), 3),
         at=("remove segment deleted#3:error", "remove producer snapshot#7:pause"),
     ),
+    Found(
+        "compaction removed the last committed batch of a producer whose later batch was truncated",
+        *(10, "points", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+        at=(
+            "BrokerRegistration answer#1:power-sender",
+            "write replication-offset-checkpoint tmp#17:power",
+            "AlterPartition request#2:kill-receiver",
+            "client ApiVersions request#26:pause-receiver",
+            "rename time index#14:error",
+        ),
+    ),
 ]
 
 

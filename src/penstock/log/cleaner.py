@@ -193,6 +193,7 @@ class Cleaner:
                 entry.producer_id: (entry.last_offset if entry.batches else None, entry.producer_epoch)
                 for entry in log.producers
             },
+            _uncommitted_producers(log),
             self._may_drop_tombstones(log),
         )
 
@@ -249,3 +250,12 @@ class Cleaner:
             return
         self.uncleanable[log] = str(error)
         logger.error("%s is not compacted until the node restarts: %s", log, error)
+
+
+def _uncommitted_producers(log: Log) -> list[int]:
+    """Returns the producers whose last batch or marker may be above the high watermark."""
+    high_watermark = log.high_watermark
+    if high_watermark >= log.log_end_offset:
+        return []
+    # The state does not tell the offset of a marker that began a new epoch, and thus removed the batches.
+    return [each.producer_id for each in log.producers if not each.batches or each.last_offset >= high_watermark]

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.log.scan import ScannedBatch, scan_verified
+from penstock.log.scan import ScannedBatch, scan_headers, scan_verified
 from penstock.log.segment import Segment
 from penstock.log.swap import CLEANED_SUFFIX
 from penstock.log.txn_index import AbortedTransaction
-from penstock.records.compact import Compactor, LastRecord, OffsetMap, TransactionScan
+from penstock.records.compact import Compactor, LastRecord, LastRecords, OffsetMap, TransactionScan
 from penstock.records.header import parse_header
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class CompactionJob:
     aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
     #: Producer id → (last data offset or None, epoch).
     last_records: dict[int, tuple[int | None, int]] = field(default_factory=dict)
+    #: Producers whose last batch or marker may be above the high watermark, so that a truncation may remove it.
+    uncommitted_producers: list[int] = field(default_factory=list)
     #: False if tombstones and markers stay even after their delete horizon.
     drops_tombstones: bool = True
 
@@ -110,6 +112,7 @@ def compact(disk: Disk, job: CompactionJob, wanted: Callable[[], bool] = lambda:
             job.delete_retention_ms,
             end_offset,
             {key: LastRecord(*value) for key, value in job.last_records.items()},
+            _last_committed(job, sources),
             drops_tombstones=job.drops_tombstones,
         )
         for group in group_segments(job, sources):
@@ -149,6 +152,15 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
             if not offsets.add_batch(batch.header, batch.data, transactions):
                 return offsets
     return offsets
+
+
+def _last_committed(job: CompactionJob, sources: list[Segment]) -> dict[int, LastRecord]:
+    """Returns the last record of each producer of `uncommitted_producers` in `sources`, which are all committed."""
+    last = LastRecords(job.uncommitted_producers)
+    for segment in sources if job.uncommitted_producers else ():
+        for _, header in scan_headers(segment.file, 0, segment.size):
+            last.add(header)
+    return last.found
 
 
 def group_segments(job: CompactionJob, segments: list[Segment]) -> list[list[Segment]]:

@@ -12,7 +12,8 @@ or removes it:
 - Records of an aborted transaction are removed. Its marker stays if the round reads batches of the transaction.
   In the first round without such batches, the marker gets a delete horizon like a tombstone.
 - A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
-  if it is the last batch of the round, so that the log end offset is kept.
+  if it is the last batch of the round, so that the log end offset is kept. If the producer's last batch is not
+  committed, its last committed batch stays too: a truncation may remove the later one.
 """
 
 from __future__ import annotations
@@ -58,6 +59,23 @@ class LastRecord(NamedTuple):
 
     last_data_offset: int | None
     producer_epoch: int
+
+
+class LastRecords:
+    """Collects the last record of some producers, from batches that are added in offset order."""
+
+    def __init__(self, producer_ids: Iterable[int]) -> None:
+        self._wanted = frozenset(producer_ids)
+        self.found: dict[int, LastRecord] = {}
+
+    def add(self, header: BatchHeader) -> None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id not in self._wanted:
+            return
+        if not header.is_control:
+            self.found[producer_id] = LastRecord(header.last_offset, epoch)
+        elif producer_id not in self.found or self.found[producer_id].producer_epoch != epoch:
+            self.found[producer_id] = LastRecord(None, epoch)
 
 
 def fingerprint(key: bytes) -> bytes:
@@ -185,6 +203,8 @@ class Compactor:
     delete_retention_ms: int
     upper_bound_offset: int
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
+    last_committed: Mapping[int, LastRecord] = field(default_factory=dict)
+    """The last committed record of each producer whose last record is not committed."""
     max_batch_bytes: int = MAX_UNCOMPRESSED_BYTES
     drops_tombstones: bool = True
     """False if tombstones and markers stay even after their delete horizon."""
@@ -219,12 +239,9 @@ class Compactor:
         return self.drops_tombstones and header.has_delete_horizon and header.base_timestamp <= self.now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        last = self.last_records.get(header.producer_id) if header.has_producer_id else None
-        if last is None:
+        if not header.has_producer_id:
             return False
-        if last.last_data_offset is not None:
-            return header.last_offset == last.last_data_offset
-        return header.is_control and header.producer_epoch == last.producer_epoch
+        return any(_holds(header, last.get(header.producer_id)) for last in (self.last_records, self.last_committed))
 
     def _keeps(self, header: BatchHeader, record: RawRecord) -> bool:
         offset = header.base_offset + record.offset_delta
@@ -236,6 +253,14 @@ class Compactor:
         if self.offsets.superseded(record.key, offset):
             return False
         return record.has_value or not self._horizon_passed(header)
+
+
+def _holds(header: BatchHeader, last: LastRecord | None) -> bool:
+    if last is None:
+        return False
+    if last.last_data_offset is not None:
+        return header.last_offset == last.last_data_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
 
 
 def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | None) -> bytes:

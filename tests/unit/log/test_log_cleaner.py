@@ -209,6 +209,35 @@ def test_a_producer_keeps_its_sequence_through_compaction_and_a_restart() -> Non
     assert produce(found, producer_id=9, producer_epoch=0, base_sequence=6) == 6
 
 
+def test_committed_sequence_stays_in_the_log_if_a_later_batch_of_the_producer_may_be_truncated() -> None:
+    logs, log, _ = new()
+    for number in range(2):
+        produce(log, producer_id=9, producer_epoch=0, base_sequence=number)
+    put(log, "key", "of another producer")
+    log.roll()
+    committed = log.log_end_offset
+    for number in range(2, 9):  # more than the producer state remembers
+        produce(log, producer_id=9, producer_epoch=0, base_sequence=number, commit=False)
+    compacted(logs, log)
+    assert contents(log)[0] == (2, "key", "of another producer")
+    assert [header.base_offset for header, _ in read_all(log)][:2] == [1, 2]  # offset 1 as an empty batch
+    log.snapshots.remove_all()
+    assert log.truncate_to(committed)
+    assert [entry.last_sequence for entry in log.producers] == [1]
+    compacted(logs, log)
+    assert [entry.last_sequence for entry in log.producers] == [1]
+
+
+def test_batch_before_the_last_one_of_a_producer_is_removed_once_the_last_one_is_committed() -> None:
+    logs, log, _ = new()
+    produce(log, producer_id=9, producer_epoch=0, base_sequence=0)
+    log.roll()
+    produce(log, producer_id=9, producer_epoch=0, base_sequence=1)
+    put(log, "key", "of another producer")
+    compacted(logs, log)
+    assert [header.base_offset for header, _ in read_all(log)] == [1, 2]
+
+
 def test_cleanup_policy_compact_and_delete_compacts_and_deletes() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact", "delete"}),

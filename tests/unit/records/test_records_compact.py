@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.records.batches import crc_ok
 from penstock.records.build import NewRecord, build_batch
-from penstock.records.compact import Compactor, LastRecord, OffsetMap, TransactionScan, fingerprint
+from penstock.records.compact import Compactor, LastRecord, LastRecords, OffsetMap, TransactionScan, fingerprint
 from penstock.records.compression import Codec
 from penstock.records.control import EndTxn, build_control, build_end_txn
 from penstock.records.header import HEADER_SIZE, parse_header
@@ -176,6 +176,18 @@ def test_batch_with_the_last_sequence_of_an_active_producer_is_kept_as_an_empty_
     assert (header.records_count, header.compression, header.max_timestamp) == (0, Codec.NONE, 1)
     assert len(Round().run(log)) == 1
     assert len(Round(last_records={5: LastRecord(9, 3)}).run(log)) == 1
+
+
+def test_last_record_of_a_producer_is_its_last_batch_or_the_marker_that_began_a_later_epoch() -> None:
+    last = LastRecords([1])
+    for epoch, expected in (
+        (0, {1: LastRecord(0, 0)}),  # the marker has the epoch of the batch, so the batch has the state
+        (1, {1: LastRecord(None, 1)}),
+    ):
+        last.add(parse_header(transactional(0, (b"a", b"1"))))
+        last.add(parse_header(put(1, (b"a", b"1"), producer_id=2, producer_epoch=0, base_sequence=0)))
+        last.add(parse_header(marker(2, True))._replace(producer_epoch=epoch))
+        assert last.found == expected
 
 
 def test_aborted_records_are_removed_and_their_marker_is_removed_two_rounds_later() -> None:

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import h11
 
-from penstock.http.messages import FAILED, HEADER_MAX_BYTES, SAFE_HEADERS, Request, Response, parse_request, text
+from penstock.http.messages import (
+    FAILED,
+    HEADER_MAX_BYTES,
+    NO_PEER,
+    SAFE_HEADERS,
+    Peer,
+    Request,
+    Response,
+    parse_request,
+    text,
+)
 
 if TYPE_CHECKING:
     from penstock.http.address import Names
@@ -64,6 +74,7 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = False
         self._lingering = 0
         self._paused = False
+        self._peer = NO_PEER
 
     @property
     def idle(self) -> bool:
@@ -75,6 +86,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=0)  # so that resume_writing signals an empty buffer
+        self._peer = _peer_of(self._transport)
         refusal = self._server.admit(self)
         if refusal is not None:
             self._refuse(refusal)
@@ -163,7 +175,7 @@ class HttpConnection(asyncio.Protocol):
         if size > HEADER_MAX_BYTES:  # h11 checks the limit only while headers arrive
             self._refuse(text(431, f"The headers are too long: the maximum is {HEADER_MAX_BYTES} bytes."))
             return
-        found = parse_request(event.method, event.target, event.headers, self._server.names)
+        found = parse_request(event.method, event.target, event.headers, self._server.names, self._peer)
         if isinstance(found, Response):
             self._refuse(found)
         else:
@@ -250,6 +262,12 @@ class HttpConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, otherwise)
+
+
+def _peer_of(transport: asyncio.Transport) -> Peer:
+    name, secure = transport.get_extra_info("peername"), transport.get_extra_info("ssl_object")
+    certificate = None if secure is None else secure.getpeercert() or None
+    return Peer(str(name[0]) if name else "", secure is not None, certificate)
 
 
 def http_date(seconds: float) -> str:

@@ -15,6 +15,8 @@ HEADER_MAX_BYTES = 16 * 1024
 TARGET_MAX_BYTES = 2 * 1024
 QUERY_MAX_FIELDS = 8
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+READS = ("GET", "HEAD")
+CHANGES = frozenset(METHODS) - frozenset(READS)
 #: Limit of a body, which only changes have.
 BODY_MAX_BYTES = 1024 * 1024
 
@@ -36,6 +38,19 @@ SAFE_HEADERS: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection."""
+
+    host: str = ""
+    tls: bool = False
+    certificate: Mapping[str, Any] | None = None
+    """The verified client certificate, in the form of Python's `ssl`."""
+
+
+NO_PEER = Peer()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     method: str
     path: str
@@ -43,6 +58,12 @@ class Request:
     content_type: str = ""
     """The type of the body in lower case, without parameters."""
     body: bytes = b""
+    host: str = ""
+    origin: str = ""
+    site: str = ""
+    """The value of Sec-Fetch-Site: whose page caused the request, as the browser says."""
+    authorization: str = field(default="", repr=False)
+    peer: Peer = NO_PEER
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +91,55 @@ TOO_MANY = text(503, "Too many connections are open here: try again later.", ("R
 FAILED = text(500, "This page failed; the broker's log has the cause.")
 
 
+#: Headers that decide about a request: a second one could contradict the first.
+_ONCE = (b"host", b"origin", b"authorization", b"content-type", b"sec-fetch-site")
+
+
 def parse_request(
-    method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names
+    method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], names: Names, peer: Peer = NO_PEER
 ) -> Request | Response:
     """Checks a request. Returns the request, or a response that refuses it.
 
     Header names are in lower case, as h11 returns them.
     """
-    found = dict(headers)
-    if not names.allow(found.get(b"host", b"").decode("latin-1")):
+    all_headers = list(headers)
+    found = {name: value.decode("latin-1") for name, value in all_headers}
+    if any([name for name, _ in all_headers].count(once) > 1 for once in _ONCE):
+        return text(400, "The request has a header twice that it may have once.")
+    if not names.allow(found.get(b"host", "")):
         return text(421, "This server does not have the requested host name: use its IP address, or localhost.")
     if method.decode("latin-1") not in METHODS:
         return text(405, f"Only {', '.join(METHODS)} are served here.", ("Allow", ", ".join(METHODS)))
-    length = found.get(b"content-length", b"0")
-    reads = method in (b"GET", b"HEAD")
+    length = found.get(b"content-length", "0")
+    reads = method.decode("latin-1") in READS
     if b"transfer-encoding" in found or len(length) > 20 or int(length) > (0 if reads else BODY_MAX_BYTES):
         return text(413, f"The body is too long: GET has none, and other methods at most {BODY_MAX_BYTES} bytes.")
     if len(target) > TARGET_MAX_BYTES:
         return text(414, f"The URL is too long: the maximum is {TARGET_MAX_BYTES} bytes.")
-    kind = found.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-    return _parse_target(method.decode("latin-1"), target, kind)
+    parsed = _parse_target(target)
+    if parsed is None:
+        return text(400, "The URL can't be parsed.")
+    path, query = parsed
+    return Request(
+        method.decode("latin-1"),
+        path,
+        query,
+        found.get(b"content-type", "").partition(";")[0].strip().lower(),
+        host=found.get(b"host", "").strip(),
+        origin=found.get(b"origin", "").strip(),
+        site=found.get(b"sec-fetch-site", "").strip(),
+        authorization=found.get(b"authorization", "").strip(),
+        peer=peer,
+    )
 
 
-def _parse_target(method: str, target: bytes, content_type: str) -> Request | Response:
-    wrong = text(400, "The URL can't be parsed.")
+def _parse_target(target: bytes) -> tuple[str, dict[str, str]] | None:
+    """Returns the path and the query; None if the target can't be parsed."""
     if not target.startswith(b"/") or target.startswith(b"//"):
-        return wrong
+        return None
     try:
         parts = urlsplit(target.decode("ascii"))
         path = unquote(parts.path, errors="strict")
-        query = dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
+        return path, dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
     except ValueError:  # not ASCII, percent-encoded bytes that are not UTF-8, or too many fields
-        return wrong
-    return Request(method, path, query, content_type)
+        return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,14 +15,16 @@ from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
 from penstock.http.events import EVENTS_MAX, known_events
 from penstock.http.exposition import CONTENT_TYPE, render
-from penstock.http.messages import NOT_FOUND, Request, Response, as_json, text
+from penstock.http.guard import NOBODY, VIEW_CLUSTER, Caller, Guard, Need
+from penstock.http.messages import NOT_FOUND, READS, Request, Response, as_json, text
 from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_families, traffic_families, version
+from penstock.http.on_behalf import CallerClient
 from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
-from penstock.http.rest.routes import Router
+from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
 from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READS = ("GET", "HEAD")
 HTML = "text/html; charset=utf-8"
 STATIC = {
     "/console.css": "text/css; charset=utf-8",
@@ -50,8 +52,8 @@ API = {
     "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
 }
 TOPIC_PREFIX = "/api/topics/"
-#: Pages with data that ACLs protect.
-GUARDED = frozenset({"/api/events", "/api/share"})
+REST_PREFIX = "/v1/"
+PROBES = ("/livez", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +78,25 @@ class Site:
             self._read_cluster, lambda: cached_s(broker.metadata.image.partition_count)
         )
 
+        self._guard = Guard(broker, view.roles, view.login)
         self._router = Router(ROUTES)
-        self._service = Service(broker, self._client, self._facts_and_overview, self._events.get)
+        self._service = Service(broker, partial(self._client, NOBODY), self._facts_and_overview, self._events.get)
 
     async def __call__(self, request: Request) -> Response:
+        """Answers a request, if the guard admits it."""
         path = request.path
-        if path.startswith("/v1/") or path in ("/livez", "/readyz"):
-            return await self._rest(request)
+        route = self._router.find(request) if path.startswith(REST_PREFIX) or path in PROBES else None
+        caller = await self._guard.admit(request, route.route.need if isinstance(route, Match) else _need(path))
+        if isinstance(caller, Response):
+            return caller
+        if route is not None:
+            return route if isinstance(route, Response) else await self._rest(route, request, caller)
         if request.method not in READS:
             return problem(405, f"{path} takes GET.", ("Allow", ", ".join(READS)))
-        if path in GUARDED and self._view.broker.access is not None:
-            return problem(403, "HTTP has no users, so a node with an authorizer does not show this.")
+        return await self._serve_page(request)
+
+    async def _serve_page(self, request: Request) -> Response:
+        path = request.path
         match path:
             case "/":
                 return Response(200, HTML, await self._page.get())
@@ -112,8 +122,9 @@ class Site:
             return NOT_FOUND if found is None else await self._json(found)
         return static(path) if path in STATIC else NOT_FOUND
 
-    async def _rest(self, request: Request) -> Response:
-        answer = await self._router.serve(self._service, request)
+    async def _rest(self, match: Match, request: Request, caller: Caller) -> Response:
+        service = replace(self._service, caller=caller, client=partial(self._client, caller))
+        answer = await match.serve(service, request)
         if isinstance(answer, Response):
             return answer
         status, value = answer
@@ -123,8 +134,11 @@ class Site:
         state = await self._state.get()
         return state.facts, state.overview
 
-    async def _client(self) -> AsyncClient:
-        return self._cluster.client()
+    async def _client(self, caller: Caller) -> AsyncClient:
+        shared, broker = self._cluster.client(), self._view.broker
+        if broker.access is None and broker.audit is None:
+            return shared
+        return CallerClient(shared, broker, caller)
 
     async def close(self) -> None:
         for shared in (self._pipelines, self._page, self._metrics, self._state, self._events):
@@ -152,7 +166,7 @@ class Site:
             self._damaged(),
             list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
-            [] if broker.access is not None else (await self._events.get())[:EVENTS_SHOWN],
+            (await self._events.get())[:EVENTS_SHOWN],
             self._view.warnings,
         )
         html = await self._aside(page, context, look.overview, pipelines)
@@ -229,6 +243,11 @@ class Site:
         rates = self._rates.add_sample(at_s, sums)
         history = tuple(self._rates.history)
         return _ClusterState(facts, await self._aside(overview, facts, sums, rates, history))
+
+
+def _need(path: str) -> Need | None:
+    """Returns what a page requires of its caller. The files of the console have nothing to hide."""
+    return None if path in STATIC else VIEW_CLUSTER
 
 
 def static(path: str) -> Response:

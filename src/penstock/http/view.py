@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
+from penstock.http.guard import NO_LOGIN, Login
+from penstock.http.roles import EVERYBODY_ADMIN, Roles
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -39,6 +41,8 @@ class View:
     """The credentials with which this node connects to the inter-broker listener of other nodes."""
     warnings: Sequence[str] = ()
     """Sentences about this node's configuration that the console shows, such as listeners without TLS."""
+    roles: Roles = EVERYBODY_ADMIN
+    login: Login = NO_LOGIN
 
 
 async def yield_between_slices(number: int) -> None:

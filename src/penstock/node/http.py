@@ -16,6 +16,7 @@ from penstock.node.listeners import (
     exposed_listeners,
     inter_broker_listener,
     plan_http,
+    plan_roles,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class HttpSide:
         self._world = world
         self._address = plan_http(world.settings)
         self._plans = plans
+        self._roles = plan_roles(world.settings)
         self._server: HttpServer | None = None
         self._started_ms = 0
         self._optional = optional
@@ -91,9 +93,9 @@ class HttpSide:
             world = self._world
             listener = inter_broker_listener(world.settings, self._plans)
             warnings = exposed_listeners(world.settings, self._plans)
-            to_brokers = world.to_brokers
+            to_brokers, started_ms = world.to_brokers, self._started_ms
             return Site(
-                View(broker, server, world.network, self._started_ms, pipelines, listener, to_brokers, warnings)
+                View(broker, server, world.network, started_ms, pipelines, listener, to_brokers, warnings, self._roles)
             )
 
         self._server.serve(make)

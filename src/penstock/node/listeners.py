@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.http.address import PROPERTY, HttpAddress, parse_address
+from penstock.http.roles import PROPERTY as ROLES
+from penstock.http.roles import Roles, parse_roles
 from penstock.net.limits import is_loopback
+from penstock.security.authorizer import parse_super_users
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
@@ -180,6 +183,13 @@ def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> fr
 def plan_http(settings: Settings) -> HttpAddress | None:
     try:
         return parse_address(settings.str(PROPERTY))
+    except ValueError as problem:
+        raise ListenerError(str(problem)) from None
+
+
+def plan_roles(settings: Settings) -> Roles:
+    try:
+        return Roles(parse_roles(settings.str(ROLES)), parse_super_users(settings.str("super.users")))
     except ValueError as problem:
         raise ListenerError(str(problem)) from None
 

@@ -15,11 +15,12 @@ from openapi_spec_validator import validate
 
 from penstock.client.group_admin import GroupAdmin
 from penstock.http import view
+from penstock.http.messages import CHANGES
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.fields import Field
 from penstock.http.rest.openapi import document
 from penstock.http.rest.problems import BODY_TYPE
-from penstock.http.rest.routes import CHANGES, Route
+from penstock.http.rest.routes import Route
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.records.build import build_batch
 from penstock.records.compression import Codec
@@ -304,25 +305,3 @@ def test_health_and_readiness_pages_report_that_the_quorum_has_no_leader() -> No
         assert ask(cluster, "GET", "/v1/cluster/health-check?degraded=true").status == 503
         assert ask(cluster, "GET", "/readyz").value["reasons"] == ["this node hears from no leader of the quorum"]
         assert ask(cluster, "GET", "/livez").status == 200
-
-
-def test_a_node_with_an_authorizer_changes_nothing_and_shows_no_protected_data_over_http() -> None:
-    config = {
-        **HTTP,
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with Broker(config=config) as broker:
-        refused = ask(broker, "POST", "/v1/topics", {"name": "t"})
-        assert (refused.status, refused.kind) == (403, "application/problem+json")
-        assert ask(broker, "GET", "/v1/topics").status == 200
-        for path in (
-            "/v1/topics/t/records?partition=0",
-            "/v1/configs/brokers/1",
-            "/v1/groups",
-            "/v1/groups/g",
-            "/v1/events",
-            "/api/events",
-            "/api/share",
-        ):
-            assert ask(broker, "GET", path).status == 403

@@ -152,6 +152,15 @@ ACCESS: dict[int, Access] = {
 #: APIs with other rules on a controller's listener.
 ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALTER),), filters.cluster_operations)}
 
+#: APIs whose handlers ask the authorizer themselves. These are their rules where a node sends a client's request to
+#: another node with its own credentials, so that the handler there can't ask for the client.
+ON_BEHALF: dict[int, Access] = {
+    1: Access((rules.each(_READ, TOPIC, "topics"),)),
+    16: Access((), filters.visible_groups),
+    78: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
+    79: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),
+}
+
 _missing = sorted(HANDLERS.keys() - ACCESS.keys())
 if _missing:
     raise ImportError(
@@ -168,10 +177,16 @@ def guarded(handler: Handler, api_key: int, access: AccessControl | None, role: 
     Returns `handler` if the node has no authorizer.
     """
     needs = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
-    needs = needs or ACCESS[api_key]
-    if access is None or needs is OPEN:
-        return handler
-    return _Guard(handler, access, needs)
+    return _guarded_by(needs or ACCESS[api_key], handler, access)
+
+
+def guarded_on_behalf(handler: Handler, api_key: int, access: AccessControl | None) -> Handler:
+    """Returns a handler that checks the API's rules before it calls `handler`, which sends the request to a node."""
+    return _guarded_by(ON_BEHALF.get(api_key) or ACCESS[api_key], handler, access)
+
+
+def _guarded_by(needs: Access, handler: Handler, access: AccessControl | None) -> Handler:
+    return handler if access is None or needs is OPEN else _Guard(handler, access, needs)
 
 
 @dataclass(frozen=True, slots=True)

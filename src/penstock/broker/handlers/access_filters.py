@@ -42,6 +42,12 @@ def topic_operations(asker: Asker, request: Any, response: Any) -> None:
             topic.topic_authorized_operations = asker.access.operations(asker.ctx, TOPIC, topic.name)
 
 
+def visible_groups(asker: Asker, request: Any, response: Any) -> None:
+    """Filters a ListGroups response: removes the groups that the client may not describe, as the handler does."""
+    if not asker.access.sees(asker.ctx, Operation.DESCRIBE, CLUSTER, CLUSTER_NAME):
+        response.groups = [group for group in response.groups if asker.sees(GROUP, group.group_id)]
+
+
 def group_operations(asker: Asker, request: Any, response: Any) -> None:
     if request.include_authorized_operations:
         for group in response.groups:

@@ -23,5 +23,5 @@ ROUTES: tuple[Route, ...] = (
     *topics.ROUTES,
     *groups.ROUTES,
     *records.ROUTES,
-    Route("GET", "/v1/openapi.json", "This document", openapi),
+    Route("GET", "/v1/openapi.json", "This document", openapi, own_acls=True),
 )

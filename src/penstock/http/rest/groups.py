@@ -84,11 +84,8 @@ async def _partitions(service: Service, call: Call, before: Offsets) -> list[Top
         if not before:
             raise Problem(404, f"Group {call.path['group']!r} has no committed offsets: give topics.")
         return sorted(before)
-    image = service.broker.metadata.image
-    for name in topics:
-        if name not in image.topics:
-            raise Problem(404, f"There is no topic {name!r}.")
-    wanted = sorted((name, index) for name in dict.fromkeys(topics) for index in image.topics[name].partitions)
+    found = {name: service.topic(name) for name in topics}
+    wanted = sorted((name, index) for name, topic in found.items() for index in topic.partitions)
     if len(wanted) > RESET_MAX:
         raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
     return wanted
@@ -126,12 +123,12 @@ ROUTES = (
             "type": Field("string", "only groups of this type: classic, consumer, share or streams"),
             "search": Field("string", "only groups with this text in their id"),
         },
-        guarded=True,
+        own_acls=True,
     ),
     Route(
-        "GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP, guarded=True
+        "GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP, own_acls=True
     ),
-    Route("DELETE", "/v1/groups/{group}", "Deletes a group without members", delete_group, path=GROUP),
+    Route("DELETE", "/v1/groups/{group}", "Deletes a group without members", delete_group, path=GROUP, own_acls=True),
     Route(
         "POST",
         "/v1/groups/{group}/reset-offsets",
@@ -147,5 +144,6 @@ ROUTES = (
             "shift": Field("integer", "by this number of records, negative for back"),
             "dry_run": Field("boolean", "true answers with the new offsets and commits nothing"),
         },
+        own_acls=True,
     ),
 )

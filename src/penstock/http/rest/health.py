@@ -72,8 +72,8 @@ async def health_check(service: Service, call: Call) -> Any:
 
 
 ROUTES = (
-    Route("GET", "/livez", "Tells whether this node can go on without a restart", livez),
-    Route("GET", "/readyz", "Tells whether this node serves clients", readyz),
+    Route("GET", "/livez", "Tells whether this node can go on without a restart", livez, public=True),
+    Route("GET", "/readyz", "Tells whether this node serves clients", readyz, public=True),
     Route("GET", "/v1/cluster/health", "Tells whether the cluster is healthy, degraded or unhealthy", cluster_health),
     Route(
         "GET",

@@ -30,12 +30,15 @@ _STATUSES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: 403,
     ErrorCode.REQUEST_TIMED_OUT: 504,
     ErrorCode.NETWORK_EXCEPTION: 502,
     ErrorCode.BROKER_NOT_AVAILABLE: 502,
 }
 TITLES = {
     400: "The request is not valid",
+    401: "The request needs a login",
     403: "The request is not allowed",
     404: "There is no such thing",
     405: "The method is not allowed here",

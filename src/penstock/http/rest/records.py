@@ -38,9 +38,7 @@ FETCH_BYTES = 256 * 1024
 async def read_records(service: Service, call: Call) -> Any:
     """Reads records of one partition. A client passes `next_offset` of the answer as the offset of its next request."""
     topic, partition = call.path["topic"], call.query["partition"]
-    image = service.broker.metadata.image
-    if image.partition(topic, partition) is None:
-        raise Problem(404, f"There is no partition {topic}-{partition}.")
+    service.partition(topic, partition)
     client, key = await service.client(), (topic, partition)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
     limit, wanted = call.query.get("limit", 50), call.query.get("contains", "").encode()
@@ -134,8 +132,7 @@ def _shown(data: bytes | None) -> dict[str, str] | None:
 async def produce_records(service: Service, call: Call) -> Any:
     """Appends records with acks=all. The answer has their offsets."""
     topic = call.path["topic"]
-    if topic not in service.broker.metadata.image.topics:
-        raise Problem(404, f"There is no topic {topic!r}.")
+    service.topic(topic)
     rows = call.body["records"]
     if not 0 < len(rows) <= RECORDS_MAX:
         raise FieldError(f"records has to have 1 to {RECORDS_MAX} items.")
@@ -187,7 +184,7 @@ ROUTES = (
             "limit": Field("integer", low=1, high=RECORDS_MAX),
             "contains": Field("string", "only records with this text in their key or value"),
         },
-        guarded=True,
+        own_acls=True,
     ),
     Route(
         "POST",
@@ -211,5 +208,6 @@ ROUTES = (
             )
         },
         status=201,
+        own_acls=True,
     ),
 )

@@ -7,15 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.http.messages import Request, Response
+from penstock.http.guard import Need
+from penstock.http.messages import CHANGES, Request, Response
 from penstock.http.rest.fields import Field, FieldError, check_object, parse_texts
 from penstock.http.rest.problems import Problem, kafka_problem, problem
+from penstock.http.roles import Role
 from penstock.protocol.errors import KafkaError
+from penstock.security.vocabulary import Operation as AclOperation
 
 if TYPE_CHECKING:
     from penstock.http.rest.service import Service
-
-CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,26 @@ class Route:
     query: Mapping[str, Field] = field(default_factory=dict)
     body: Mapping[str, Field] | None = None
     status: int = 200
-    guarded: bool = False
-    """True if the answer has data that ACLs protect, although the route changes nothing."""
+    role: Role | None = None
+    """The role that the caller needs; by default VIEW for a route that reads, and OPERATE for one that changes."""
+    own_acls: bool = False
+    """True if the operation itself keeps the caller to its ACLs: it sends Kafka requests for the caller, or uses
+    `Service.topic`. Otherwise the caller needs DESCRIBE on the cluster for a route that reads, and ALTER for a change.
+    """
+    public: bool = False
+    """True if the route needs no login."""
 
     @property
     def parts(self) -> tuple[str, ...]:
         return tuple(self.template.split("/")[1:])
+
+    @property
+    def need(self) -> Need | None:
+        """What the caller has to have; None for a public route."""
+        changes = self.method in CHANGES
+        on_cluster = AclOperation.ALTER if changes else AclOperation.DESCRIBE
+        role = self.role or (Role.OPERATE if changes else Role.VIEW)
+        return None if self.public else Need(role, None if self.own_acls else on_cluster)
 
     @property
     def name(self) -> str:
@@ -69,8 +84,8 @@ class Router:
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
 
-    async def serve(self, service: Service, request: Request) -> Response | Any:
-        """Returns (status, JSON value) if the operation succeeded; otherwise a response with problem details."""
+    def find(self, request: Request) -> Match | Response:
+        """Returns the route of the request; a response with problem details if there is none."""
         parts = request.path.split("/")[1:]
         matches = [(each, found) for each in self.routes if (found := each.match(parts)) is not None]
         if not matches:
@@ -78,17 +93,24 @@ class Router:
         method = "GET" if request.method == "HEAD" else request.method
         for route, found in matches:
             if route.method == method:
-                return await self._run(service, request, route, found)
+                return Match(route, found)
         allowed = ", ".join(sorted({each.method for each, _ in matches}))
         return problem(405, f"{request.path} takes {allowed}.", ("Allow", allowed))
 
-    async def _run(self, service: Service, request: Request, route: Route, found: Mapping[str, str]) -> Any:
-        refusal = service.refusal(request, changes=route.method in CHANGES, guarded=route.guarded)
-        if refusal is not None:
-            return refusal
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The route of a request, with the texts in its path."""
+
+    route: Route
+    found: Mapping[str, str]
+
+    async def serve(self, service: Service, request: Request) -> Response | Any:
+        """Returns (status, JSON value) if the operation succeeded; otherwise a response with problem details."""
+        route = self.route
         try:
             call = Call(
-                {name: route.path[name].parse(name, text) for name, text in found.items()},
+                {name: route.path[name].parse(name, text) for name, text in self.found.items()},
                 parse_texts(route.query, request.query),
                 {} if route.body is None else check_object(route.body, _body(request)),
             )

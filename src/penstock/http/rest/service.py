@@ -1,8 +1,8 @@
-"""Holds what the operations of the REST API need: the node's parts, and a client of the whole cluster.
+"""Holds what the operations of the REST API need: the node's parts, the caller, and a client of the whole cluster.
 
-Each change is a request of Kafka's protocol. The client sends it over the inter-broker listener, with this node's own
-credentials. So brokers and controllers decide on it exactly as on a request of Kafka's tools, and no rule is
-implemented twice. HTTP requests have no authenticated user yet. So on a node with an authorizer, HTTP changes nothing.
+Each change is a request of Kafka's protocol. The client sends it over the inter-broker listener, for the caller: the
+authorizer decides on it with the caller's ACLs. So brokers and controllers decide on it exactly as on a request of
+Kafka's tools, and no rule is implemented twice. `http/guard.py` has checked the caller's login and role before.
 """
 
 from __future__ import annotations
@@ -11,33 +11,56 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.http.rest.problems import BODY_TYPE, problem
+from penstock.broker.limits.audit import OK
+from penstock.broker.requests.access_control import visible_topics
+from penstock.http.guard import NOBODY, Caller, no_role
+from penstock.http.rest.problems import Problem
+from penstock.security.vocabulary import AclResource
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
     from penstock.client.event_records import EventRow
-    from penstock.http.messages import Request, Response
     from penstock.http.overview import Overview
+    from penstock.http.roles import Role
+    from penstock.metadata.image import TopicImage
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     broker: Broker
     client: Callable[[], Awaitable[AsyncClient]]
+    """Returns a client whose requests are checked with the caller's ACLs."""
     state: Callable[[], Awaitable[tuple[Facts, Overview]]]
     events: Callable[[], Awaitable[list[EventRow]]]
+    caller: Caller = NOBODY
 
-    def refusal(self, request: Request, *, changes: bool, guarded: bool) -> Response | None:
-        """Returns the answer that refuses a request; None if the request is allowed.
+    def require(self, role: Role) -> None:
+        """Raises Problem if the caller does not have this role."""
+        if self.caller.role < role:
+            raise Problem(403, no_role(self.caller.principal, role))
 
-        `guarded` is True if the answer has data that ACLs protect. The check of Content-Type also stops changes by web
-        pages of other origins: a browser sends JSON to another origin only after a successful preflight request (CORS),
-        and this server refuses preflight requests.
-        """
-        if changes and request.content_type != BODY_TYPE:
-            return problem(415, f"A change has to have the header Content-Type: {BODY_TYPE}.")
-        if (changes or guarded) and self.broker.access is not None:
-            return problem(403, "HTTP has no users, so a node with an authorizer refuses this: use Kafka's protocol.")
-        return None
+    def visible_topics(self) -> Callable[[str], bool]:
+        """Returns a function that returns True for a topic that the caller may describe, whether it exists or not."""
+        return visible_topics(self.broker.access, self.caller.context(self.broker))
+
+    def topic(self, name: str) -> TopicImage:
+        """Returns the topic in this node's image. Raises Problem; a topic that the caller may not see gets 403."""
+        if not self.visible_topics()(name):
+            raise Problem(403, f"{self.caller.principal} has no ACL for DESCRIBE on topic {name!r}.")
+        found = self.broker.metadata.image.topics.get(name)
+        if found is None:
+            raise Problem(404, f"There is no topic {name!r}.")
+        return found
+
+    def partition(self, topic: str, index: int) -> None:
+        """Raises Problem if the caller may not see the partition, or if it does not exist."""
+        if index not in self.topic(topic).partitions:
+            raise Problem(404, f"There is no partition {topic}-{index}.")
+
+    def note_change(self, operation: str) -> None:
+        """Writes an audit line about a change of this node that is no Kafka request."""
+        if self.broker.audit is not None:
+            context = self.caller.context(self.broker)
+            self.broker.audit.changed(context, operation, AclResource.CLUSTER.name, [], OK)

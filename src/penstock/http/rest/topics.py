@@ -11,6 +11,7 @@ from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of, object_of
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
+from penstock.http.roles import Role
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ RESOURCES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "grou
 
 async def list_topics(service: Service, call: Call) -> Any:
     _, overview = await service.state()
-    text, internal = call.query.get("search", ""), call.query.get("internal", True)
-    rows = [row for row in overview.topics if text in row["topic"] and (internal or not row["internal"])]
+    text, internal, visible = call.query.get("search", ""), call.query.get("internal", True), service.visible_topics()
+    rows = [
+        row
+        for row in overview.topics
+        if text in row["topic"] and (internal or not row["internal"]) and visible(row["topic"])
+    ]
     return paged(rows, call, "topics")
 
 
 async def describe_topic(service: Service, call: Call) -> Any:
+    service.topic(call.path["topic"])
     facts, _ = await service.state()
     found = await asyncio.to_thread(one_topic, facts, call.path["topic"])
     if found is None:
@@ -62,8 +68,7 @@ async def add_partitions(service: Service, call: Call) -> Any:
 async def trim_topic(service: Service, call: Call) -> Any:
     before = {(call.path["topic"], each["partition"]): each["before"] for each in call.body["partitions"]}
     for topic, index in before:
-        if service.broker.metadata.image.partition(topic, index) is None:
-            raise Problem(404, f"There is no partition {topic}-{index}.")
+        service.partition(topic, index)
     starts = await Admin(await service.client()).delete_records(before)
     return {"starts": [{"partition": index, "start_offset": offset} for (_, index), offset in sorted(starts.items())]}
 
@@ -98,6 +103,8 @@ async def describe_configs(service: Service, call: Call) -> Any:
 
 async def change_configs(service: Service, call: Call) -> Any:
     kind, name = _resource(call)
+    if kind is ResourceType.BROKER:
+        service.require(Role.ADMIN)
     changes = [(key, int(ConfigOperation.SET), value) for key, value in call.body.get("set", {}).items()]
     changes += [(key, int(ConfigOperation.DELETE), None) for key in call.body.get("unset", [])]
     if not changes:
@@ -121,6 +128,7 @@ ROUTES = (
             "search": Field("string", "only topics with this text in their name"),
             "internal": Field("boolean", "false leaves internal topics out"),
         },
+        own_acls=True,
     ),
     Route(
         "POST",
@@ -135,9 +143,12 @@ ROUTES = (
             "validate_only": DRY,
         },
         status=201,
+        own_acls=True,
     ),
-    Route("GET", "/v1/topics/{topic}", "Describes a topic with its partitions", describe_topic, path=TOPIC),
-    Route("DELETE", "/v1/topics/{topic}", "Deletes a topic and its records", delete_topic, path=TOPIC),
+    Route(
+        "GET", "/v1/topics/{topic}", "Describes a topic and its partitions", describe_topic, path=TOPIC, own_acls=True
+    ),
+    Route("DELETE", "/v1/topics/{topic}", "Deletes a topic and its records", delete_topic, path=TOPIC, own_acls=True),
     Route(
         "POST",
         "/v1/topics/{topic}/partitions",
@@ -145,6 +156,7 @@ ROUTES = (
         add_partitions,
         path=TOPIC,
         body={"total": Field("integer", required=True, low=1, high=10_000), "validate_only": DRY},
+        own_acls=True,
     ),
     Route(
         "POST",
@@ -163,6 +175,7 @@ ROUTES = (
                 required=True,
             )
         },
+        own_acls=True,
     ),
     Route(
         "GET",
@@ -170,7 +183,7 @@ ROUTES = (
         "Lists the configs of a resource",
         describe_configs,
         path=RESOURCE,
-        guarded=True,
+        own_acls=True,
     ),
     Route(
         "PATCH",
@@ -183,5 +196,6 @@ ROUTES = (
             "unset": list_of(Field("string"), "names of configs that get their default again"),
             "validate_only": DRY,
         },
+        own_acls=True,
     ),
 )

@@ -129,6 +129,8 @@ penstock.fetch.session.cache.max.partitions INT =500000 [0..]
     Limit of partitions over all fetch sessions; beyond it clients fetch without a session.
 penstock.http.listener STRING =
     Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
+penstock.http.roles STRING =
+    Roles of HTTP users, as view=User:a;operate=User:b;admin=User:c; empty gives every user every role.
 penstock.log.dirs.min.free.bytes LONG =67108864 [0..] cluster-wide
     Records of clients are refused while a log directory has fewer free bytes; 0 at start disables the check.
 penstock.max.producer.ids INT =2000000 [0..]

@@ -1,0 +1,130 @@
+"""Stands in front of all routes: refuses forged changes, asks who the caller is, and checks role and ACLs.
+
+    request ─► forged? 403, 415 ─► public route? served ─► login: 401 ─► role: 403 ─► ACL on the cluster: 403 ─► served
+
+A route that sends Kafka requests for its caller has these requests checked with the caller's ACLs, one by one, by
+`on_behalf`. Routes that read this node's own state need an operation on the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.broker.requests.context import ANONYMOUS, RequestContext
+from penstock.broker.requests.local_connection import LocalConnection
+from penstock.http.messages import CHANGES, Request, Response
+from penstock.http.rest.problems import BODY_TYPE, problem
+from penstock.http.roles import Role, Roles
+from penstock.security.vocabulary import Operation
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+#: The name of HTTP among the listeners: in audit lines, and after `listener.name.` in properties.
+LISTENER = "HTTP"
+#: The API whose name denials of whole routes have in log and audit lines.
+DESCRIBE_CLUSTER = 60
+#: Values of Sec-Fetch-Site with which browsers mark requests of this site's own pages, and of the user.
+OWN_SITES = ("same-origin", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a route requires of its caller."""
+
+    role: Role
+    operation: Operation | None = None
+    """The operation on the cluster that the authorizer has to allow; None if the route checks ACLs itself."""
+
+
+#: Pages that show this node's view of the whole cluster. Kafka's DescribeLogDirs requires the same operation.
+VIEW_CLUSTER = Need(Role.VIEW, Operation.DESCRIBE)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated sender of a request."""
+
+    principal: str = ANONYMOUS
+    host: str = ""
+    role: Role = Role.ADMIN
+    client_id: str = "http"
+    """Method and path of the request, for log and audit lines."""
+
+    def context(self, broker: Broker, api_key: int = DESCRIBE_CLUSTER, version: int = 0) -> RequestContext:
+        """Returns the context with which the authorizer and the audit file see a request of this caller."""
+        known = None if self.principal == ANONYMOUS else self.principal
+        connection = LocalConnection(LISTENER, known, self.host)
+        return RequestContext(api_key, version, 0, self.client_id, connection, broker.clock.wall_ms())
+
+
+NOBODY = Caller()
+
+
+class Login(Protocol):
+    async def identify(self, request: Request) -> str | Response:
+        """Returns the principal of the sender; or the response that refuses the request."""
+        ...
+
+
+class NoLogin:
+    """Lets everybody in as `User:ANONYMOUS`."""
+
+    async def identify(self, request: Request) -> str | Response:
+        return ANONYMOUS
+
+
+NO_LOGIN = NoLogin()
+
+
+class Guard:
+    def __init__(self, broker: Broker, roles: Roles, login: Login) -> None:
+        self._broker = broker
+        self._roles = roles
+        self._login = login
+
+    async def admit(self, request: Request, need: Need | None) -> Caller | Response:
+        """Returns the caller if it may use the route; otherwise the response that refuses the request.
+
+        `need` is None for a route that needs no login.
+        """
+        refusal = forged_change(request)
+        if refusal is not None:
+            return refusal
+        if need is None:
+            return NOBODY
+        principal = await self._login.identify(request)
+        if isinstance(principal, Response):
+            return principal
+        role = self._roles.of(principal)
+        if role is None or role < need.role:
+            return problem(403, no_role(principal, need.role))
+        caller = Caller(principal, request.peer.host, role, f"http {request.method} {request.path}")
+        access = self._broker.access
+        if access is not None and need.operation is not None:
+            context = caller.context(self._broker)
+            if not access.allows_cluster(context, need.operation):
+                return problem(403, f"{principal} has no ACL for {need.operation.name} on the cluster.")
+        return caller
+
+
+def no_role(principal: str, needed: Role) -> str:
+    return f"{principal} does not have the role {needed.name.lower()}, which this request needs."
+
+
+def forged_change(request: Request) -> Response | None:
+    """Returns the answer to a change that a web page of another site may have caused; None if the change is genuine.
+
+    A browser adds the user's login to such a request by itself. It also adds Origin and Sec-Fetch-Site, which pages
+    can't change; and a page can send JSON to another origin only after a preflight request, which this server refuses.
+    """
+    if request.method not in CHANGES:
+        return None
+    if request.content_type != BODY_TYPE:
+        return problem(415, f"A change has to have the header Content-Type: {BODY_TYPE}.")
+    # The authority alone, because a proxy in front of this server may have another scheme.
+    own_page = not request.origin or request.origin.partition("://")[2].lower() == request.host.lower()
+    if not own_page or request.site not in ("", *OWN_SITES):
+        return problem(403, "Pages of other sites may not change anything here.")
+    return None

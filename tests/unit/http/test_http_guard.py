@@ -1,0 +1,151 @@
+"""The guard in front of all HTTP routes: forged changes, roles, and the ACLs of the caller."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.http.guard import forged_change
+from penstock.http.messages import CHANGES, Request
+from penstock.http.rest.api import ROUTES
+from penstock.http.roles import Role, Roles, parse_roles
+from penstock.testing import Broker
+
+HTTP = {"penstock.http.listener": "127.0.0.1:0"}
+LIMIT_S = 60.0
+PAGES = ("/", "/metrics", "/api/", "/api/cluster", "/api/topics", "/api/topics/t", "/api/events", "/api/share")
+
+
+def ask(broker: Broker, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> int:
+    url = broker.node.http.url
+    assert url is not None
+    sent = {"Content-Type": "application/json"} if method in CHANGES else {}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url.rstrip("/") + path, data, {**sent, **(headers or {})}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+
+
+def change(origin: str = "", site: str = "") -> Request:
+    kind = "application/json"
+    return Request("POST", "/v1/topics", content_type=kind, host="node:9644", origin=origin, site=site)
+
+
+# --- forged changes -----------------------------------------------------------------------------------
+
+
+def test_a_change_of_a_program_or_of_the_own_console_is_genuine() -> None:
+    assert forged_change(change()) is None
+    assert forged_change(change(origin="http://node:9644", site="same-origin")) is None
+    assert forged_change(change(origin="https://NODE:9644")) is None
+    assert forged_change(change(site="none")) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://node:1"},
+        {"origin": "node:9644"},
+        {"origin": "http://node:9644.evil.example"},
+        {"site": "cross-site"},
+        {"site": "same-site"},
+        {"origin": "http://node:9644", "site": "cross-site"},
+    ],
+)
+def test_a_change_that_a_page_of_another_site_caused_is_refused(headers: dict[str, str]) -> None:
+    refusal = forged_change(change(**headers))
+    assert refusal is not None
+    assert refusal.status == 403
+
+
+def test_reads_may_come_from_everywhere_because_other_pages_cannot_read_the_answer() -> None:
+    assert forged_change(Request("GET", "/v1/topics", origin="http://evil.example", site="cross-site")) is None
+
+
+# --- roles --------------------------------------------------------------------------------------------
+
+
+def test_roles_are_parsed_and_the_highest_one_counts() -> None:
+    roles = Roles(
+        parse_roles("view=User:ann; admin=User:CN=bob,O=Org ;operate=User:eve;view=User:eve"), frozenset({"User:root"})
+    )
+    assert roles.of("User:ann") is Role.VIEW
+    assert roles.of("User:CN=bob,O=Org") is Role.ADMIN
+    assert roles.of("User:eve") is Role.OPERATE
+    assert roles.of("User:root") is Role.ADMIN
+    assert roles.of("User:ANN") is None
+
+
+def test_a_role_of_everybody_counts_unless_a_higher_one_is_given() -> None:
+    roles = Roles(parse_roles("view=User:*;admin=User:ann"))
+    assert (roles.of("User:x"), roles.of("User:ann")) == (Role.VIEW, Role.ADMIN)
+
+
+def test_without_roles_everybody_has_every_role() -> None:
+    assert Roles({}).of("User:ANONYMOUS") is Role.ADMIN
+
+
+@pytest.mark.parametrize(
+    "text", ["ann", "view", "view=ann", "view=:ann", "view=User:", "root=User:ann", "User:ann=view"]
+)
+def test_a_role_that_cannot_be_parsed_is_refused_with_the_entry(text: str) -> None:
+    with pytest.raises(ValueError, match=r"penstock\.http\.roles has the entry"):
+        parse_roles(text)
+
+
+def test_every_route_that_changes_something_needs_more_than_the_role_view() -> None:
+    for route in ROUTES:
+        need = route.need
+        assert (need is None) == (route.template in ("/livez", "/readyz"))
+        if need is not None:
+            assert (need.role > Role.VIEW) == (route.method in CHANGES)
+
+
+@contextmanager
+def with_role(role: str) -> Iterator[Broker]:
+    with Broker(topics={"t": 1}, config={**HTTP, "penstock.http.roles": f"{role}=User:ANONYMOUS"}) as broker:
+        yield broker
+
+
+def test_the_role_view_reads_and_changes_nothing() -> None:
+    with with_role("view") as broker:
+        for path in (*PAGES, "/v1/topics", "/v1/topics/t/records?partition=0", "/v1/groups", "/v1/configs/brokers/1"):
+            assert ask(broker, "GET", path) == 200, path
+        for route in ROUTES:
+            if route.method in CHANGES:
+                path = route.template.replace("{node}", "1").replace("{", "").replace("}", "")
+                assert ask(broker, route.method, path, {}) == 403, path
+        assert "topic" not in broker.node.broker.metadata.image.topics
+
+
+def test_the_role_operate_changes_topics_but_not_brokers() -> None:
+    with with_role("operate") as broker:
+        assert ask(broker, "POST", "/v1/topics", {"name": "made"}) == 201
+        assert ask(broker, "PATCH", "/v1/configs/topics/t", {"set": {"retention.ms": "60000"}}) == 200
+        assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 403
+
+
+def test_the_role_admin_changes_brokers() -> None:
+    with with_role("admin") as broker:
+        assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 200
+
+
+def test_a_user_without_a_role_reaches_only_the_probes_and_the_files_of_the_console() -> None:
+    with Broker(config={**HTTP, "penstock.http.roles": "admin=User:ann"}) as broker:
+        for path in (*PAGES, "/v1/topics", "/v1/nothing", "/nothing", "/v1/openapi.json"):
+            assert ask(broker, "GET", path) == 403, path
+        for path in ("/livez", "/readyz", "/console.css", "/console.js", "/favicon.svg"):
+            assert ask(broker, "GET", path) == 200, path

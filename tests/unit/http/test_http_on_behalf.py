@@ -1,0 +1,176 @@
+"""Kafka requests that a node sends for an HTTP caller are decided by the caller's ACLs, not by those of the node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.broker.handlers.access import ACCESS, ON_BEHALF, OPEN
+from penstock.broker.handlers.forwarding import CONTROLLER_APIS
+from penstock.client.admin import Admin, NewTopic
+from penstock.client.client import AsyncClient
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.consumer import Consumer
+from penstock.client.group_admin import GroupAdmin
+from penstock.client.producer import Producer
+from penstock.http.guard import Caller
+from penstock.http.on_behalf import ANSWERED_HERE, NEVER_SENT, CallerClient
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_30_create_acls as create_acls
+from penstock.protocol.messages.api_71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from penstock.protocol.vocabulary import EARLIEST, ResourceType
+from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
+from penstock.testing import Broker, Cluster
+
+T = TypeVar("T")
+
+ANN, NODE = "User:ann", "User:ANONYMOUS"
+CONFIG = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": NODE,
+}
+#: Requests of the connection itself.
+OF_CONNECTIONS = {17, 18, 36}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    path = tmp_path_factory.mktemp("audit") / "audit.log"
+    config = {**CONFIG, "penstock.audit.file": str(path)}
+    with Broker(topics={"open": 1, "closed": 1}, config=config) as running:
+        allow(running, AclResource.TOPIC, "open", Operation.READ)
+        allow(running, AclResource.TOPIC, "open", Operation.WRITE)
+        allow(running, AclResource.GROUP, "mine", Operation.READ)
+        running.run(commit_as_node(running))
+        yield running
+
+
+async def commit_as_node(broker: Broker) -> None:
+    async with AsyncClient(broker.bootstrap) as client:
+        for group in ("mine", "other"):
+            assert await GroupAdmin(client).commit(group, {("open", 0): 0}) == {}
+
+
+def allow(broker: Broker, resource: AclResource, name: str, operation: Operation) -> None:
+    acl = create_acls.AclCreation(
+        resource_type=resource,
+        resource_name=name,
+        resource_pattern_type=PatternType.LITERAL,
+        principal=ANN,
+        host="*",
+        operation=operation,
+        permission_type=Permission.ALLOW,
+    )
+    with broker.client() as client:
+        answer = client.request(create_acls.CreateAclsRequest(creations=[acl]))
+        assert [each.error_code for each in answer.results] == [0]
+
+
+def as_ann(broker: Broker, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with AsyncClient(broker.bootstrap) as shared:
+            caller = Caller(ANN, "10.0.0.7", client_id="http POST /v1/x")
+            return await work(CallerClient(shared, broker.node.broker, caller))
+
+    return broker.run(run())
+
+
+def refused(broker: Broker, work: Callable[[AsyncClient], Awaitable[Any]]) -> ErrorCode:
+    with pytest.raises(KafkaError) as error:
+        as_ann(broker, work)
+    return error.value.code
+
+
+def test_topics_are_created_changed_and_deleted_only_with_acls(broker: Broker) -> None:
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert refused(broker, lambda client: Admin(client).create_topics([NewTopic("new", 1, 1)])) is denied
+    assert refused(broker, lambda client: Admin(client).delete_topics(["closed"])) is denied
+    assert refused(broker, lambda client: Admin(client).create_partitions("closed", 3)) is denied
+    assert refused(broker, lambda client: Admin(client).delete_records({("closed", 0): 0})) is denied
+    change = [("retention.ms", 0, "1000")]
+    assert refused(broker, lambda client: Admin(client).alter_configs(ResourceType.TOPIC, "closed", change)) is denied
+    assert refused(broker, lambda client: Admin(client).describe_configs(ResourceType.TOPIC, "closed")) is denied
+    assert sorted(broker.node.broker.metadata.image.topics)[-2:] == ["closed", "open"]
+
+
+def test_the_cluster_is_changed_and_described_only_with_acls(broker: Broker) -> None:
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert refused(broker, lambda client: ClusterAdmin(client).reassign({("open", 0): [1]})) is denied
+    assert refused(broker, lambda client: ClusterAdmin(client).reassignments()) is denied
+    assert refused(broker, lambda client: ClusterAdmin(client).holdings(1)) is denied
+    change = [("log.retention.ms", 0, "1000")]
+    assert refused(broker, lambda client: Admin(client).alter_configs(ResourceType.BROKER, "1", change)) is denied
+
+
+def test_records_are_written_and_read_only_with_acls(broker: Broker) -> None:
+    async def write(client: AsyncClient, topic: str) -> int:
+        async with Producer(client, broker.node.broker.clock) as producer:
+            return (await (await producer.send(topic, b"x", None))).offset
+
+    async def read(client: AsyncClient, topic: str) -> int:
+        async with Consumer(client) as consumer:
+            await consumer.assign({(topic, 0): EARLIEST})
+            return sum(len(fetched.batches) for fetched in await consumer.poll())
+
+    assert as_ann(broker, lambda client: write(client, "open")) == 0
+    assert as_ann(broker, lambda client: read(client, "open")) == 1
+    assert refused(broker, lambda client: write(client, "closed")) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert refused(broker, lambda client: read(client, "closed")) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_groups_are_listed_described_and_deleted_only_with_acls(broker: Broker) -> None:
+    assert [row["group"] for row in as_ann(broker, lambda client: GroupAdmin(client).list())] == ["mine"]
+    denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert refused(broker, lambda client: GroupAdmin(client).committed("other")) is denied
+    assert refused(broker, lambda client: GroupAdmin(client).delete("other")) is denied
+    assert as_ann(broker, lambda client: GroupAdmin(client).committed("mine")) == {("open", 0): 0}
+
+
+def test_a_topic_without_an_acl_is_missing_from_the_list_of_topics(broker: Broker) -> None:
+    answer = as_ann(broker, lambda client: client.metadata())
+    assert [topic.name for topic in answer.topics] == ["open"]
+
+
+def test_requests_that_cannot_be_checked_for_a_caller_are_not_sent(broker: Broker) -> None:
+    async def ask(client: AsyncClient) -> Any:
+        return await client.request(GetTelemetrySubscriptionsRequest())
+
+    assert refused(broker, ask) is ErrorCode.INVALID_REQUEST
+
+
+def test_every_api_without_rules_of_its_own_is_checked_otherwise_or_not_sent() -> None:
+    unchecked = {key for key, access in ACCESS.items() if access is OPEN} - OF_CONNECTIONS
+    assert unchecked <= ON_BEHALF.keys() | NEVER_SENT | ANSWERED_HERE | CONTROLLER_APIS
+
+
+def test_a_change_and_a_denial_are_audited_with_the_caller(broker: Broker) -> None:
+    refused(broker, lambda client: Admin(client).delete_records({("closed", 0): 0}))
+    path = Path(broker.node.settings.str("penstock.audit.file"))
+    broker.run(broker.node._audit_file.close())  # type: ignore[union-attr]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    mine = [line for line in lines if line.get("principal") == ANN and line["api"] == "DeleteRecords"]
+    assert {(line["host"], line["listener"], line["operation"]) for line in mine} == {
+        ("10.0.0.7", "HTTP", "DELETE"),
+        ("10.0.0.7", "HTTP", "DELETE_RECORDS"),
+    }
+    assert mine[0]["client_id"] == "http POST /v1/x"
+
+
+def test_a_request_to_the_controller_of_another_node_has_the_principal_of_the_caller() -> None:
+    with Cluster(nodes=2, topics={"t": 1}, config=CONFIG) as cluster:
+        other = next(node for node in cluster.nodes if node != cluster.controller)
+
+        async def ask() -> ErrorCode:
+            node = cluster.node(other)
+            async with AsyncClient(cluster.bootstrap) as shared:
+                client = CallerClient(shared, node.broker, Caller(ANN, "10.0.0.7"))
+                with pytest.raises(KafkaError) as error:
+                    await Admin(client).delete_topics(["t"])
+                return error.value.code
+
+        assert cluster.run(other, ask()) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "t" in cluster.node(other).broker.metadata.image.topics

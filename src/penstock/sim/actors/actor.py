@@ -1,4 +1,4 @@
-"""Actors use the cluster. Each actor is a process on its own host; after a kill it starts as a new incarnation."""
+"""Runs the actors, which use the cluster. Each actor is a process on its own host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESTART_S = 1.0
 
 
 class Actor:
-    """One actor of the plan. After a kill it starts again as a new incarnation."""
+    """Runs one actor of the plan. After a kill, the actor starts again as a new incarnation."""
 
     def __init__(self, clients: Clients, plan: ActorPlan) -> None:
         self._clients = clients
@@ -67,7 +67,7 @@ class Actor:
 
 class Role(Protocol):
     async def run(self) -> None:
-        """Runs the actor's workload until the run signals its end."""
+        """Runs the actor's workload until the simulation signals the actors to finish."""
 
 
 #: Kind of an actor → its role and the options of that role.

@@ -1,4 +1,4 @@
-"""The administrator: creates, grows and deletes topics, alters configs, deletes records."""
+"""Defines the administrator, which creates, grows and deletes topics, alters configs, and deletes records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A consumer with the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, dynamic or static.
+"""Defines a group member with the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup; dynamic or static.
 
-It gives up all partitions before it joins again (eager rebalance). The leader of the group assigns round-robin.
+The member gives up all partitions before it joins again (eager rebalance). The leader of the group assigns round-robin.
 """
 
 from __future__ import annotations

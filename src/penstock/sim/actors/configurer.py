@@ -1,4 +1,4 @@
-"""The configurer: changes configs of topics while other actors use these topics."""
+"""Defines the configurer, which changes configs of topics while other actors use these topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Actors that read: readers that seek at random, group members, and a copier that reads and writes exactly once."""
+"""Defines the actors that read: readers that seek at random, group members, and a copier (read and write exactly
+once)."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ class Reader:
 
 
 class Member(Reader):
-    """A member of a KIP-848 group."""
+    """Consumes as a member of a consumer group (KIP-848)."""
 
     def __init__(self, session: Session, options: ReaderOptions) -> None:
         super().__init__(session, options)

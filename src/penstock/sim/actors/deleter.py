@@ -1,4 +1,4 @@
-"""The deleter: lists the start offsets of partitions, and deletes records, including records of open transactions."""
+"""Defines the deleter, which lists log start offsets and deletes records, including records of open transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory mover: moves replicas between the log directories of their machines, and throttles these moves.
+"""Defines the directory mover, which moves replicas between log directories of a machine, and throttles these moves.
 
 While a replica moves, a request to move it to its present directory cancels the move, and a request to move it to a
 third directory replaces the move.

@@ -1,4 +1,5 @@
-"""The final reader: after all faults have ended, it reads every stored record in every way that a client can."""
+"""Defines the final reader: after all faults have ended, it reads every stored record in every way that a client
+can."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ class _PartitionReader:
         self.view.log_end[self.partition] = await self._offset(LATEST)
 
     async def _stable(self) -> bool:
-        """Waits until all transactions of the partition have ended, by their producers or by timeouts.
+        """Waits until the producers or their timeouts have ended all transactions of the partition.
 
         Returns False if a transaction is still open at the deadline.
         """

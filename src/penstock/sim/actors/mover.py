@@ -1,4 +1,5 @@
-"""The mover: reassigns replicas to other machines, cancels reassignments, and elects preferred leaders."""
+"""Defines the mover, which reassigns replicas to other machines, cancels reassignments, and elects preferred
+leaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that write: plain, idempotent and transactional producers."""
+"""Defines the actors that write: plain, idempotent and transactional producers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELIVERY_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """The options of a producer."""
+    """Holds the options of a producer."""
 
     partitions: Sequence[TopicPartition]
     acks: int = ALL

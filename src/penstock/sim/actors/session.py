@@ -1,5 +1,7 @@
-"""Sessions: a session is the client of one incarnation of an actor. It adds offset commits and fetches to the
-history."""
+"""Defines the session: the client of one incarnation of an actor.
+
+A session adds offset commits and offset fetches to the history.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAIL
 
 @dataclass(slots=True)
 class Clients:
-    """All clients of a run. They share the history, and the signal that tells actors to finish."""
+    """Holds what all clients of a run share: the history, and the signal that tells actors to finish."""
 
     environment: Environment
     history: History = field(default_factory=History)
@@ -59,7 +61,7 @@ class Clients:
 
 @dataclass(slots=True)
 class Session:
-    """One incarnation of one actor."""
+    """Runs the client of one incarnation of an actor."""
 
     name: str
     clients: Clients
@@ -151,7 +153,7 @@ class Session:
         self, client: AsyncClient, group: str, partitions: list[TopicPartition], *, stable: bool = False
     ) -> dict[TopicPartition, int]:
         """Fetches the group's committed offsets, adds them to the history and returns them. The offset -1 means that
-        none is committed. Raises KafkaError if the offsets can't be fetched."""
+        the group has no committed offset. Raises KafkaError if the offsets can't be fetched."""
         topics: dict[str, list[int]] = {}
         for name, index in partitions:
             topics.setdefault(name, []).append(index)

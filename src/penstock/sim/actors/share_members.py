@@ -1,6 +1,6 @@
-"""Members of share groups: a member accepts, releases or rejects each record, or keeps it unacknowledged.
+"""Defines members of share groups: a member accepts, releases or rejects each record, or keeps it unacknowledged.
 
-Each step is added to the history.
+Each delivery and each acknowledgement is added to the history.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shared recreator: deletes topics that other actors use, and creates them again under the same names.
+"""Defines the shared recreator, which deletes topics that other actors use, and creates them again with the same names.
 
 Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
 final reader learns for which of these topics the offset was committed.

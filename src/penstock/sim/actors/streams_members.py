@@ -1,4 +1,4 @@
-"""Members of a streams group (KIP-1071): they read and commit the partitions of their active tasks.
+"""Defines members of a streams group (KIP-1071), which read and commit the partitions of their active tasks.
 
 Subtopology 0 reads the topic `t0` and has a store. So its tasks have standbys and a changelog topic, which the
 coordinator has to create. Subtopology 1 reads `t1`.

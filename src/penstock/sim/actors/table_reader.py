@@ -1,5 +1,6 @@
-"""The table reader: reads a compacted partition from its start to its end, again and again, and keeps the last record
-of each key.
+"""Defines the table reader, which reads a compacted partition from start to end, again and again.
+
+It keeps the last record of each key.
 """
 
 from __future__ import annotations

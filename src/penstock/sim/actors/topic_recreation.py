@@ -1,4 +1,6 @@
-"""The topic recreator: deletes a topic and creates a new topic with the same name. A group commits offsets for each.
+"""Defines the topic recreator, which deletes a topic and creates a new topic with the same name.
+
+A group commits offsets for each of these topics.
 
 Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
 final reader learns for which of these topics the offset was committed. After a deletion was requested, the rules no

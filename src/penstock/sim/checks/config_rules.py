@@ -1,4 +1,4 @@
-"""Rules for configs that change while a cluster runs.
+"""Checks promises that depend on configs which change while a cluster runs.
 
 An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded fsync all the time, from the sending
 of the record until the answer. A new config counts only after a delay in which all nodes learn of it. In a cluster the

@@ -1,4 +1,4 @@
-"""Rules for machines with several log directories, checked while the nodes run.
+"""Checks machines with several log directories while the nodes run.
 
 failed directories take no records    after a failed write or fsync in a directory, the process writes no record there
 leaderships leave failed directories  a replica in a failed directory soon loses its leadership if another can lead
@@ -71,7 +71,7 @@ class DirectoryRules:
         return next((machine for machine in self._machines if machine.disk is disk), None)
 
     def _broken(self, rule: str, where: str, what: str) -> None:
-        """Reports the first violation of `rule` at each place `where`; ignores later ones."""
+        """Reports the first violation of `rule` at each place `where`; ignores later violations."""
         if (rule, where) not in self._reported:
             self._reported.add((rule, where))
             self._violated(rule, f"{where} {what}")

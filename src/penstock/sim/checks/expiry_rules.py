@@ -1,4 +1,4 @@
-"""Rules for expiry: records, the state of idempotent producers, and committed offsets expire, each after its own time.
+"""Checks expiry: records, producer state and committed offsets expire, each after its own time, and not earlier.
 
 Each machine measures ages with its own clock. The rules use the largest age that any machine can have measured. It is
 the sum of three parts: the virtual time since the record or state was written, the later jumps that all clocks made at
@@ -23,7 +23,8 @@ CHECK_MS = 20_000
 
 
 def age_ms(history: History, since: float, until: float) -> float:
-    """Returns the largest age that any machine may have measured at `until` for something that began at `since`."""
+    """Returns the largest age that any machine may have measured at `until` for a record or state written at
+    `since`."""
     shared = sum(jump.ms for jump in history.clock_jumps if jump.everywhere and since <= jump.time <= until)
     ahead = sum(abs(jump.ms) for jump in history.clock_jumps if not jump.everywhere)
     return (until - since) * 1_000 * FASTEST + shared + ahead

@@ -48,8 +48,8 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """The time of the answer that assigned a partition to its present owner, and the coordinator that sent the
-    answer."""
+    """Describes the answer that assigned a partition to its present owner: its time, and the coordinator that sent
+    it."""
 
     began: float
     ended: float
@@ -58,7 +58,7 @@ class _Given(NamedTuple):
 
 @dataclass(slots=True)
 class _Holdings:
-    """The partitions that each member of one group owns, according to the answers sent to the members."""
+    """Holds the partitions that each member of one group owns, according to the answers sent to the members."""
 
     epoch: int = 0
     """The epoch or generation that a member was told last."""
@@ -68,7 +68,7 @@ class _Holdings:
 
 
 class _Beat(NamedTuple):
-    """A heartbeat and its answer, of a consumer group or a streams group."""
+    """Holds a heartbeat of a consumer group or a streams group, and its answer."""
 
     group_id: str
     who: str
@@ -121,7 +121,7 @@ class GroupOwnership:
         *,
         excused: Callable[[], bool],
     ) -> None:
-        """`excused` returns True if a power loss may have erased the state of coordinators."""
+        """Creates the check. `excused` returns True if a power loss may have erased the state of coordinators."""
         self._machines = machines
         self._now = now
         self._violated = violated
@@ -133,7 +133,7 @@ class GroupOwnership:
         return [Tap(BrokerConnection, "request", self._asked, answer=True)]
 
     def _broken(self, rule: str, group: str, what: str) -> None:
-        """Reports the first violation of `rule` in each group; ignores later ones."""
+        """Reports the first violation of `rule` in each group; ignores later violations."""
         if (rule, group) not in self._reported and not self._excused():
             self._reported.add((rule, group))
             self._violated(rule, what)

@@ -1,4 +1,4 @@
-"""Rules for members of a group: only the owner of a partition commits, and a group commits only records it has read."""
+"""Checks groups: only the owner of a partition commits, and a group commits only records that it has read."""
 
 from __future__ import annotations
 

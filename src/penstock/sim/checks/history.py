@@ -1,4 +1,5 @@
-"""The history of a run: requests of clients, their answers, and losses of machines. Rules read only the history."""
+"""Keeps the history of a run: requests of clients, their answers, and losses of machines. Rules read only the
+history."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One record that a producer sent."""
+    """Describes one record that a producer sent."""
 
     writer: str
     """One incarnation of one producer, which sends its values in order."""
@@ -86,7 +87,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TablePass:
-    """One pass of a reader over a compacted partition, from the start offset to `end`."""
+    """Describes one pass of a reader over a compacted partition, from the start offset to `end`."""
 
     reader: str
     partition: TopicPartition
@@ -100,7 +101,7 @@ class TablePass:
 
 @dataclass(slots=True, eq=False)
 class OffsetCommit:
-    """A commit of a group's offset."""
+    """Describes a commit of a group's offset."""
 
     group: str
     partition: TopicPartition
@@ -115,8 +116,9 @@ class OffsetCommit:
 
 @dataclass(slots=True, eq=False)
 class Ownership:
-    """The time in which a member certainly owned partitions: from its assignment to the last heartbeat that the
-    coordinator accepted.
+    """Describes the time in which a member certainly owned partitions.
+
+    This time begins with the assignment, and ends with the last heartbeat that the coordinator accepted.
     """
 
     group: str
@@ -128,7 +130,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """A committed offset that a client fetched for a group; -1 means none."""
+    """Describes a committed offset that a client fetched for a group; -1 if nothing was committed."""
 
     group: str
     partition: TopicPartition
@@ -139,7 +141,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ShareDelivery:
-    """A record that was delivered to a member of a share group."""
+    """Describes the delivery of a record to a member of a share group."""
 
     group: str
     member: str
@@ -154,7 +156,8 @@ class ShareDelivery:
 
 @dataclass(slots=True, eq=False)
 class ShareAnswer:
-    """A member's acknowledgement of one record. `kind` is the acknowledge type, numbered as in ShareAcknowledge."""
+    """Describes a member's acknowledgement of one record. `kind` is the acknowledge type, numbered as in
+    ShareAcknowledge."""
 
     group: str
     member: str
@@ -169,7 +172,7 @@ class ShareAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSeen:
-    """A dead letter of a share group: the record that it stands for, how often it was delivered, and the reason."""
+    """Describes a dead letter of a share group: the original record, its number of deliveries, and the reason."""
 
     group: str
     partition: TopicPartition
@@ -180,7 +183,7 @@ class DeadLetterSeen:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A request to delete the records before `offset`."""
+    """Describes a request to delete the records before `offset`."""
 
     partition: TopicPartition
     offset: int
@@ -188,7 +191,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """The start offset of a partition, as a broker reported it to a client at `time`."""
+    """Describes the start offset of a partition, as a broker reported it to a client at `time`."""
 
     partition: TopicPartition
     offset: int
@@ -197,7 +200,7 @@ class LogStart:
 
 @dataclass(frozen=True, slots=True)
 class ClockJump:
-    """A clock was set forward, or back if `ms` is negative."""
+    """Describes a jump of a clock: forward, or back if `ms` is negative."""
 
     time: float
     ms: int
@@ -207,7 +210,7 @@ class ClockJump:
 
 @dataclass(slots=True, eq=False)
 class TopicChange:
-    """A request to create a topic, to add partitions to it, or to delete it.
+    """Describes a request to create a topic, to add partitions to it, or to delete it.
 
     `partitions` is the topic's number of partitions after the request: 0 if the request deletes the topic.
     """
@@ -221,7 +224,7 @@ class TopicChange:
 
 @dataclass(slots=True, eq=False)
 class ConfigChange:
-    """A request to set a config of a topic; the value None removes the config."""
+    """Describes a request to set a config of a topic; the value None removes the config."""
 
     topic: str
     name: str
@@ -233,7 +236,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class UncleanElection:
-    """The election of a leader that lacks committed records from offset `first` on."""
+    """Describes the election of a leader that lacks committed records from offset `first` on."""
 
     partition: TopicPartition
     time: float
@@ -242,8 +245,10 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A power loss on a machine: all records from an offset on are lost, and no acknowledgement promised to keep
-    them."""
+    """Describes a power loss on a machine: all records from an offset on are lost.
+
+    No acknowledgement has promised to keep these records.
+    """
 
     time: float
     partition: TopicPartition
@@ -252,7 +257,7 @@ class Loss:
 
 @dataclass(slots=True, eq=False)
 class Reassignment:
-    """A request to move a partition to these replicas; None cancels the reassignment under way."""
+    """Describes a request to move a partition to these replicas; None cancels the reassignment under way."""
 
     partition: TopicPartition
     replicas: tuple[int, ...] | None
@@ -330,7 +335,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record, as the final reader found it."""
+    """Describes a record, as the final reader found it."""
 
     value: bytes
     timestamp: int
@@ -340,7 +345,7 @@ class StoredRecord:
 
 @dataclass(slots=True)
 class FinalView:
-    """All data that the final reader read after the last fault."""
+    """Holds all data that the final reader read after the last fault."""
 
     records: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)

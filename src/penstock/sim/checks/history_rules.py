@@ -1,4 +1,4 @@
-"""Rules for a history: `docs/guarantees.md` in code.
+"""Checks the guarantees of `docs/guarantees.md` against a history.
 
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
 all records from some offset on. It loses no acknowledged record if acknowledgements wait for fsync. Only requested

@@ -74,7 +74,7 @@ class QuorumLogs:
             self._broken("log matching", f"offset {base_offset} of the metadata log differs between {by} and {name}")
 
     def _broken(self, rule: str, what: str) -> None:
-        """Reports the first violation of each rule; ignores later ones."""
+        """Reports the first violation of each rule; ignores later violations."""
         if rule not in self._told:
             self._told.add(rule)
             self._violated(rule, what)

@@ -1,4 +1,4 @@
-"""Rules for the order of events that clients see: commit, then acknowledgement, then read."""
+"""Checks the order of events that clients see: commit, then acknowledgement, then read."""
 
 from __future__ import annotations
 

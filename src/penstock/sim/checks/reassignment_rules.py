@@ -1,4 +1,4 @@
-"""Rules for reassignments: after all faults, each partition has the replicas of the last accepted reassignment."""
+"""Checks that after all faults each partition has the replicas of its last accepted reassignment."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Transaction:
-    """The batches of one transaction of one producer that a rebuild has read."""
+    """Holds the batches of one transaction of one producer that a rebuild has read."""
 
     producer_id: int
     #: The offset of the producer's previous marker; -1 if the log has none.
@@ -65,7 +65,7 @@ class Transaction:
 
 
 class Rebuilt:
-    """The state of one replica, rebuilt from its log."""
+    """Holds the state of one replica, rebuilt from its log."""
 
     def __init__(self, log: Log) -> None:
         self.cursor = Cursor(log)
@@ -214,7 +214,7 @@ class RebuiltStates:
             self._broken(rule, (partition.topic_id, partition.index), f"{name[0]}-{name[1]} on {machine.name}: {what}")
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of `rule` in each partition; ignores later ones."""
+        """Reports the first violation of `rule` in each partition; ignores later violations."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)

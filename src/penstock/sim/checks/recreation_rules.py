@@ -1,6 +1,6 @@
-"""Rules for topics that are deleted and created again under the same name while clients use them.
+"""Checks topics that are deleted and created again under the same name while clients use them.
 
-A client can't tell whether an acknowledged record went to the new topic or to the deleted one. So the records and
+A client can't tell whether an acknowledged record went to the new topic or to the deleted topic. So the records and
 commits of these topics are removed from the history before the other rules judge it. On a single node, records written
 since the last creation stay in the history. In a cluster they are removed too, because a node with old metadata may
 still accept records for the deleted topic.

@@ -6,8 +6,8 @@
     leaders commit first     no follower's high watermark is above the last offset that a leader has committed
 
 A batch is committed by the first leader whose high watermark passes it. Each batch is read once per replica, when the
-high watermark moves. Where logs are compacted, a batch may have fewer records than when it was committed, and may be
-gone, but only below the offset up to which some replica has compacted its log.
+high watermark moves. In a compacted topic, a batch may have lost records, or be gone, but only below the offset up to
+which some replica has compacted its log.
 
 A machine that loses power may lose batches. If no promise covers the loss, missing batches of the partition are
 excused, from the first lost batch on. The excuse ends when the machine has all committed batches again. It also ends
@@ -49,8 +49,11 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Known:
-    """A committed batch. `digests` has one checksum for each form of the batch, because compaction may have changed the
-    batch. `data` has the bytes of the batch; None if compaction can't change it."""
+    """Describes a committed batch.
+
+    `digests` has one checksum for each form of the batch, because compaction may have changed the batch. `data` has the
+    bytes of the batch; None if compaction can't change it.
+    """
 
     next_offset: int
     digests: set[int]
@@ -59,7 +62,7 @@ class Known:
 
 @dataclass(slots=True)
 class Committed:
-    """All batches that leaders have committed in one partition."""
+    """Holds all batches that leaders have committed in one partition."""
 
     name: TopicPartition
     batches: dict[int, Known] = field(default_factory=dict)
@@ -116,8 +119,11 @@ class ReplicaContents:
         promised: Callable[[str], bool],
         compacted: AbstractSet[str] = frozenset(),
     ) -> None:
-        """`lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
-        promises fsync. `compacted` has the topics that compaction may change at some time of the run."""
+        """Creates the check.
+
+        `lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
+        promises fsync. `compacted` has the topics that compaction may change at some time of the run.
+        """
         self._compacted = compacted
         self._machines = machines
         self._now = now
@@ -140,7 +146,7 @@ class ReplicaContents:
         ]
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of `rule` in each partition; ignores later ones."""
+        """Reports the first violation of `rule` in each partition; ignores later violations."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)
@@ -211,7 +217,7 @@ class ReplicaContents:
 
     def compacted(self, cleaner: Cleaner, log: Log, job: object, result: CompactionResult) -> None:
         """Notes the offset up to which a replica compacts its log. After a crash, the replica may have the old segments
-        or the compacted ones."""
+        or the compacted segments."""
         known = self.partitions.get((log.topic_id, log.partition))
         if known is not None:
             known.cleaned = max(known.cleaned, result.end_offset)

@@ -33,7 +33,7 @@ Starts = dict[TopicPartition, set[int]]
 
 @dataclass(slots=True)
 class ReplicaCopy:
-    """All batches that one machine has of one partition."""
+    """Holds all batches that one machine has of one partition."""
 
     name: str
     start: int
@@ -181,7 +181,7 @@ def misleading(where: str, segment: Segment) -> Iterator[str]:
 
 
 def epochs_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> Iterator[str]:
-    """Yields each replica whose leader epoch cache gives another epoch for a batch than the batch itself."""
+    """Yields each replica whose leader epoch cache has a wrong epoch for a batch."""
     for machine, partition in _sound(machines, damaged):
         try:
             log = partition.log

@@ -1,4 +1,4 @@
-"""Rules for a clean restart of all nodes: which changes the restart may cause, and which changes are violations."""
+"""Checks which changes a clean restart of all nodes has caused, and which of these changes are forbidden."""
 
 from __future__ import annotations
 

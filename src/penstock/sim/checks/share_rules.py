@@ -1,5 +1,6 @@
-"""Rules for share groups. A record is done if it is accepted, rejected or archived. A record that is done is never
-delivered again; every other record is delivered.
+"""Checks share groups: a record that is done is never delivered again, and every other record is delivered.
+
+A record is done if it is accepted, rejected or archived.
 
 The rules compare times: a request for records that was sent after the answer to an acknowledgement arrived has acquired
 its records after this acknowledgement. A power loss may erase states that were not synced.

@@ -1,7 +1,7 @@
 """Reads the batches of a replica straight from the simulated disk.
 
-A check must not read with the node's own code, because that code would draw random numbers, meet the disk's faults and
-take logs offline.
+A check must not read with the node's own code: that code would draw random numbers, and would take a log offline after
+an injected disk fault.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The story of a run as lines of text: its faults, the state changes of its machines, and the rules that it broke."""
+"""Writes the story of a run as lines of text: its faults, the state changes of its machines, and the broken rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for compacted topics: compaction keeps the last committed record of each key, and a deleted key stays deleted.
+"""Checks compacted topics: compaction keeps the last committed record of each key, and a deleted key stays deleted.
 
 A reader that reads a partition from its start to its end has the last record of every key. It may miss a tombstone only
 if it takes longer than delete.retention.ms; the history does not contain such slow passes.

@@ -1,4 +1,4 @@
-"""Taps: inside a `with` block, they call an observer before or after a method of the node's code, in this process.
+"""Taps methods of the node's code: inside a `with` block, an observer is called before or after a method.
 
 The node's code does not know that it is observed. An observer returns at once, draws no random number, schedules no
 callback and changes nothing in the node, so a run has the same trace with and without it.

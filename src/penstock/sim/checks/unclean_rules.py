@@ -1,5 +1,6 @@
-"""Decides which records an unclean election may lose: the first committed record that the new leader lacks, and all
-later records.
+"""Decides which records an unclean election may lose.
+
+These are the first committed record that the new leader lacks, and all later records.
 
 The comparison of replicas finds this first record when the new leader begins to lead. Writes and reads of records that
 may be lost are not judged if they began before the election. All rules hold for the remaining records.

@@ -1,6 +1,6 @@
 """Watches leaders, ISRs and high watermarks while nodes run, and checks them against each other.
 
-The watcher reads the state of machines between their event loop turns; nodes don't know that they are watched.
+The watcher reads the state of machines between two passes of their event loops; the node's code is unchanged.
 
     one leader per epoch     no two nodes ever see different leaders of one epoch, of the quorum or of a partition
     one state per change     all nodes see the same leader, ISR and replicas in a partition epoch
@@ -35,7 +35,7 @@ Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The leader, epoch and ISR that a partition has from `time` on."""
+    """Holds the leader, epoch and ISR that a partition has from `time` on."""
 
     time: float
     leader: int
@@ -44,7 +44,7 @@ class Leadership:
 
 
 class Progress(NamedTuple):
-    """High watermark and log end of a leader at `time`."""
+    """Holds the high watermark and the log end of a leader at `time`."""
 
     time: float
     high_watermark: int
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
 
 class _ReplicaState(NamedTuple):
-    """The state of a replica that the rules judge."""
+    """Holds the state of a replica that the rules judge."""
 
     machine: Machine
     partition: Partition
@@ -64,7 +64,7 @@ class _ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excuses:
-    """Losses of data that excuse violations at this moment."""
+    """Holds the losses of data that excuse violations at this moment."""
 
     lost: Sequence[Machine] = ()
     """Machines that lost data and are not back in sync."""
@@ -107,7 +107,7 @@ class Watcher:
         self._reported: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
-        """Reports the first violation of `rule` in each partition; ignores later ones."""
+        """Reports the first violation of `rule` in each partition; ignores later violations."""
         if (rule, key) not in self._reported:
             self._reported.add((rule, key))
             self._violated(rule, what)

@@ -1,4 +1,4 @@
-"""The engine: event loop, network, disk, clock and machines in virtual time, drawn from one seed.
+"""Simulates event loops, networks, disks, clocks and machines in virtual time. One seed determines all of them.
 
-`Environment` builds all of them. The engine imports no workloads, faults or rules. Called by all other packages.
+`Environment` builds these parts. The engine imports no workloads, faults or rules. Called by all other packages.
 """

@@ -1,4 +1,4 @@
-"""The wall clock of one machine: virtual time at this clock's rate, plus this clock's error."""
+"""Simulates the wall clock of one machine: virtual time at this clock's rate, plus this clock's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of a cluster: which machines vote, which hold partitions, the replication factor and min.insync.replicas.
+"""Draws the layout of a cluster: voters, machines that hold partitions, replication factor, min.insync.replicas.
 
 Layouts are drawn from their own random streams, so a seed's workload is the same for any number of machines.
 """
@@ -136,7 +136,7 @@ def draw_layout(random: Random, nodes: int) -> ClusterLayout:
 
 
 def _timing(random: Random) -> dict[str, str]:
-    """Draws the timeouts: Kafka's defaults, or shorter ones so that more events happen in a minute of virtual time."""
+    """Draws the timeouts: Kafka's defaults, or shorter timeouts, so that more happens in a minute of virtual time."""
     session = random.choice((3_000, 3_000, 9_000))
     return {
         "broker.session.timeout.ms": str(session),

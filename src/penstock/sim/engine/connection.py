@@ -1,4 +1,4 @@
-"""Both ends of a simulated TCP connection, and the two streams of bytes between them."""
+"""Simulates a TCP connection: its two ends, and the two streams of bytes between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESET: Final = _Signal("RST")
 
 
 class ConnectionHost(Protocol):
-    """The part of a host that its connections use."""
+    """The interface of a host, with the methods that its connections use."""
 
     name: str
     up: bool
@@ -41,7 +41,7 @@ class ConnectionHost(Protocol):
 
 
 class ConnectionFabric(Protocol):
-    """The part of the network that its connections use."""
+    """The interface of the network, with the methods that its connections use."""
 
     timeline: Timeline
     random: Random
@@ -53,7 +53,7 @@ class ConnectionFabric(Protocol):
 
 
 class Stream:
-    """One direction of a connection: the unsent bytes, and the channel that carries the sent bytes."""
+    """Simulates one direction of a connection: the unsent bytes, and the channel that carries the sent bytes."""
 
     __slots__ = (
         "_channel",
@@ -165,7 +165,7 @@ class Stream:
 
 
 class Endpoint(asyncio.Transport):
-    """One end of a connection: the asyncio transport of its process."""
+    """Simulates one end of a connection: the asyncio transport of its process."""
 
     def __init__(
         self,

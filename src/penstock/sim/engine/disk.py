@@ -1,4 +1,4 @@
-"""The simulated `Disk`: one process's view of its machine's volume. Calls take virtual time and may fail.
+"""Implements the simulated `Disk`: one process's view of its machine's volume. Calls take virtual time and may fail.
 
 Work that a node does in a thread (an fsync, a cold read, `run`) takes virtual time while the event loop continues. A
 call on the loop (`sync_now`) takes time in which the whole process stands still. When its process dies, a view can no
@@ -33,7 +33,7 @@ NORMAL_SYNC_S = 0.002
 
 @dataclass(slots=True)
 class DiskConditions:
-    """The speed and the faults of a disk; the nemesis changes them while the node runs."""
+    """Holds the speed and the faults of a disk; the nemesis changes them while the node runs."""
 
     sync_s: float = NORMAL_SYNC_S
     """Mean time of an fsync; each takes between half and one and a half times as long."""

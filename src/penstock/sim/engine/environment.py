@@ -1,4 +1,4 @@
-"""The environment of a run: virtual time, trace, network and machines, all built here and all drawn from one seed.
+"""Builds the environment of a run: virtual time, trace, network and machines. One seed determines all of them.
 
 The simulation of a seed, a scenario script and `SimCluster` are each built on one `Environment`.
 """
@@ -93,8 +93,10 @@ class Environment:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context manager: turns automatic garbage collection off while the block runs. At the end of the block,
-        kills all processes that still run."""
+        """Turns automatic garbage collection off while the `with` block runs.
+
+        At the end of the block, kills all processes that still run.
+        """
         with collected_by_hand():
             try:
                 yield

@@ -1,4 +1,4 @@
-"""The wires between hosts: one `Link` for each direction, and the ordered `Channel`s that run over it.
+"""Simulates the wires between hosts: one `Link` for each direction, and the ordered `Channel`s that run over a link.
 
 TCP hides loss, duplication and reordering of packets, but not their delay. A link simulates the delay: a lost packet
 delays all data behind it by a retransmission. A cut wire holds all data until it is mended; then all data arrives, late
@@ -24,7 +24,7 @@ LOSSES_IN_A_ROW = 6
 
 @dataclass(slots=True)
 class Conditions:
-    """Delay, loss and bandwidth of a link."""
+    """Holds the delay, loss and bandwidth of a link."""
 
     delay_s: float = 0.0002
     jitter_s: float = 0.0003
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """The wire from one host to another, in one direction."""
+    """Simulates the wire from one host to another, in one direction."""
 
     source: str
     target: str
@@ -91,7 +91,7 @@ class Link:
 
 
 class Channel:
-    """Data in flight from one host to another; it arrives in the order in which it was sent."""
+    """Carries data from one host to another. The data arrives in the order in which it was sent."""
 
     __slots__ = ("_held", "_in_flight", "_receive", "last_arrival", "link")
 

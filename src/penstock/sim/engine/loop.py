@@ -1,8 +1,8 @@
-"""Event loops in virtual time: one per simulated process, all driven by one `Timeline`.
+"""Runs event loops in virtual time: one loop per simulated process, all driven by one `Timeline`.
 
 The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. The
 rest is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
-and how long a turn of a process takes (if it takes any time).
+and how much virtual time a turn of a process takes (often none).
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
     time      moves only when no process is ready, to the next timer or arrival
@@ -50,7 +50,7 @@ class ProcessDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An uncaught exception of a process."""
+    """Describes an uncaught exception of a process."""
 
     time: float
     process: str
@@ -63,8 +63,10 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """An asyncio handle without the fields for debug mode. Each callback of a run needs a handle, so handles must be
-    small."""
+    """Implements a small asyncio handle, without the fields for debug mode.
+
+    Each callback of a run needs a handle.
+    """
 
     __slots__ = ()
 
@@ -82,7 +84,7 @@ class _Soon(asyncio.Handle):
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
-    """The event loop of one simulated process."""
+    """Runs the event loop of one simulated process."""
 
     def __init__(self, timeline: Timeline, name: str) -> None:
         self.timeline = timeline
@@ -272,7 +274,7 @@ def _close(coroutine: Generator[Any, Any, Any] | Coroutine[Any, Any, Any] | None
 
 
 class Timeline:
-    """Virtual time, and the order in which processes run."""
+    """Keeps the virtual time, and decides the order in which processes run."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -304,7 +306,8 @@ class Timeline:
         heappush(self._events, (when, self._draw(), self._sequence, loop, timer))
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Runs `callback` at the time `when`, outside any process. Used for events of the network and of disks."""
+        """Schedules `callback` for the time `when`, outside any process. Used for events of the network and of
+        disks."""
         self._sequence += 1
         heappush(self._events, (when, self._draw(), self._sequence, None, callback))
 
@@ -420,7 +423,7 @@ class Timeline:
             self.enqueue(loop)
 
     def _bring_due(self) -> None:
-        """Calls the events that are due, and passes due timers to their processes."""
+        """Runs the callbacks that are due, and passes due timers to their processes."""
         due, now = self._events, self.now
         while due and due[0][0] <= now:
             _, _, _, owner, event = heappop(due)

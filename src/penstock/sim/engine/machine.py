@@ -1,4 +1,4 @@
-"""A machine with one node: its disk and clock stay, its process starts and dies.
+"""Simulates a machine with one node. The machine keeps its disk and clock, while its process starts and dies.
 
     off ──power on──► up, no process ──start──► starting ──► serving ──stop──► up, no process
                           ▲                        │             │
@@ -152,7 +152,7 @@ class Machine:
 
     @property
     def metadata_directory(self) -> str:
-        """The directory of the metadata log; on a single machine it is one of the data directories."""
+        """Returns the directory of the metadata log. On a single machine, it is one of the data directories."""
         return self.data_directories[0] if self.layout.single_node else META
 
     @property

@@ -1,4 +1,4 @@
-"""A simulated `Network`: hosts, listeners and TCP-like connections over links. Faults change the links.
+"""Implements the simulated `Network`: hosts, listeners and TCP-like connections over links. Faults change the links.
 
 A process sees what a kernel shows it. A connection may be refused, stay unanswered, be reset in the middle of a frame,
 or be half open because the other machine lost power. Bytes arrive in pieces of any size; `pause_writing` is called if
@@ -28,7 +28,7 @@ Tap = Callable[[Endpoint, bytes], None]
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A machine on the network."""
+    """Simulates a machine on the network."""
 
     name: str
     up: bool = True
@@ -54,7 +54,7 @@ class SimListening:
 
 
 class Fabric:
-    """All hosts and the links between them."""
+    """Holds all hosts and the links between them."""
 
     def __init__(self, timeline: Timeline, random: Random, trace: Trace) -> None:
         self.timeline = timeline
@@ -133,7 +133,7 @@ class Fabric:
 
 
 class Handshake:
-    """The opening of a connection: a SYN and its answer."""
+    """Simulates the opening of a connection: a SYN and its answer."""
 
     def __init__(self, fabric: Fabric, source: Host, loop: ProcessLoop, target: Host, port: int) -> None:
         self._fabric = fabric
@@ -200,7 +200,7 @@ class Handshake:
 
 
 class SimNetwork:
-    """The simulated network, as one process uses it."""
+    """Offers the simulated network to one process."""
 
     max_connections: int = UNLIMITED
 

@@ -1,4 +1,5 @@
-"""The code of the node on a machine: this version, or another version from a directory with the package `penstock`.
+"""Loads the code of the node on a machine: this version, or another version from a directory with the package
+`penstock`.
 
 The other version is loaded into the same process under the name `penstock.other`: its modules are compiled with the
 package's name replaced in their imports, so that the two versions share no class, cache or constant. The modules in
@@ -31,7 +32,7 @@ class VersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeCode:
-    """The parts of a version that a machine needs to format its disks and to start a node."""
+    """Holds the parts of a version that a machine needs to format its disks and to start a node."""
 
     version: str
     """Empty for this version; the directory of the package for another one."""

@@ -26,7 +26,7 @@ NAMES = {key: api.name for key, api in APIS.items()}
 
 
 class Frame(NamedTuple):
-    """A request or response frame whose header has just been written completely."""
+    """Describes a request or response frame whose header has just been written completely."""
 
     name: str
     """Name of the frame's API."""
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class _Written:
-    """The state of one direction of a connection: the frame that is being written."""
+    """Holds the state of one direction of a connection: the frame that is being written."""
 
     __slots__ = ("asked", "head", "rest")
 
@@ -109,7 +109,7 @@ _SUFFIXES = (".deleted", ".cleaned", ".swap", ".tmp", ".part")
 
 
 class FileKind(NamedTuple):
-    """The kind of a file, and the partition that it belongs to."""
+    """Holds the kind of a file, and the partition that the file belongs to."""
 
     name: str
     topic: str = ""

@@ -1,4 +1,4 @@
-"""The trace: one line for each event of a run. It is always hashed, and kept as text on request.
+"""Writes the trace: one line for each event of a run. The trace is always hashed, and kept as text on request.
 
 Two runs of a seed have the same hash.
 """

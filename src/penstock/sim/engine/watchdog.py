@@ -1,4 +1,4 @@
-"""A watchdog that stops a turn (one iteration of an event loop) that never ends.
+"""Implements a watchdog, which stops a turn (one iteration of an event loop) that never ends.
 
 Virtual time stands still inside a turn, so no limit in virtual time can end an endless loop. The watchdog has a timer
 that ticks after a fixed amount of CPU time. If the same turn runs at two successive ticks, the watchdog stops the turn

@@ -1,4 +1,4 @@
-"""Faults that wait for a certain request or an election, because faults at random times rarely hit those moments.
+"""Injects faults at a certain request or election, because faults at random times rarely hit these moments.
 
     late isr change          a leader's request to add a follower to the ISR is held back, and its retry is accepted;
                              the follower falls behind and leaves the ISR; then the first request arrives
@@ -61,7 +61,7 @@ Fault = Callable[[FaultPlan, Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class CaughtRequest:
-    """A request that is held back in flight, with all later data on its connection."""
+    """Holds a request that is held back in flight, with all later data on its connection."""
 
     sender: Machine
     receiver: Machine

@@ -1,5 +1,4 @@
-"""Faults of clocks: the clocks of the whole cluster jump by days, or the clock of one machine is days ahead or
-behind."""
+"""Injects faults of clocks: all clocks of the cluster jump by days, or one machine's clock is days ahead or behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that need several machines: network partitions, and faults of machines that lead partitions."""
+"""Injects faults that need several machines: network partitions, and faults of machines that lead partitions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Faults of one log directory of a machine that has several: its disk breaks, is slow, fills up, is replaced, or is not
-mounted when the machine restarts. The other directories work.
+"""Injects faults of one log directory of a machine, while its other directories work.
+
+The disk of the directory breaks, is slow, fills up, is replaced, or is not mounted when the machine restarts.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class DirectoryFaults:
         self._target.restart(machine, 0.2)
 
     async def _replace(self, fault: FaultPlan, random: Random) -> None:
-        """Replaces the disk of a directory by an empty one, as an operator does if a failed disk can't be repaired."""
+        """Replaces the disk of a directory by an empty disk, as an operator does if a failed disk can't be repaired."""
         drawn = self._directory(random)
         if drawn is None:
             return

@@ -1,4 +1,4 @@
-"""Scenario commands that hold one request back in flight. The request may arrive long after its sender has retried."""
+"""Implements scenario commands that hold one request back in flight, so that it may arrive long after its retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that have lost unsynced data or their disk and are not back in sync.
+"""Tracks machines that have lost unsynced data or their disk and are not back in sync.
 
 Acknowledged records survive if fewer than min.insync.replicas machines are lost at a time. Before each fault, the
 nemesis asks this module whether the fault would exceed that limit. A machine has recovered when it has registered again

@@ -1,4 +1,4 @@
-"""The nemesis: begins each planned fault at its time and ends it again; faults may overlap."""
+"""Implements the nemesis, which begins each planned fault at its time and ends it later; faults may overlap."""
 
 from __future__ import annotations
 

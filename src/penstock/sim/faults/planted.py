@@ -1,4 +1,4 @@
-"""Planted bugs: known bugs, put into a node on purpose to show that the rules detect them.
+"""Puts known bugs into a node on purpose (planted bugs), to show that the rules detect them.
 
 Each planted bug replaces a function of the node inside a `with` block, in this process only; the node's code does not
 know about it. The first `SEEDS` seeds of the bug's profile must find the bug. Without the bug, the same seeds must find

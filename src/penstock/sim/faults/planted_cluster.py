@@ -1,4 +1,4 @@
-"""Planted bugs of clusters: a leader, a follower, the controller or a voter breaks one rule."""
+"""Lists planted bugs of clusters: a leader, a follower, the controller or a voter breaks one rule."""
 
 from __future__ import annotations
 

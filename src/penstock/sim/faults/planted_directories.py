@@ -1,4 +1,4 @@
-"""Planted bugs of log directories that fail, fill up or are missing."""
+"""Lists planted bugs that concern log directories which fail, fill up or are missing."""
 
 from __future__ import annotations
 

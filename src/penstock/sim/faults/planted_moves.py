@@ -1,4 +1,4 @@
-"""Planted bugs of moves between log directories."""
+"""Lists planted bugs of moves between log directories."""
 
 from __future__ import annotations
 

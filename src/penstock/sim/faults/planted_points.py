@@ -1,4 +1,4 @@
-"""Planted bugs that do harm only if a fault hits one certain message or one certain step on a disk."""
+"""Lists planted bugs that do harm only if a fault hits one certain message or one certain step on a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of share groups: the share-partition leader or the share coordinator breaks one rule."""
+"""Lists planted bugs of share groups: the share-partition leader or the share coordinator breaks one rule."""
 
 from __future__ import annotations
 

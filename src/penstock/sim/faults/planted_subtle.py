@@ -1,4 +1,4 @@
-"""Subtle planted bugs: one named rule finds each of them, often long before a client could notice any harm."""
+"""Lists subtle planted bugs: one named rule finds each bug, often long before a client could notice any harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs that only their own workload finds: actors, topics and settings of other profiles never trigger them."""
+"""Lists planted bugs that only one workload finds: actors, topics and settings of other profiles never trigger them."""
 
 from __future__ import annotations
 

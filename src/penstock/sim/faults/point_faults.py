@@ -54,7 +54,7 @@ COPY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A frame that a process is writing to a connection."""
+    """Describes a frame that a process is writing to a connection."""
 
     end: Endpoint
     data: bytes

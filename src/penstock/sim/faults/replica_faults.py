@@ -1,4 +1,5 @@
-"""Faults of the replicas of one partition: a replica that was down starts again while all other replicas are down."""
+"""Injects faults of one partition's replicas: a replica that was down starts again while all other replicas are
+down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The target of faults: the machines, links and actors of a run, machines that have not recovered, and the run's
+"""Holds the target of faults: a run's machines, links and actors, its machines that have not recovered, and its
 story."""
 
 from __future__ import annotations

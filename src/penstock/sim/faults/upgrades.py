@@ -1,5 +1,7 @@
-"""A rolling upgrade: all machines begin with another version of the code, and get this version one after the other,
-while the workload and the faults go on."""
+"""Runs a rolling upgrade while the workload and the faults go on.
+
+All machines begin with another version of the code, and get this version one after the other.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A voter of the quorum loses its disk with its votes, and an operator replaces the voter.
+"""Injects this fault: a voter of the quorum loses its disk with its votes, and an operator replaces the voter.
 
-The operator removes the old voter and adds the new one, as `penstock quorum remove-voter` and `add-voter` do. Only
-dynamic voters (KIP-853) can be replaced: the directory id distinguishes the new disk from the old one. The fault
+The operator removes the old voter and adds the new voter, as `penstock quorum remove-voter` and `add-voter` do. Only
+dynamic voters (KIP-853) can be replaced: the directory id distinguishes the new disk from the old disk. The fault
 replaces one voter at a time, and only if a majority of the other voters still have their disks: no guarantee holds if
 more disks are lost.
 """

@@ -1,4 +1,4 @@
-"""The catalogue of mutants: every change that an operator can make in the packages whose bugs would lose data.
+"""Lists all mutants: every change that an operator can make in the packages whose bugs would lose data.
 
 A mutant's id is path, function, operator and ordinal: `raft/leader.py::Leader.on_fetch::boundary::2`. The ordinal
 counts the operator's changes within that function, so a change of the code elsewhere keeps the id.
@@ -33,7 +33,8 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Half(Enum):
-    """The two halves of the mutants. Rules and workloads are tuned on one half only; the other half is held out."""
+    """Names the two halves of the mutants. Rules and workloads are tuned on one half only; the other half is held
+    out."""
 
     DEV = "dev"
     HELD_OUT = "held-out"
@@ -61,7 +62,7 @@ class Mutant:
 
     @property
     def function(self) -> str:
-        """The qualified name of the changed function."""
+        """Returns the qualified name of the changed function."""
         return self.id.split("::")[1]
 
     @property

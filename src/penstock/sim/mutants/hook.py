@@ -51,7 +51,7 @@ def find_mutant(root: Path, name: str) -> Mutant:
 
 
 class MutantFinder(MetaPathFinder):
-    """An import finder that finds only the mutated module."""
+    """Implements an import finder that finds only the mutated module."""
 
     def __init__(self, root: Path, mutant: Mutant) -> None:
         self._file = root / mutant.path
@@ -63,8 +63,8 @@ class MutantFinder(MetaPathFinder):
         return self._mutant.id
 
     def install(self) -> None:
-        """Installs the finder and imports the mutated module at once: another finder may later be put before this
-        one."""
+        """Installs the finder and imports the mutated module at once, because another finder may later take
+        precedence."""
         check(self._mutant.module not in sys.modules, f"{self._mutant.module} was imported before its mutant")
         sys.meta_path.insert(0, self)
         import_module(self._mutant.module)
@@ -106,8 +106,10 @@ class ReachFinder(MetaPathFinder):
         self._root = root
 
     def install(self, *, at_once: bool = False) -> None:
-        """Installs the finder. With `at_once`, all modules are imported now, because another finder may later be put
-        before this one."""
+        """Installs the finder.
+
+        With `at_once`, all modules are imported now, because another finder may later take precedence.
+        """
         sys.meta_path.insert(0, self)
         for module in sorted(self._files) if at_once else ():
             import_module(module)

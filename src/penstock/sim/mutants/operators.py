@@ -1,4 +1,4 @@
-"""Mutation operators: each takes one place of the code and yields the small bugs that could be there.
+"""Defines the mutation operators: each operator takes one place of the code and yields small bugs for this place.
 
 | operator           | example |
 |--------------------|---------|
@@ -43,8 +43,8 @@ SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A possible bug: the operator that makes it, its place in the code, its text, and a function that changes the
-    syntax tree."""
+    """Describes a possible bug: its operator, its place in the code, its text, and a function that changes the syntax
+    tree."""
 
     operator: str
     line: int

@@ -1,4 +1,4 @@
-"""Places in a syntax tree where a node or a statement can be replaced.
+"""Finds the places in a syntax tree where a node or a statement can be replaced.
 
 A `Block` is a list of statements, a `Slot` is any other child of a node. Both know the function that they are in, so
 that a mutant can be named after this function.
@@ -16,7 +16,7 @@ BLOCKS = ("body", "orelse", "finalbody")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One expression, and the field of its parent that holds it."""
+    """Describes one expression, and the field of its parent that holds it."""
 
     parent: ast.AST
     field: str
@@ -35,7 +35,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A list of statements inside a function."""
+    """Describes a list of statements inside a function."""
 
     parent: ast.AST
     statements: list[ast.stmt]

@@ -1,4 +1,4 @@
-"""The results of mutants: one JSON line each, so that an interrupted measurement continues where it stopped."""
+"""Stores the results of mutants, one JSON line each, so that an interrupted measurement continues where it stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.sim.mutants.worker import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of testing one mutant in one way (unit tests or simulator)."""
+    """Holds the result of testing one mutant in one way (unit tests or simulator)."""
 
     id: str
     by: str
@@ -50,7 +50,7 @@ WATCHDOG = "watchdog"
 
 
 class ResultFile:
-    """A file of results of mutants, to which each new result is appended at once."""
+    """Keeps the results of mutants in a file, to which each new result is appended at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

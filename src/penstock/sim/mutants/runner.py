@@ -34,7 +34,7 @@ MOST_NAMED_TESTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """The unit tests that run each function of the mutated packages, the most specific test first."""
+    """Holds, for each function of the mutated packages, the unit tests that run it, the most specific test first."""
 
     early: frozenset[str]
     """Functions that run while modules are imported and tests collected."""

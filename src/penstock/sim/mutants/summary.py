@@ -13,7 +13,7 @@ from penstock.sim.mutants.results import Result
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of mutants that one way of testing killed, and the number that survived it."""
+    """Holds the number of mutants that one way of testing killed, and the number of mutants that survived it."""
 
     by: str
     mutants: int
@@ -71,8 +71,10 @@ def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, 
 
 
 def reach_rows(mutants: Sequence[Mutant], reached: Set[str]) -> list[dict[str, Any]]:
-    """Returns one row per package and one for all packages: how many mutants are in functions that the simulator
-    runs."""
+    """Returns a row per package and a row for all packages.
+
+    A row tells how many mutants are in functions that the simulator runs.
+    """
     packages = list(dict.fromkeys(mutant.package for mutant in mutants))
     rows = [_reach_row(package, [one for one in mutants if one.package == package], reached) for package in packages]
     return [*rows, _reach_row("all", mutants, reached)]

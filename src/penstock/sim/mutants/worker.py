@@ -1,8 +1,8 @@
-"""The process that tests one mutant, with unit tests or with the simulator.
+"""Runs in the process that tests one mutant, with unit tests or with the simulator.
 
-Its argument is a JSON object from its parent, see `main`. It prints a JSON line before each simulated run. Its last
-line is the result. If the process dies instead (a turn that never ends, memory without bound), its parent judges it by
-its exit status. No module of the node is imported before the hook is installed.
+The argument of the process is a JSON object from its parent, see `main`. The process prints a JSON line before each
+simulated run. Its last line is the result. If it dies without a result (an endless loop, too much memory), its parent
+judges it by its exit status. No module of the node is imported before the hook is installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POINTS = "points"
 
 
 class Run(NamedTuple):
-    """One simulated run of the rotation."""
+    """Describes one simulated run of the rotation."""
 
     profile: str
     seed: int
@@ -133,7 +133,7 @@ def _install(name: str) -> MutantFinder | None:
 
 
 class UnitTask(NamedTuple):
-    """The unit tests to run for one mutant."""
+    """Holds the unit tests to run for one mutant."""
 
     paths: Sequence[str]
     most_failures: int = 1
@@ -234,7 +234,7 @@ class _Coverage(_Failures):
 
 
 class SimTask(NamedTuple):
-    """The runs that the simulator may do for one mutant."""
+    """Holds the runs that the simulator may do for one mutant."""
 
     cpu_s: float
     first_seed: int

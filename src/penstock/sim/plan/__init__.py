@@ -1,6 +1,6 @@
-"""Plans: all settings and events of a run, drawn from its seed before the run begins.
+"""Makes plans: a plan has all settings and events of a run, drawn from its seed before the run begins.
 
-`plan` has the values, `profiles` the kinds of faults that a run may have, `draw` makes a plan from a seed. A plan is
-data: it changes nothing and imports no other package of `sim` except the engine's settings. Called by all other
-packages.
+`plan` defines a plan's values, `profiles` lists the kinds of faults that a run may have, and `draw` makes a plan from a
+seed. A plan is data: it changes nothing and imports no other package of `sim` except the engine's settings. Called by
+all other packages.
 """

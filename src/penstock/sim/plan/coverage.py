@@ -1,4 +1,4 @@
-"""Coverage of points: how often each kind of fault was injected at each kind of point, by the role of the machine hit.
+"""Counts how often each kind of fault was injected at each kind of point, by the role of the machine that it hit.
 
 A point is a message or a step on a disk at which a fault can be injected (see `points`).
 """
@@ -15,8 +15,10 @@ VERSION = 1
 
 
 class Coverage:
-    """The number of injected faults for each cell (see `points.Cell`). The count is 0 if runs passed points of the cell
-    but no fault was injected there."""
+    """Holds the number of injected faults for each cell (see `points.Cell`).
+
+    The number is 0 if runs passed points of the cell but no fault was injected there.
+    """
 
     def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
         self.counts: dict[Cell, int] = dict(counts or {})

@@ -1,5 +1,6 @@
-"""The values of a plan: the cluster's settings, its topics, actors and faults. Leaving out an actor or a fault changes
-nothing about the others.
+"""Defines the values of a plan: the cluster's settings, its topics, actors and faults.
+
+If an actor or a fault is left out, the others do not change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chooses the faults of a run among the points that an earlier run of the same plan passed.
 
 Most of a run's points are fetches and writes of segments. So the choice takes first a kind of point, then a cell of
-that kind, then a point of that cell: rare points are hit as often as frequent ones. The kind and the cell with the
+that kind, then a point of that cell: rare points are hit as often as frequent points. The kind and the cell with the
 lowest coverage come first. Half of the faults hit messages between nodes. About half of the faults get a second fault
 at the same point or at one of the next points, because many bugs need a second fault before the effects of the first
 fault are repaired.

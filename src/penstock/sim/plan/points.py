@@ -1,4 +1,4 @@
-"""Points: the places of a run at which a fault can be injected, and the faults that can be injected there.
+"""Defines points: the places of a run at which a fault can be injected, and the faults that can be injected there.
 
 A point is a message between two processes or a step on a disk. It has a kind, and a number among the points of its
 kind: `AlterPartition answer#3` is the third answer to an AlterPartition request since the faults of the run began. A
@@ -33,7 +33,7 @@ STOPS = (KILL, POWER, PAUSE)
 
 
 class Point(NamedTuple):
-    """A point (a message or a step on a disk) that a run has passed."""
+    """Describes a point (a message or a step on a disk) that a run has passed."""
 
     time: float
     kind: str
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A unit of coverage: a kind of points, a fault, and the role of the machine that the fault hits."""
+    """Names a unit of coverage: a kind of points, a fault, and the role of the machine that the fault hits."""
 
     kind: str
     fault: str
@@ -76,7 +76,7 @@ def faults_at(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PointFault:
-    """One or two faults at the n-th point of a kind."""
+    """Describes one or two faults at the n-th point of a kind."""
 
     kind: str
     nth: int
@@ -104,7 +104,7 @@ def parse_point_fault(text: str) -> PointFault:
 
 @dataclass(slots=True)
 class PointLog:
-    """The points that a run has passed, and the faults that happened at some of them."""
+    """Holds the points that a run has passed, and the faults that happened at some of them."""
 
     passed: list[Point] = field(default_factory=list)
     happened: list[tuple[Point, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Profiles: the kinds of faults that a run may have, and how often faults occur."""
+"""Defines profiles: the kinds of faults that a run may have, and how often faults occur."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The kinds of faults that a run may have, and the mean time between two faults."""
+    """Defines the kinds of faults that a run may have, and the mean time between two faults."""
 
     about: str
     faults: tuple[str, ...] = ()

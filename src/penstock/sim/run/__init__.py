@@ -1,4 +1,4 @@
-"""Runs: the simulation of a plan, scenario scripts, `SimCluster` for user code, shrinking and the report page.
+"""Runs the simulation of a plan, scenario scripts, and user code in a `SimCluster`; shrinks runs and reports on them.
 
-The top package of `sim`: it imports all others. Called by `cli`, `testing` and the tests.
+This is the top package of `sim`: it imports all others. Called by `cli`, `testing` and the tests.
 """

@@ -1,4 +1,4 @@
-"""A simulated cluster that real clients reach over loopback sockets. Its virtual time follows the real clock.
+"""Connects real clients, over loopback sockets, to a simulated cluster whose virtual time follows the real clock.
 
     real client ⇄ 127.0.0.1:port of machine n2 ⇄ simulated connection from the host `clients` to n2's listener BRIDGE
 
@@ -37,7 +37,7 @@ MAX_LAG_S = 1.0
 
 
 class BridgedCluster:
-    """The cluster of a plan, on the running event loop, without the plan's actors and topics."""
+    """Runs the cluster of a plan on the running event loop, without the plan's actors and topics."""
 
     def __init__(self, plan: Plan, *, first_port: int = 0) -> None:
         ahead_ms = int(time.time() * 1000) - EPOCH_MS  # brokers refuse records of clients that are hours ahead
@@ -151,7 +151,7 @@ def _listeners(machine: Machine, address: str) -> dict[str, str]:
 
 
 class _RealEnd(asyncio.Protocol):
-    """The socket of a real client. Its bytes go to a simulated connection to one machine."""
+    """Passes the bytes from a real client's socket to a simulated connection to one machine."""
 
     def __init__(self, cluster: BridgedCluster, machine: Machine) -> None:
         self._cluster = cluster
@@ -208,7 +208,7 @@ class _RealEnd(asyncio.Protocol):
 
 
 class _SimulatedEnd(asyncio.Protocol):
-    """The client's end of the simulated connection. Its bytes go to the real client."""
+    """Passes the bytes from the simulated connection to the real client."""
 
     def __init__(self, real: asyncio.Transport) -> None:
         self._real = real

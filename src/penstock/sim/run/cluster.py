@@ -1,4 +1,4 @@
-"""A simulated cluster for a user's asyncio code: virtual time, machines to kill, links to cut.
+"""Offers a simulated cluster to a user's asyncio code: virtual time, machines to kill, links to cut.
 
     def test_orders_survive_a_power_loss() -> None:
         async def app(cluster: SimCluster) -> None:

@@ -1,4 +1,4 @@
-"""Scenario commands for log directories: moves of replicas, failing disks, and crashes at a disk change."""
+"""Implements scenario commands for log directories: moves of replicas, failing disks, and crashes at a disk change."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class MoveCommands:
         return ""
 
     async def replace_directory(self, path: str, on: str = "n1") -> str:
-        """Replaces the disk of one directory by an empty one, on a machine that is down."""
+        """Replaces the disk of one directory by an empty disk, on a machine that is down."""
         machine = self._environment.machine(on)
         machine.conditions.broken = ""
         machine.replace_directory(path)

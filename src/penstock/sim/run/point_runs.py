@@ -1,4 +1,4 @@
-"""Runs of the profile `points`: one run that records the points of a plan, then runs with faults at chosen points."""
+"""Runs the profile `points`: first a run that records the points of a plan, then runs with faults at chosen points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenario commands that write records, delete records, and throttle moves between log directories."""
+"""Implements scenario commands that write records, delete records, and throttle moves between log directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class Participant(Protocol):
-    """A client process of the script."""
+    """The interface of a client process of the script."""
 
     async def connected(self) -> AsyncClient: ...
 

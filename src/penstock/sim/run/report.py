@@ -1,4 +1,5 @@
-"""The report page of a run: the verdict, and one lane for each machine, partition, fault and actor over virtual time.
+"""Draws the report page of a run: the verdict, and a lane over virtual time for each machine, partition, fault and
+actor.
 
 A partition's lane has a bar for each leader, in the leader's colour, and a line for the high watermark. The page is one
 file without scripts and without external resources; tooltips explain bars and dots.

@@ -78,7 +78,7 @@ def run_script(
 
 
 class Participant:
-    """A client process of the script, with a producer if it writes."""
+    """Holds a client process of the script, with a producer if it writes."""
 
     def __init__(self, clients: Clients, name: str, kind: str = "idempotent", transactional_id: str = "") -> None:
         self.name = name
@@ -437,7 +437,7 @@ class ScenarioRunner:
         return f"n{max(leaders, key=leaders.count)}" if leaders else "nobody"
 
     async def do_voters(self) -> str:
-        """Shows the voters that the cluster reports. `?` marks a voter whose directory id is not the one of its
+        """Shows the voters that the cluster reports. `?` marks a voter whose directory id differs from the id on its
         machine's disk."""
 
         async def work(role: Participant) -> str:
@@ -451,7 +451,7 @@ class ScenarioRunner:
         return await self._as("admin", work)
 
     async def do_put_back(self, name: str) -> str:
-        """Removes the voter of the old disk and adds the voter of the new one, as an operator does."""
+        """Removes the voter of the old disk and adds the voter of the new disk, as an operator does."""
 
         async def work(role: Participant) -> str:
             await put_back(role.session, self._machine(name))

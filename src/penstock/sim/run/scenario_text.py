@@ -1,4 +1,4 @@
-"""The text of a scenario script: commands with the answers that they get. All kinds of scenarios have this grammar.
+"""Parses the text of a scenario script: commands with their answers. All kinds of scenarios have this grammar.
 
     # A remark explains the next commands.
     > produce t a b
@@ -21,7 +21,7 @@ INCLUDE = "include"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A command, remark or blank line of a script; answers are not lines of this kind."""
+    """Holds a command, remark or blank line of a script. Answers are not kept as lines."""
 
     text: str
     commands: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Scenario commands for share groups: members join, fetch records and acknowledge them."""
+"""Implements scenario commands for share groups: members join, fetch records and acknowledge them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.sim.actors.share_members import start_at_earliest
 
 
 class Participant(Protocol):
-    """A client process of the script."""
+    """The interface of a client process of the script."""
 
     session: Session
     client: AsyncClient | None

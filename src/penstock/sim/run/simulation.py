@@ -1,9 +1,9 @@
-"""One run of a plan: machines, actors and faults, from power on to the verdict.
+"""Runs a plan: machines, actors and faults, from power on to the verdict.
 
     start ──► topics ──► actors and faults ──► heal everything ──► actors finish ──► read all records ──► clean restart,
     read all records again ──► judge
 
-No fault hits the process in which the simulation itself runs.
+The simulation itself runs in a process that no fault hits.
 """
 
 from __future__ import annotations

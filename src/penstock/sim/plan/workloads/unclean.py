@@ -1,9 +1,9 @@
 """Workload `unclean`: some topics allow unclean elections. Machines die one after the other, so that an out-of-sync
 replica comes back while the last in-sync replica is down.
 
-Other topics, the internal ones included, do not allow unclean elections and lose nothing. Machines are only killed, not
+Other topics, including internal topics, do not allow unclean elections and lose nothing. Machines are only killed, not
 isolated: an isolated leader may acknowledge records that the new leader lacks, and the rules could not tell these
-records from lost ones.
+records from lost records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Renders the console: one page, from the same data as the JSON API. Pure.
 
-Its script fetches the page again every two seconds and replaces the changed parts. So there is one renderer, and the
-page also works without the script. All text from outside is escaped with `escape`.
+The page's script fetches the page again every two seconds and replaces the changed parts. So no second renderer is
+needed, and the page also works without the script. All text from outside is escaped with `escape`.
 """
 
 from __future__ import annotations

@@ -87,8 +87,9 @@ class HttpServer:
     def admit(self, connection: HttpConnection) -> Response | None:
         """Registers a connection and returns None.
 
-        If too many connections are open, closes one without a request in progress, so that idle peers keep no probe
-        away. If all connections have a request in progress, returns the response that refuses the new one.
+        If too many connections are open, closes a connection without a request in progress, so that idle peers can't
+        keep health probes away. If all connections have a request in progress, returns the response that refuses the
+        new connection.
         """
         from penstock.http.messages import TOO_MANY
 

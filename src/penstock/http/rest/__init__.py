@@ -1,1 +1,1 @@
-"""The versioned REST API under /v1: routes, the OpenAPI document made from them, and the operations behind them."""
+"""Implements the REST API under /v1: the routes, their OpenAPI document, and the operations that they call."""

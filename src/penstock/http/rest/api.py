@@ -1,4 +1,4 @@
-"""All routes of the REST API, and the route that serves their OpenAPI document."""
+"""Lists all routes of the REST API, and the route that serves their OpenAPI document."""
 
 from __future__ import annotations
 

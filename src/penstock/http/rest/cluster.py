@@ -1,4 +1,5 @@
-"""Operations on the cluster: status, nodes, replication, the quorum, elections, snapshots, events and directories."""
+"""Implements operations on the cluster: status, nodes, replication, quorum, elections, snapshots, events,
+directories."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The description of one field: its type, its limits and its meaning."""
+    """Describes one field: its type, its limits and its meaning."""
 
     kind: str
     """A type of JSON Schema: integer, string, boolean, array or object."""

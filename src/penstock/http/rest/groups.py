@@ -1,4 +1,4 @@
-"""Operations on groups: list, describe with members and lag, reset offsets with a dry run, and delete."""
+"""Implements operations on groups: list, describe with members and lag, reset offsets with a dry run, and delete."""
 
 from __future__ import annotations
 

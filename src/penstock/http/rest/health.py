@@ -1,4 +1,4 @@
-"""Tells whether a node is alive and ready, with reasons, and whether the cluster is healthy. Changes nothing."""
+"""Reports whether a node is alive and ready, with reasons, and whether the cluster is healthy. Changes nothing."""
 
 from __future__ import annotations
 

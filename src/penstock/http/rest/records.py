@@ -1,4 +1,4 @@
-"""Operations on records: read a limited number of records from an offset or a time on, with a filter; and append a few.
+"""Implements operations on records: read a limited number of records from an offset or a time on, and append records.
 
 In an answer, a key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null.
 """

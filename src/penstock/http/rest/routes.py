@@ -1,4 +1,4 @@
-"""The table of routes: finds the route of a request, checks its input, and turns every failure into problem details."""
+"""Finds the route of a request, checks the request's input, and turns every failure into problem details."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request whose input has been checked."""
+    """Holds a request whose input has been checked."""
 
     path: Mapping[str, Any]
     query: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The operationId in the OpenAPI document."""
+        """Returns the operationId in the OpenAPI document."""
         return self.operation.__name__
 
     def match(self, parts: Sequence[str]) -> dict[str, str] | None:

@@ -1,4 +1,4 @@
-"""Holds what the operations of the REST API need: the node's parts, the caller, and a client of the whole cluster.
+"""Holds the objects that REST operations need: the node's parts, the caller, and a client of the whole cluster.
 
 Each change is a request of Kafka's protocol. The client sends it over the inter-broker listener, for the caller: the
 authorizer decides on it with the caller's ACLs. So brokers and controllers decide on it exactly as on a request of

@@ -1,4 +1,4 @@
-"""Operations on topics and configs: list, describe, create, delete, add partitions, trim, and change configs."""
+"""Implements operations on topics and configs: list, describe, create, delete, add partitions, trim, change configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives keep records for longer than the topic does; a query can read an archive and its topic together.
+"""Archives a topic's records, to keep them for longer than the topic does; a query can read archive and topic together.
 
 An archive can be at any address that Spark can write to. There are two kinds. An archive of records has a directory of
 Parquet files for each partition; a stream writes these files, and any tool can read them. An archive of segments has

@@ -40,7 +40,7 @@ class BackfillJob:
 
 
 class Backfill:
-    """A job that has been checked and is ready to run."""
+    """Runs a backfill. The job has been checked when the constructor returns."""
 
     def __init__(self, spark: Any, job: BackfillJob) -> None:
         """Checks the job and creates the topic. Raises SourceError."""

@@ -64,7 +64,7 @@ def events_by_key() -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The tables that a run updates. If no table is named, the run updates all tables."""
+    """Selects the tables that a run updates. If no table is named, the run updates all tables."""
 
     tables: Sequence[str] = ()
     full: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The demo: produces events, keeps a table of them, and checks that the table has exactly the produced events."""
+"""Runs the demo: produces events, keeps a table of them, and checks that the table has exactly the produced events."""
 
 from __future__ import annotations
 

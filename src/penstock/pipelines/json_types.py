@@ -31,7 +31,7 @@ MOST_DEPTH = 40
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type without parameters, by Spark's name, such as bigint or string."""
+    """Names a type without parameters by Spark's name, such as bigint or string."""
 
     name: str
 
@@ -54,7 +54,8 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A type that can't hold JSON values, from a table that Penstock did not create. `json` is Spark's JSON for it."""
+    """Names a type that can't hold JSON values, from a table that Penstock did not create. `json` is Spark's JSON of
+    the type."""
 
     json: str
 

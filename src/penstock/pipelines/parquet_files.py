@@ -1,4 +1,4 @@
-"""Merges small Parquet files of a table into large ones; readers see the same rows throughout.
+"""Merges small Parquet files of a table into large files; readers see the same rows throughout.
 
 The log of Spark's file sink (`_spark_metadata`) lists the files of a table, and Spark reads only the files in it. Every
 tenth batch the log gets a file with all entries so far (`9.compact`, `19.compact`, …). A merge takes the data files
@@ -101,7 +101,7 @@ def _recover(files: Files) -> None:
 
 
 class Files:
-    """The table's directory, accessed through Hadoop at any address that Spark can write to."""
+    """Accesses the table's directory through Hadoop, at any address that Spark can write to."""
 
     def __init__(self, spark: Any, path: str) -> None:
         self._jvm = spark._jvm
@@ -144,7 +144,7 @@ class Files:
             stream.close()
 
     def replace(self, name: str, text: str) -> None:
-        """Replaces a file atomically: readers see the old text or the new one."""
+        """Replaces a file atomically: readers see the old text or the new text."""
         place, _, last = name.rpartition("/")
         aside = f"{place}/.{last}.{uuid4().hex}.tmp"
         self.write(aside, text)

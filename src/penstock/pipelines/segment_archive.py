@@ -61,7 +61,7 @@ class PartitionJob:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive batches of a partition, with the same bytes as in the log."""
+    """Holds consecutive batches of a partition, with the same bytes as in the log."""
 
     batches: Sequence[Batch]
     hidden: Sequence[int]

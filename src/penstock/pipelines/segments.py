@@ -1,4 +1,4 @@
-"""The format of an archive of segments, which holds a topic's log byte for byte.
+"""Defines the format of an archive of segments, which holds a topic's log byte for byte.
 
 An archive is a directory or an object store's address. For a topic named orders it has:
 
@@ -46,8 +46,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece (a pair of `.log` and `.json` files) to read from offset `start` on. Earlier pieces contain the offsets
-    before `start`."""
+    """Names a piece (a pair of `.log` and `.json` files) to read from offset `start` on.
+
+    Earlier pieces contain the offsets before `start`.
+    """
 
     piece: Piece
     start: int
@@ -96,7 +98,7 @@ def gaps_in(parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The contents of an archive for a topic."""
+    """Lists the contents of an archive for a topic."""
 
     topic: str
     topic_id: str
@@ -149,8 +151,10 @@ def _json(store: Store, name: str) -> dict[str, Any]:
 
 
 class Spool:
-    """A piece (a `.log` file of the archive) that is being written. Its name contains its end offset, so the name is
-    known only when the piece is complete."""
+    """Writes a piece (a `.log` file of the archive).
+
+    The name of the file contains the end offset, so the name is known only when the piece is complete.
+    """
 
     def __init__(self, topic: str, partition: int, first: int) -> None:
         self._topic = topic

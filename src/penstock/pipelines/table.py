@@ -271,7 +271,7 @@ def query_id(spark: Any, checkpoint: str) -> str:
 
 
 def compact(spark: Any, path: str) -> None:
-    """Merges small files of a Delta table into large ones; readers see the same rows throughout."""
+    """Merges small files of a Delta table into large files; readers see the same rows throughout."""
     from delta.tables import DeltaTable
 
     DeltaTable.forPath(spark, path).optimize().executeCompaction()

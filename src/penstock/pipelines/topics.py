@@ -1,4 +1,4 @@
-"""The topics of pipelines: their addresses and options, and functions that read them as DataFrames."""
+"""Defines the topics of pipelines: their addresses and options, and functions that read them as DataFrames."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def changes_of(table: Any, fields: Sequence[str]) -> Changes:
 
 
 class _Keys:
-    """The key columns of a table, and SQL conditions over them."""
+    """Holds the key columns of a table, and makes SQL conditions over them."""
 
     def __init__(self, schema: Any, names: Sequence[str], may_be_bad: bool) -> None:
         from pyspark.sql.types import ArrayType, StructType

@@ -19,8 +19,10 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """A batch as rows, and the table's columns before and after this batch. The columns may have grown to hold its
-    values."""
+    """Holds a batch as rows, and the table's columns before and after this batch.
+
+    The columns may have grown to hold the values of the batch.
+    """
 
     records: Any
     """Rows with a struct `value`, null for a null value. Spark caches them until `unpersist`."""

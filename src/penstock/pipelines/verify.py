@@ -41,7 +41,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The settings with which a task connects to the brokers."""
+    """Holds the settings with which a task connects to the brokers."""
 
     bootstrap: str
     timeout_s: float

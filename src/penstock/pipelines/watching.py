@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The progress of all watched jobs, added up."""
+    """Holds the progress of all watched jobs together."""
 
     tasks: int = 0
     all_tasks: int = 0
@@ -85,8 +85,10 @@ def watched(spark: Any) -> Iterator[Watch]:
 
 @contextmanager
 def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> Iterator[None]:
-    """A context manager: calls `tell` regularly with the elapsed seconds while the block runs, and once more if the
-    block succeeds."""
+    """Calls `tell` regularly with the elapsed seconds while the `with` block runs.
+
+    Calls `tell` once more if the block succeeds.
+    """
     began = time.monotonic()
     over = threading.Event()
 

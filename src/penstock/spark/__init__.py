@@ -1,8 +1,9 @@
-"""The Spark data source `format("penstock")`: reads and writes topics, in batch and as a stream, without a jar.
+"""Implements the Spark data source `format("penstock")`: reads and writes topics, in batch and as a stream, without a
+jar.
 
 Invariants: records become Arrow columns without a Python object per record; a task holds the data of about two fetches;
-no record above the high watermark is read, and with read_committed none above the last stable offset; a user's error is
-reported in one sentence.
+no record above the high watermark is read; with read_committed, no record above the last stable offset is read; a
+user's error is reported in one sentence.
 
 Spark finds the data source through package `pyspark_penstock`; users call `session`. Needs the extra `penstock[spark]`.
 """

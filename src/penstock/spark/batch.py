@@ -1,4 +1,4 @@
-"""The batch reader: plans tasks on the driver; the tasks read the records."""
+"""Defines the batch reader, which plans tasks on the driver; the tasks read the records."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_MS = 10_000
 def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
     """Returns a connected client. Raises SourceError if an option is wrong or no broker answers.
 
-    With `attempts`, every request and the first connection are tried that many times.
+    With `attempts`, the first connection and every request are tried `attempts` times.
     """
     retry = _retry(options)
     try:

@@ -25,7 +25,7 @@ Json = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition that a stream reads, and the ids of its topics."""
+    """Holds the next offset of each partition that a stream reads, and the ids of its topics."""
 
     offsets: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Topics and partitions that changed since the stream read them."""
+    """Lists topics and partitions that changed since the stream read them."""
 
     made_again: tuple[str, ...]
     """Topics that were deleted and created again: the new topic has a new id, and old offsets do not apply to it."""

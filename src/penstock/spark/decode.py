@@ -41,7 +41,7 @@ Raw = bytes | bytearray
 
 @dataclass(slots=True)
 class Decoded:
-    """Columns of consecutive records of one partition, in the order of their offsets."""
+    """Holds columns of consecutive records of one partition, in the order of their offsets."""
 
     key: Any
     value: Any
@@ -211,7 +211,8 @@ def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array
 
 
 def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
-    """Returns the positions of `count` records from `pos` on. Raises KafkaError unless the last one ends at `limit`."""
+    """Returns the positions of `count` records from `pos` on. Raises KafkaError unless the last record ends at
+    `limit`."""
     pieces: list[Array] = []
     places: list[int] = []
     add = places.append

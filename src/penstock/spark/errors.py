@@ -1,4 +1,4 @@
-"""Errors that the user can correct, each reported in one sentence."""
+"""Defines errors that the user can correct. Each error is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _warned: set[tuple[str, ...]] = set()
 
 
 class SourceError(Exception):
-    """An error that the user can correct: a wrong option, a missing topic, deleted offsets, no broker.
+    """Raised for an error that the user can correct: a wrong option, a missing topic, deleted offsets, no broker.
 
     The message names the cause and the remedy.
     """

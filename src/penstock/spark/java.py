@@ -132,5 +132,5 @@ def _cache() -> Path:
 
 
 def prepare_environment(java: Java, environment: dict[str, str]) -> None:
-    """Sets JAVA_HOME. Spark's scripts start the Java in it."""
+    """Sets JAVA_HOME, which Spark's scripts use to start Java."""
     environment["JAVA_HOME"] = str(java.home)

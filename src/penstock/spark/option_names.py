@@ -1,4 +1,4 @@
-"""Names of options that the source and the sink know, and the treatment of unknown names. Pure code.
+"""Lists the names of options that the source and the sink know, and checks unknown names. Pure code.
 
 A job written for Spark's Kafka connector may have options with unknown names: labels, or properties of a vendor's
 client. These are ignored, and a warning lists them. A name that is probably a misspelt known name is refused: otherwise

@@ -1,4 +1,4 @@
-"""The options of `format("penstock")`: Spark's names for its Kafka source, and a few of Penstock's own. Pure code.
+"""Parses the options of `format("penstock")`: the options of Spark's Kafka source, and Penstock's own. Pure code.
 
 Names are case-insensitive, as everywhere in Spark; `option_names` lists them.
 """
@@ -43,7 +43,7 @@ _UNITS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position at which reading starts or ends. Exactly one field is set.
+    """Holds the position at which reading starts or ends. Exactly one field is set.
 
     `everywhere` and `timestamp_ms` apply to all partitions; `offsets` and `timestamps` have a value for each partition.
     EARLIEST and LATEST are also valid as times, as in Kafka's ListOffsets.

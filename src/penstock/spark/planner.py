@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileHint:
-    """The log directory in which the leader keeps a partition.
+    """Names the log directory in which the leader keeps a partition.
 
     A task on the leader's machine may read the files itself.
     """

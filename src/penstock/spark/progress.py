@@ -185,7 +185,7 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Returns the message of the SourceError that Spark's error text contains. Without one, returns the first line."""
+    """Returns the message of the SourceError in Spark's error text. Without a SourceError, returns the first line."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:

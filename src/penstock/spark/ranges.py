@@ -13,7 +13,7 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of a partition from `start` up to `end` - 1.
+    """Holds the offsets of a partition from `start` up to `end` - 1.
 
     There may be fewer records than offsets, because compaction and transactions leave gaps.
     """

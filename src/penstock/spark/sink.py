@@ -1,6 +1,6 @@
-"""The writers that Spark calls, for batches and for streams.
+"""Defines the writers that Spark calls, for batches and for streams.
 
-They take Arrow data. With exactlyOnce they write it in transactions.
+The writers take Arrow data. With exactlyOnce they write the data in transactions.
 """
 
 from __future__ import annotations

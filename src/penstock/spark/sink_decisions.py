@@ -38,7 +38,7 @@ Prepared = tuple[str, PreparedTxnState]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision that a batch is written: all its transactions have to be committed."""
+    """Records the decision that a batch is written: all its transactions have to be committed."""
 
     batch: int
     transactions: tuple[Prepared, ...]

@@ -30,7 +30,8 @@ _NO_HEADERS = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records for one partition, in order. Keys and values are Arrow binary arrays, timestamps numpy int64 in ms."""
+    """Holds records for one partition, in order: keys and values as Arrow binary arrays, timestamps as numpy int64 in
+    ms."""
 
     keys: Array
     values: Array

@@ -1,4 +1,4 @@
-"""The sink's options: Spark's names for its Kafka sink, producer properties as `kafka.*`, and `exactlyOnce`. Pure
+"""Parses the sink's options: those of Spark's Kafka sink, producer properties (`kafka.*`), and `exactlyOnce`. Pure
 code."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chooses the decision that an exactly-once sink records next, from the last decision and open transactions. Pure code.
+"""Computes an exactly-once sink's next decision from the last decision and the open transactions. Pure code.
 
 Two rules make every decision final:
 

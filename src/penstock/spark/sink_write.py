@@ -178,7 +178,7 @@ def _send_rows(client: Client, producer: SyncProducer, options: SinkOptions, slo
 
 
 class partition_counts:
-    """A callable that returns the number of partitions of a topic. It asks the brokers once per topic.
+    """Returns the number of partitions of a topic. Asks the brokers once per topic.
 
     Raises SourceError. With `create`, requests a missing topic as producers do, so that a broker with
     auto.create.topics.enable creates the topic.

@@ -1,4 +1,5 @@
-"""The stream reader, which plans each micro-batch. It runs in one Python process on the driver until the query ends.
+"""Defines the stream reader, which plans each micro-batch. It runs in a Python process on the driver until the query
+ends.
 
 Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, with each topic's id beside them
 (`continuity`). A batch starts at the end of the previous batch. A partition that is in a batch's end offsets, but not
@@ -104,7 +105,8 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class _Driver:
-    """The reader's state on the driver: the connection, AvailableNow's end offsets, and the time of the last batch."""
+    """Holds the reader's state on the driver: the connection, AvailableNow's end offsets, and the time of the last
+    batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

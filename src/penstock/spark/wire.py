@@ -37,7 +37,8 @@ class WireReader:
         *,
         topic_id: bytes | None = None,
     ) -> None:
-        """`topic_id` identifies the topic to read, even if a new topic was created with the same name."""
+        """Creates the reader. `topic_id` identifies the topic to read, even if a new topic was created with the same
+        name."""
         self._client = client
         self._key = (topic, partition)
         self._next = start

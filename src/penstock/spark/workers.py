@@ -71,8 +71,8 @@ def settle() -> None:
 def keep_memory() -> bool:
     """Makes glibc keep freed buffers of some megabytes and use them again. Returns False if that can't be set.
 
-    By default glibc returns such buffers to the kernel and gets new ones, whose pages the kernel clears. With rows of a
-    kilobyte this takes half of the decoding time.
+    By default glibc returns such buffers to the kernel and gets new buffers, whose pages the kernel clears. With rows
+    of a kilobyte this takes half of the decoding time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

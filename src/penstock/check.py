@@ -1,5 +1,4 @@
-"""Invariants that are also checked in production: a violated invariant raises an error instead of giving a wrong
-answer."""
+"""Checks invariants, also in production: a violated invariant raises an error instead of giving a wrong answer."""
 
 
 class InvariantError(Exception):

@@ -1,4 +1,4 @@
-"""The clock of a node: wall time for timestamps and retention. Monotonic time comes from the event loop."""
+"""Defines the clock of a node: wall time for timestamps and retention. Monotonic time comes from the event loop."""
 
 from typing import Protocol
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class ManualClock:
-    """A clock for tests and the simulator that moves only by `advance`."""
+    """Implements a clock for tests and the simulator. It moves only when `advance` is called."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms

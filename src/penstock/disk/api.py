@@ -1,4 +1,4 @@
-"""The two interfaces: `File` (one open file) and `Disk` (a tree of files). Paths are plain strings with `/`."""
+"""Defines the interfaces `File` (one open file) and `Disk` (a tree of files). Paths are plain strings with `/`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DirectoryLockedError(Exception):
 
 
 class File(Protocol):
-    """A file by name. Descriptors are pooled, so the file may be closed and opened again between calls."""
+    """The interface of a file. Descriptors are pooled, so the file may be closed and opened again between calls."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""The pool of a real disk's open descriptors. It shrinks when the process runs out of descriptors."""
+"""Keeps the pool of a real disk's open descriptors. The pool shrinks when the process runs out of descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPEN_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0
 
 
 class Pooled(Protocol):
-    """A file whose descriptor is opened when it is needed and may be closed between two calls."""
+    """The interface of a file whose descriptor is opened when it is needed and may be closed between two calls."""
 
     path: str
     recently_used: bool

@@ -1,4 +1,4 @@
-"""A disk in memory, for brokers without persistent data and for tests. It can crash like a real disk.
+"""Implements a disk in memory, for brokers without persistent data and for tests. It can simulate a power loss.
 
 With `crashable=True`, `crash(random)` returns the disk as a machine finds it after a power loss: see `volume`.
 Creating, renaming or removing a whole directory is durable at once.

@@ -1,4 +1,4 @@
-"""The real disk. Descriptors are pooled: a node with 10,000 logs keeps a bounded number open.
+"""Implements the real disk. Descriptors are pooled: a node with 10,000 logs keeps a bounded number open.
 
 Linux-only calls have portable replacements, chosen by module flags. Tests switch the flags off and expect
 the same results.
@@ -267,7 +267,8 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 class RealDisk:
-    """The file system. `max_open_files` limits open descriptors; `max_threads` limits simultaneous blocking calls."""
+    """Accesses the file system. `max_open_files` limits open descriptors; `max_threads` limits concurrent blocking
+    calls."""
 
     shared = True
 

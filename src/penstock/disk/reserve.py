@@ -1,4 +1,4 @@
-"""A reserve of descriptors, so that checkpoints and snapshots can be written when no other descriptor is left."""
+"""Keeps a reserve of descriptors, so that checkpoints and snapshots can be written when no other descriptor is left."""
 
 from __future__ import annotations
 

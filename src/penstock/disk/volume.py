@@ -1,4 +1,4 @@
-"""A volume in memory: a tree of files, and the simulation of a power cut.
+"""Implements a volume in memory: a tree of files, and the simulation of a power cut.
 
 Every write goes to the page cache, which survives the end of a process but not a power cut. On a crashable volume, each
 file has a list of its changes since its last fsync, and each directory a list of the changes of its entries since its
@@ -28,7 +28,7 @@ SECTOR = 512
 
 
 class _Change(NamedTuple):
-    """One write or truncation, with the bytes that undo it."""
+    """Describes one write or truncation, with the bytes that undo it."""
 
     sequence: int
     offset: int
@@ -39,7 +39,7 @@ class _Change(NamedTuple):
 
 
 class Severity(Enum):
-    """The share of unsynced changes that a power cut undoes: all, some or none."""
+    """Names the share of unsynced changes that a power cut undoes: all, some or none."""
 
     NOTHING = "nothing"
     EVERYTHING = "all unsynced changes"
@@ -173,7 +173,7 @@ class Directory:
 
 
 class Volume:
-    """The disk of one machine. Each process uses the volume through its own `Disk`."""
+    """Holds the files of one machine's disk. Each process uses the volume through its own `Disk`."""
 
     def __init__(self, now_ms: Callable[[], int], *, crashable: bool = True, durable_directories: bool = False) -> None:
         self.now_ms = now_ms
@@ -228,7 +228,7 @@ class Volume:
         return found
 
     def create(self, path: str) -> None:
-        """Creates an empty file, or replaces an existing file with an empty one."""
+        """Creates an empty file, or replaces an existing file with an empty file."""
         directory, name = self.split(path)
         directory.link((name, self._new_inode()))
 

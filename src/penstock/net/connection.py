@@ -1,4 +1,4 @@
-"""One accepted connection: cuts bytes into frames, gives frames to the dispatcher, and sends replies in order.
+"""Serves one accepted connection: cuts bytes into frames, gives frames to the dispatcher, and sends replies in order.
 
 A connection is in one of these states, and starts its next request only if it is free:
   free       no request in progress, not muted, the peer reads its responses

@@ -15,7 +15,8 @@ Buffer = bytes | bytearray | memoryview
 
 
 class PartialFrame:
-    """A frame that arrives in several reads. Each read goes directly into a buffer, which grows to the frame's size."""
+    """Collects a frame that arrives in several reads. Each read goes directly into a buffer, which grows to the frame's
+    size."""
 
     __slots__ = ("_allocated", "_buffer", "received", "size")
 

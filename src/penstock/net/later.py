@@ -18,7 +18,7 @@ def result_of(future: asyncio.Future[R]) -> R:
 
 
 class Later(Generic[R_co]):
-    """A response that `make` makes once `source` is done.
+    """Holds a response that does not exist yet: `make` makes the response once `source` is done.
 
     `source` is a future, or a coroutine, for which the connection creates a task. `make` is called with the finished
     future or task, which has a result or an error. It is not called after a cancellation.

@@ -51,7 +51,7 @@ class Limits:
 
 
 class Arrival(NamedTuple):
-    """Says how to treat a new connection: it waits `wait_s` seconds, then it is served, or closed if `refused` is set.
+    """Decides what happens to a new connection: after `wait_s` seconds it is served, or closed if `refused` is set.
 
     `refused` is the reason for the log.
     """
@@ -195,7 +195,7 @@ class ByteBudget:
 
 
 class Idler(Protocol):
-    """A connection or a similar object that an IdleWheel watches."""
+    """The interface of a connection or a similar object that an IdleWheel watches."""
 
     active_tick: int
     idle_slot: int

@@ -19,7 +19,7 @@ UNLIMITED = 2_147_483_647
 
 
 class Listening(Protocol):
-    """An open listening socket, or several sockets on the same port."""
+    """The interface of an open listening socket, or of several sockets on the same port."""
 
     @property
     def port(self) -> int:

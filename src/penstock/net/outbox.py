@@ -42,7 +42,7 @@ class Outbox:
         self.read()
 
     def put(self, reply: list[Buffer]) -> None:
-        """Adds a response to the responses to write. The size of the response is written before it.
+        """Adds a response, with its size in front, to the responses to write.
 
         Writes all added responses at once if this response is large or if many responses were added.
         """

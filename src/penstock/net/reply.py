@@ -8,7 +8,7 @@ from penstock.net.framing import Buffer
 
 
 class Close:
-    """A dispatcher's reply that closes the connection. It carries the reason, which is written to the log."""
+    """Tells the connection to close. It carries the reason, which is written to the log."""
 
     __slots__ = ("reason",)
 

@@ -33,7 +33,7 @@ class TlsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The private key and the certificates of a listener or client, as PEM text."""
+    """Holds the private key and the certificates of a listener or client, as PEM text."""
 
     key: str | None = field(default=None, repr=False)
     chain: str | None = None
@@ -290,7 +290,7 @@ ContextMaker = Callable[[Mapping[str, str], Material], ssl.SSLContext]
 
 
 class TlsSource:
-    """Holds the TLS context of a listener or client, and makes a new one when a file or a property has changed."""
+    """Holds the TLS context of a listener or client, and makes a new context when a file or a property has changed."""
 
     def __init__(self, properties: Mapping[str, str], make: ContextMaker = server_context) -> None:
         """Makes the first context. Raises TlsError if TLS can't work with these properties."""

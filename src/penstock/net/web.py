@@ -1,8 +1,8 @@
 """Fetches small documents over HTTPS or from files: the keys of an issuer, and access tokens.
 
 The functions block, so call them in a thread. They follow no redirects, use no proxy, and read a limited number of
-bytes. Plain HTTP is accepted only for loopback addresses: whoever could change a key set on its way could log in as any
-user.
+bytes. Plain HTTP is accepted only for loopback addresses: an attacker who changed a key set in transit could log in as
+any user.
 """
 
 from __future__ import annotations

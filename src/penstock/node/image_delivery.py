@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """Says from which moment a part of the node gets new metadata images."""
+    """Names the moment from which on a part of the node gets new metadata images."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"

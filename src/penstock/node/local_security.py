@@ -1,4 +1,4 @@
-"""Makes what a secured local cluster needs, for `penstock up --secure`: an authority, certificates and users.
+"""Makes a certificate authority, certificates and users for a secured local cluster (`penstock up --secure`).
 
 Everything is kept in one directory, in files that only this user can read: `ca.pem`, `ca.key`, `node.pem` (key and
 certificate of all nodes) and `users.json` (passwords). Later starts use the same files; the node's certificate is made
@@ -35,7 +35,7 @@ PASSWORD_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class LocalSecurity:
-    """The files and passwords of a secured local cluster."""
+    """Holds the files and passwords of a secured local cluster."""
 
     ca: str
     key_store: str
@@ -95,8 +95,10 @@ def is_there(directory: str) -> bool:
 
 
 def local_security(directory: str, host: str, now: datetime | None = None) -> LocalSecurity:
-    """Returns the security of the cluster, and makes what is missing. Raises OSError, and ImportError without the
-    package `cryptography`."""
+    """Returns the files and passwords of the cluster, and makes those that are missing.
+
+    Raises OSError, and ImportError without the package `cryptography`.
+    """
     os.makedirs(os.path.dirname(directory), DIRECTORY_MODE, exist_ok=True)
     os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
     ca, key = (os.path.join(directory, name) for name in ("ca.pem", "ca.key"))

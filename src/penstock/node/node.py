@@ -1,4 +1,4 @@
-"""One running node: makes its parts, starts them in order and stops them in reverse order.
+"""Runs a node: makes its parts, starts them in order and stops them in reverse order.
 
 Start: lock directories and open logs → open listeners and serve the controllers' listener → join the quorum → register
 the broker with the bound addresses → wait until the image contains all earlier records → apply the image to partitions,
@@ -70,7 +70,7 @@ CERTIFICATE_CHECK_S = 5.0
 
 
 class Node:
-    """A broker, a controller or both.
+    """Runs a broker, a controller or both.
 
     Call `start()`, then `stop()`; or `abandon()`, which ends the node as a crash would.
     """

@@ -22,7 +22,8 @@ class PeerSecurity:
     """Holds the TLS context and login with which this node connects to one listener of other nodes."""
 
     def __init__(self, settings: Settings, listener: str, mechanism_property: str) -> None:
-        """Raises ListenerError if this node can't authenticate at the listener with these settings."""
+        """Reads the settings. Raises ListenerError if this node can't authenticate at the listener with these
+        settings."""
         protocol = protocol_of(settings, listener)
         self.listener = listener
         self.credentials = Credentials()

@@ -1,4 +1,5 @@
-"""Kafka 4.3's requests: keys, versions and the listeners that serve them. Message modules are imported on use."""
+"""Lists Kafka 4.3's APIs: keys, versions, and the listeners that serve them. Message modules are imported on first
+use."""
 
 from functools import cache
 from importlib import import_module

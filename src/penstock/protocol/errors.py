@@ -1,4 +1,4 @@
-"""Kafka's error codes, and the exception that carries a code to the response."""
+"""Lists Kafka's error codes, and defines the exception that carries a code to the response."""
 
 from enum import IntEnum
 from typing import TypeVar
@@ -188,7 +188,7 @@ _RETRIABLE = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal that becomes an error code in a response; `message` tells the client how to solve the problem."""
+    """Raised to refuse a request with an error code. `message` tells the client how to solve the problem."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)

@@ -1,4 +1,4 @@
-"""Variable-length numbers and tagged sections: the slow paths of compiled codecs.
+"""Reads and writes variable-length numbers and tagged sections: the slow paths of compiled codecs.
 
 Compiled code itself handles one-byte numbers and empty tagged sections. For longer numbers and other tagged sections,
 it calls these functions.
@@ -150,7 +150,8 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """Removes the middle of a long error message. Keeps its start, which has the subject, and its end, the remedy."""
+    """Removes the middle of a long error message. Keeps its start, which has the subject, and its end, which has the
+    remedy."""
     half = MAX_ERROR_MESSAGE_BYTES // 2 - 8
     start, end = text[:half].decode(errors="ignore"), text[-half:].decode(errors="ignore")
     return f"{start} [...] {end}".encode()

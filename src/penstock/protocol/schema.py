@@ -45,7 +45,7 @@ def version_range(text: str) -> range:
 
 
 class Field:
-    """A field of a message. `item` is the element kind of an array, or the class of a struct."""
+    """Describes a field of a message. `item` is the element kind of an array, or the class of a struct."""
 
     __slots__ = ("default", "flexible", "ignorable", "item", "kind", "name", "nullable", "tag", "tagged", "versions")
 
@@ -196,7 +196,7 @@ def struct(
 
 @dataclass_transform(kw_only_default=True)
 class StructMeta(type):
-    """The metaclass of structs: turns the declared fields into slots."""
+    """Turns the declared fields of a struct into slots. It is the metaclass of structs."""
 
     FIELDS: tuple[Field, ...]
 
@@ -237,8 +237,10 @@ def _set_versions(cls: Any, versions: str, flexible: str = "none", api_key: int 
 
 
 class Struct(metaclass=StructMeta):
-    """A part of a message. `unknown_tagged_fields` keeps the tagged fields of a newer peer, so that they can be written
-    back unchanged."""
+    """Represents a part of a message.
+
+    `unknown_tagged_fields` keeps the tagged fields of a newer peer, so that they can be written back unchanged.
+    """
 
     __slots__ = ("unknown_tagged_fields",)
 
@@ -270,7 +272,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """A struct that is encoded as a whole: a request, a response, a header or a persisted record."""
+    """Represents a struct that is encoded as a whole: a request, a response, a header or a persisted record."""
 
     API_KEY: ClassVar[int]
     MIN_VERSION: ClassVar[int]

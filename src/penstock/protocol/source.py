@@ -26,7 +26,7 @@ SMALL_ARRAY = 16
 
 
 class Source:
-    """The source lines of one generated function, and the names that the function uses."""
+    """Collects the source lines of one generated function, and the names that the function uses."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Ids of topics, directories and incarnations: sixteen bytes, or Kafka's unpadded URL-safe base64 as text."""
+"""Converts ids of topics, directories and incarnations between sixteen bytes and Kafka's text (URL-safe base64)."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error

@@ -1,4 +1,4 @@
-"""Names and reserved values of Kafka's protocol that several packages use, each defined once.
+"""Defines names and reserved values of Kafka's protocol that several packages use, each of them once.
 
 A value that only one module needs stays in that module. API keys are in `protocol.apis`, ids in `protocol.uuid`.
 """
@@ -67,7 +67,7 @@ SHARE_COORDINATOR = 2
 
 
 class ResourceType(IntEnum):
-    """Config resource types, with the numbers of the protocol and of ConfigRecord."""
+    """Lists the config resource types, with their numbers in the protocol and in ConfigRecord."""
 
     TOPIC = 2
     BROKER = 4
@@ -77,7 +77,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """The operations on a config that an IncrementalAlterConfigs request can contain."""
+    """Lists the operations on a config that an IncrementalAlterConfigs request can contain."""
 
     SET = 0
     DELETE = 1
@@ -90,7 +90,8 @@ SHARE_OPERATOR = "penstock.operator"
 
 
 class Acknowledge(IntEnum):
-    """A share group member's answer for an acquired record, with the numbers of ShareAcknowledge."""
+    """Lists the acknowledge types: what a share group member answers for an acquired record, numbered as in
+    ShareAcknowledge."""
 
     GAP = 0  # the offset holds no record
     ACCEPT = 1

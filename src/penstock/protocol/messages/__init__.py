@@ -1,2 +1,2 @@
-"""One module per pair of request and response, named after its API key; headers; and client data inside group
+"""Declares the messages: a module for each API with its request and response, headers, and data inside group
 requests."""

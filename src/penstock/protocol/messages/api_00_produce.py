@@ -1,4 +1,4 @@
-"""Produce: api 0, versions 3 to 13."""
+"""Declares the request and the response of Produce: API key 0, versions 3 to 13."""
 
 from penstock.protocol.schema import (
     Message,

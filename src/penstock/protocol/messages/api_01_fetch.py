@@ -1,4 +1,4 @@
-"""Fetch: api 1, versions 4 to 18."""
+"""Declares the request and the response of Fetch: API key 1, versions 4 to 18."""
 
 from penstock.protocol.schema import (
     Message,

@@ -1,4 +1,4 @@
-"""ListOffsets: api 2, versions 1 to 11."""
+"""Declares the request and the response of ListOffsets: API key 2, versions 1 to 11."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string
 

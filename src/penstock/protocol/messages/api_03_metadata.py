@@ -1,4 +1,4 @@
-"""Metadata: api 3, versions 0 to 13."""
+"""Declares the request and the response of Metadata: API key 3, versions 0 to 13."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uuid
 

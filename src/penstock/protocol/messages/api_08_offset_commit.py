@@ -1,4 +1,4 @@
-"""OffsetCommit: api 8, versions 2 to 10."""
+"""Declares the request and the response of OffsetCommit: API key 8, versions 2 to 10."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
 

@@ -1,4 +1,4 @@
-"""OffsetFetch: api 9, versions 1 to 10."""
+"""Declares the request and the response of OffsetFetch: API key 9, versions 1 to 10."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, uuid
 

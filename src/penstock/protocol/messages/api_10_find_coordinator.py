@@ -1,4 +1,4 @@
-"""FindCoordinator: api 10, versions 0 to 6."""
+"""Declares the request and the response of FindCoordinator: API key 10, versions 0 to 6."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

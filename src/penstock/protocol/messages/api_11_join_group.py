@@ -1,4 +1,4 @@
-"""JoinGroup: api 11, versions 0 to 9."""
+"""Declares the request and the response of JoinGroup: API key 11, versions 0 to 9."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""Heartbeat: api 12, versions 0 to 4."""
+"""Declares the request and the response of Heartbeat: API key 12, versions 0 to 4."""
 
 from penstock.protocol.schema import Message, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""LeaveGroup: api 13, versions 0 to 5."""
+"""Declares the request and the response of LeaveGroup: API key 13, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

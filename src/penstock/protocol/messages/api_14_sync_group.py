@@ -1,4 +1,4 @@
-"""SyncGroup: api 14, versions 0 to 5."""
+"""Declares the request and the response of SyncGroup: API key 14, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeGroups: api 15, versions 0 to 6."""
+"""Declares the request and the response of DescribeGroups: API key 15, versions 0 to 6."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, boolean, int16, int32, string
 

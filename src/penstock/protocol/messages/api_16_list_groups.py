@@ -1,4 +1,4 @@
-"""ListGroups: api 16, versions 0 to 5."""
+"""Declares the request and the response of ListGroups: API key 16, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""SaslHandshake: api 17, versions 0 to 1."""
+"""Declares the request and the response of SaslHandshake: API key 17, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, array, int16, string
 

@@ -1,4 +1,4 @@
-"""ApiVersions: api 18, versions 0 to 4."""
+"""Declares the request and the response of ApiVersions: API key 18, versions 0 to 4."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""CreateTopics: api 19, versions 2 to 7."""
+"""Declares the request and the response of CreateTopics: API key 19, versions 2 to 7."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string, uuid
 

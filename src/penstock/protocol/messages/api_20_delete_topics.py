@@ -1,4 +1,4 @@
-"""DeleteTopics: api 20, versions 1 to 6."""
+"""Declares the request and the response of DeleteTopics: API key 20, versions 1 to 6."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, uuid
 

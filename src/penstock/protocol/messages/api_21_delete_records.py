@@ -1,4 +1,4 @@
-"""DeleteRecords: api 21, versions 0 to 2."""
+"""Declares the request and the response of DeleteRecords: API key 21, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""InitProducerId: api 22, versions 0 to 6."""
+"""Declares the request and the response of InitProducerId: API key 22, versions 0 to 6."""
 
 from penstock.protocol.schema import Message, boolean, int16, int32, int64, string
 

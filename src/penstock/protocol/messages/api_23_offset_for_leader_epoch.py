@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: api 23, versions 2 to 4."""
+"""Declares the request and the response of OffsetForLeaderEpoch: API key 23, versions 2 to 4."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string
 

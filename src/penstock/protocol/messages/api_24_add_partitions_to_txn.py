@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn: api 24, versions 0 to 5."""
+"""Declares the request and the response of AddPartitionsToTxn: API key 24, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: api 25, versions 0 to 4."""
+"""Declares the request and the response of AddOffsetsToTxn: API key 25, versions 0 to 4."""
 
 from penstock.protocol.schema import Message, int16, int32, int64, string
 

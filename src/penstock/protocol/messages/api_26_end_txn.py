@@ -1,4 +1,4 @@
-"""EndTxn: api 26, versions 0 to 5."""
+"""Declares the request and the response of EndTxn: API key 26, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, boolean, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: api 27, versions 1 to 2."""
+"""Declares the request and the response of WriteTxnMarkers: API key 27, versions 1 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: api 28, versions 0 to 5."""
+"""Declares the request and the response of TxnOffsetCommit: API key 28, versions 0 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""CreateAcls: api 30, versions 1 to 3."""
+"""Declares the request and the response of CreateAcls: API key 30, versions 1 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DeleteAcls: api 31, versions 1 to 3."""
+"""Declares the request and the response of DeleteAcls: API key 31, versions 1 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

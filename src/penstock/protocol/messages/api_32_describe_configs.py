@@ -1,4 +1,4 @@
-"""DescribeConfigs: api 32, versions 1 to 4."""
+"""Declares the request and the response of DescribeConfigs: API key 32, versions 1 to 4."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
 

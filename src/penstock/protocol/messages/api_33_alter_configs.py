@@ -1,4 +1,4 @@
-"""AlterConfigs: api 33, versions 0 to 2."""
+"""Declares the request and the response of AlterConfigs: API key 33, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
 

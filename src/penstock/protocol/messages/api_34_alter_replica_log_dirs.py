@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: api 34, versions 1 to 2."""
+"""Declares the request and the response of AlterReplicaLogDirs: API key 34, versions 1 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

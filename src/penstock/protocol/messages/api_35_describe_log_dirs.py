@@ -1,4 +1,4 @@
-"""DescribeLogDirs: api 35, versions 1 to 5."""
+"""Declares the request and the response of DescribeLogDirs: API key 35, versions 1 to 5."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""SaslAuthenticate: api 36, versions 0 to 2."""
+"""Declares the request and the response of SaslAuthenticate: API key 36, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, binary, int16, int64, string
 

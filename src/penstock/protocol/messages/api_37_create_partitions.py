@@ -1,4 +1,4 @@
-"""CreatePartitions: api 37, versions 0 to 3."""
+"""Declares the request and the response of CreatePartitions: API key 37, versions 0 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string
 

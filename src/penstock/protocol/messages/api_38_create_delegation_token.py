@@ -1,4 +1,4 @@
-"""CreateDelegationToken: api 38, versions 1 to 3."""
+"""Declares the request and the response of CreateDelegationToken: API key 38, versions 1 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int16, int32, int64, string
 

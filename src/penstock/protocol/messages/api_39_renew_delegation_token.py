@@ -1,4 +1,4 @@
-"""RenewDelegationToken: api 39, versions 1 to 2."""
+"""Declares the request and the response of RenewDelegationToken: API key 39, versions 1 to 2."""
 
 from penstock.protocol.schema import Message, binary, int16, int32, int64
 

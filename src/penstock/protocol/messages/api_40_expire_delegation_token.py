@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: api 40, versions 1 to 2."""
+"""Declares the request and the response of ExpireDelegationToken: API key 40, versions 1 to 2."""
 
 from penstock.protocol.schema import Message, binary, int16, int32, int64
 

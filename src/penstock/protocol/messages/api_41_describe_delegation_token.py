@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: api 41, versions 1 to 3."""
+"""Declares the request and the response of DescribeDelegationToken: API key 41, versions 1 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""DeleteGroups: api 42, versions 0 to 2."""
+"""Declares the request and the response of DeleteGroups: API key 42, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""ElectLeaders: api 43, versions 0 to 2."""
+"""Declares the request and the response of ElectLeaders: API key 43, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

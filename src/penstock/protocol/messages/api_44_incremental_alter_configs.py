@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: api 44, versions 0 to 1."""
+"""Declares the request and the response of IncrementalAlterConfigs: API key 44, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
 

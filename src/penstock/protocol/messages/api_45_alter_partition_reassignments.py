@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: api 45, versions 0 to 1."""
+"""Declares the request and the response of AlterPartitionReassignments: API key 45, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: api 46, version 0."""
+"""Declares the request and the response of ListPartitionReassignments: API key 46, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

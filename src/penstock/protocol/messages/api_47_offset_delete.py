@@ -1,4 +1,4 @@
-"""OffsetDelete: api 47, version 0."""
+"""Declares the request and the response of OffsetDelete: API key 47, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

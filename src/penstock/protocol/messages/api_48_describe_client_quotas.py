@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: api 48, versions 0 to 1."""
+"""Declares the request and the response of DescribeClientQuotas: API key 48, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, float64, int8, int16, int32, string
 

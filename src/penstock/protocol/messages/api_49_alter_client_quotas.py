@@ -1,4 +1,4 @@
-"""AlterClientQuotas: api 49, versions 0 to 1."""
+"""Declares the request and the response of AlterClientQuotas: API key 49, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, float64, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: api 50, version 0."""
+"""Declares the request and the response of DescribeUserScramCredentials: API key 50, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

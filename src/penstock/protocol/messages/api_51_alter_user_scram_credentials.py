@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: api 51, version 0."""
+"""Declares the request and the response of AlterUserScramCredentials: API key 51, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int8, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""Vote: api 52, versions 0 to 2."""
+"""Declares the request and the response of Vote: API key 52, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
 

@@ -1,4 +1,4 @@
-"""BeginQuorumEpoch: api 53, versions 0 to 1."""
+"""Declares the request and the response of BeginQuorumEpoch: API key 53, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, uint16, uuid
 

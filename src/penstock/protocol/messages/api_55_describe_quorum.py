@@ -1,4 +1,4 @@
-"""DescribeQuorum: api 55, versions 0 to 2."""
+"""Declares the request and the response of DescribeQuorum: API key 55, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string, uint16, uuid
 

@@ -1,4 +1,4 @@
-"""AlterPartition: api 56, versions 2 to 3."""
+"""Declares the request and the response of AlterPartition: API key 56, versions 2 to 3."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, uuid
 

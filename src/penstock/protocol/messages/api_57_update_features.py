@@ -1,4 +1,4 @@
-"""UpdateFeatures: api 57, versions 0 to 2."""
+"""Declares the request and the response of UpdateFeatures: API key 57, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""Envelope: api 58, version 0."""
+"""Declares the request and the response of Envelope: API key 58, version 0."""
 
 from penstock.protocol.schema import Message, binary, int16
 

@@ -1,4 +1,4 @@
-"""FetchSnapshot: api 59, versions 0 to 1."""
+"""Declares the request and the response of FetchSnapshot: API key 59, versions 0 to 1."""
 
 from penstock.protocol.schema import (
     Message,

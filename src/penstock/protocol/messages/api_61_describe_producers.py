@@ -1,4 +1,4 @@
-"""DescribeProducers: api 61, version 0."""
+"""Declares the request and the response of DescribeProducers: API key 61, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""BrokerRegistration: api 62, versions 0 to 4."""
+"""Declares the request and the response of BrokerRegistration: API key 62, versions 0 to 4."""
 
 from penstock.protocol.schema import (
     FIRST_OWN_TAG,

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat: api 63, versions 0 to 2."""
+"""Declares the request and the response of BrokerHeartbeat: API key 63, versions 0 to 2."""
 
 from penstock.protocol.schema import Message, array, boolean, int16, int32, int64, uuid
 

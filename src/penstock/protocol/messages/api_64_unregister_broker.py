@@ -1,4 +1,4 @@
-"""UnregisterBroker: api 64, version 0."""
+"""Declares the request and the response of UnregisterBroker: API key 64, version 0."""
 
 from penstock.protocol.schema import Message, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions: api 65, version 0."""
+"""Declares the request and the response of DescribeTransactions: API key 65, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""AllocateProducerIds: api 67, version 0."""
+"""Declares the request and the response of AllocateProducerIds: API key 67, version 0."""
 
 from penstock.protocol.schema import Message, int16, int32, int64
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: api 68, versions 0 to 1."""
+"""Declares the request and the response of ConsumerGroupHeartbeat: API key 68, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, struct, uuid
 

@@ -1,4 +1,4 @@
-"""ControllerRegistration: api 70, version 0."""
+"""Declares the request and the response of ControllerRegistration: API key 70, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uint16, uuid
 

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions: api 71, version 0."""
+"""Declares the request and the response of GetTelemetrySubscriptions: API key 71, version 0."""
 
 from penstock.protocol.schema import Message, array, boolean, int8, int16, int32, string, uuid
 

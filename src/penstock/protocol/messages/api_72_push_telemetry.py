@@ -1,4 +1,4 @@
-"""PushTelemetry: api 72, version 0."""
+"""Declares the request and the response of PushTelemetry: API key 72, version 0."""
 
 from penstock.protocol.schema import Message, binary, boolean, int8, int16, int32, uuid
 

@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs: api 73, version 0."""
+"""Declares the request and the response of AssignReplicasToDirs: API key 73, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, uuid
 

@@ -1,4 +1,4 @@
-"""ListConfigResources: api 74, versions 0 to 1."""
+"""Declares the request and the response of ListConfigResources: API key 74, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: api 75, version 0."""
+"""Declares the request and the response of DescribeTopicPartitions: API key 75, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, struct, uuid
 

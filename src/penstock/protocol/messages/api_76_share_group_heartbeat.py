@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat: api 76, version 1."""
+"""Declares the request and the response of ShareGroupHeartbeat: API key 76, version 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, struct, uuid
 

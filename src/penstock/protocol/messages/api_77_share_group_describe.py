@@ -1,4 +1,4 @@
-"""ShareGroupDescribe: api 77, version 1."""
+"""Declares the request and the response of ShareGroupDescribe: API key 77, version 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, struct, uuid
 

@@ -1,4 +1,4 @@
-"""ShareFetch: api 78, versions 1 to 2."""
+"""Declares the request and the response of ShareFetch: API key 78, versions 1 to 2."""
 
 from penstock.protocol.schema import (
     Message,

@@ -1,4 +1,4 @@
-"""AddRaftVoter: api 80, versions 0 to 1."""
+"""Declares the request and the response of AddRaftVoter: API key 80, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uint16, uuid
 

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter: api 81, version 0."""
+"""Declares the request and the response of RemoveRaftVoter: API key 81, version 0."""
 
 from penstock.protocol.schema import Message, int16, int32, string, uuid
 

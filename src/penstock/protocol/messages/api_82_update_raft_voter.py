@@ -1,4 +1,4 @@
-"""UpdateRaftVoter: api 82, version 0."""
+"""Declares the request and the response of UpdateRaftVoter: API key 82, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, struct, uint16, uuid
 

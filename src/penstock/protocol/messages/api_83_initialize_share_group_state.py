@@ -1,4 +1,4 @@
-"""InitializeShareGroupState: api 83, version 0."""
+"""Declares the request and the response of InitializeShareGroupState: API key 83, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
 

@@ -1,4 +1,4 @@
-"""ReadShareGroupState: api 84, version 0."""
+"""Declares the request and the response of ReadShareGroupState: API key 84, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
 

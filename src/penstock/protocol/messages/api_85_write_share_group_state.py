@@ -1,4 +1,4 @@
-"""WriteShareGroupState: api 85, versions 0 to 1."""
+"""Declares the request and the response of WriteShareGroupState: API key 85, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState: api 86, version 0."""
+"""Declares the request and the response of DeleteShareGroupState: API key 86, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, uuid
 

@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat: api 88, version 0."""
+"""Declares the request and the response of StreamsGroupHeartbeat: API key 88, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, int64, string, struct, uint16
 

@@ -1,4 +1,4 @@
-"""StreamsGroupDescribe: api 89, version 0."""
+"""Declares the request and the response of StreamsGroupDescribe: API key 89, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, struct, uint16
 

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets: api 90, versions 0 to 1."""
+"""Declares the request and the response of DescribeShareGroupOffsets: API key 90, versions 0 to 1."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
 

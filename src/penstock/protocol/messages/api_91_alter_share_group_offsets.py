@@ -1,4 +1,4 @@
-"""AlterShareGroupOffsets: api 91, version 0."""
+"""Declares the request and the response of AlterShareGroupOffsets: API key 91, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, string, uuid
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets: api 92, version 0."""
+"""Declares the request and the response of DeleteShareGroupOffsets: API key 92, version 0."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, uuid
 

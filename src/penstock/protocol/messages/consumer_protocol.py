@@ -1,4 +1,5 @@
-"""Subscriptions that consumers of a classic group send to the group leader, and assignments that it sends back."""
+"""Declares the subscriptions that consumers of a classic group send to the leader, and the assignments that it
+returns."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, string
 

@@ -1,4 +1,4 @@
-"""The encoding of a principal in a forwarded request (Envelope) and in a delegation token."""
+"""Declares the encoding of a principal in a forwarded request (Envelope) and in a delegation token."""
 
 from penstock.protocol.schema import Message, boolean, string
 

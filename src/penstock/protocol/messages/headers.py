@@ -1,4 +1,4 @@
-"""The headers before every request and response."""
+"""Declares the headers before every request and response."""
 
 from penstock.protocol.schema import Message, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupCurrentMemberAssignment: type 8 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupCurrentMemberAssignment, the records of type 8 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int32, string, uuid
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupMemberMetadata: type 5 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupMemberMetadata, the records of type 5 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, string, struct
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupMetadata: type 3 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupMetadata, the records of type 3 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupPartitionMetadata: type 4 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupPartitionMetadata, the records of type 4 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string, uuid
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupRegularExpression: type 16 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupRegularExpression, the records of type 16 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, array, int64, string
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupTargetAssignmentMember: type 7 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupTargetAssignmentMember, the records of type 7 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string, uuid
 

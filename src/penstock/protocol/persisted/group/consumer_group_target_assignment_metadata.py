@@ -1,4 +1,4 @@
-"""ConsumerGroupTargetAssignmentMetadata: type 6 of the records in `__consumer_offsets`."""
+"""Declares ConsumerGroupTargetAssignmentMetadata, the records of type 6 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""GroupMetadata: type 2 of the records in `__consumer_offsets`."""
+"""Declares GroupMetadata, the records of type 2 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, int64, string
 

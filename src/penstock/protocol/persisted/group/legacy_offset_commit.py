@@ -1,4 +1,4 @@
-"""LegacyOffsetCommit: type 0 of the records in `__consumer_offsets`."""
+"""Declares LegacyOffsetCommit, the records of type 0 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

@@ -1,4 +1,4 @@
-"""OffsetCommit: type 1 of the records in `__consumer_offsets`."""
+"""Declares OffsetCommit, the records of type 1 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string, uuid
 

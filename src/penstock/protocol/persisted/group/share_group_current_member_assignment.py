@@ -1,4 +1,4 @@
-"""ShareGroupCurrentMemberAssignment: type 14 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupCurrentMemberAssignment, the records of type 14 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int32, string, uuid
 

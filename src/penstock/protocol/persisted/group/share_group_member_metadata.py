@@ -1,4 +1,4 @@
-"""ShareGroupMemberMetadata: type 10 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupMemberMetadata, the records of type 10 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, array, string
 

@@ -1,4 +1,4 @@
-"""ShareGroupMetadata: type 11 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupMetadata, the records of type 11 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

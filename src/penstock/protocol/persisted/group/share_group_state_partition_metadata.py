@@ -1,4 +1,4 @@
-"""ShareGroupStatePartitionMetadata: type 15 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupStatePartitionMetadata, the records of type 15 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string, uuid
 

@@ -1,4 +1,4 @@
-"""ShareGroupTargetAssignmentMember: type 13 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupTargetAssignmentMember, the records of type 13 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string, uuid
 

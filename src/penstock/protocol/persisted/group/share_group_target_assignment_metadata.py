@@ -1,4 +1,4 @@
-"""ShareGroupTargetAssignmentMetadata: type 12 of the records in `__consumer_offsets`."""
+"""Declares ShareGroupTargetAssignmentMetadata, the records of type 12 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

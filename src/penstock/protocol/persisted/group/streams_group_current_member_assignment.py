@@ -1,4 +1,4 @@
-"""StreamsGroupCurrentMemberAssignment: type 22 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupCurrentMemberAssignment, the records of type 22 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int32, string
 

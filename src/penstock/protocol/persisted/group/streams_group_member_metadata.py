@@ -1,4 +1,4 @@
-"""StreamsGroupMemberMetadata: type 19 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupMemberMetadata, the records of type 19 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string, struct, uint16
 

@@ -1,4 +1,4 @@
-"""StreamsGroupMetadata: type 17 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupMetadata, the records of type 17 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, int64, string
 

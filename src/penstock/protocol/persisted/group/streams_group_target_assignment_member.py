@@ -1,4 +1,4 @@
-"""StreamsGroupTargetAssignmentMember: type 21 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupTargetAssignmentMember, the records of type 21 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, string
 

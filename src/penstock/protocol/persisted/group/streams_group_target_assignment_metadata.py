@@ -1,4 +1,4 @@
-"""StreamsGroupTargetAssignmentMetadata: type 20 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupTargetAssignmentMetadata, the records of type 20 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, int32, int64, string
 

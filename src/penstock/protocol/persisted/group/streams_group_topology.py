@@ -1,4 +1,4 @@
-"""StreamsGroupTopology: type 23 of the records in `__consumer_offsets`."""
+"""Declares StreamsGroupTopology, the records of type 23 in `__consumer_offsets`."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string
 

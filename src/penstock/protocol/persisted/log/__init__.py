@@ -1,1 +1,1 @@
-"""Formats of files in a log's directory, besides the segments."""
+"""Declares formats of files in a log's directory, besides the segments."""

@@ -1,4 +1,4 @@
-"""The `.snapshot` file: producer state at an offset."""
+"""Declares the `.snapshot` file: producer state at an offset."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, int64, uint32
 

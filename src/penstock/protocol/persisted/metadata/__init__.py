@@ -1,1 +1,1 @@
-"""Records of `__cluster_metadata`."""
+"""Declares the records of `__cluster_metadata`."""

@@ -1,4 +1,4 @@
-"""AbortTransactionRecord: type 25 of the records in `__cluster_metadata`."""
+"""Declares AbortTransactionRecord, the records of type 25 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, string
 

@@ -1,4 +1,4 @@
-"""AccessControlEntryRecord: type 18 of the records in `__cluster_metadata`."""
+"""Declares AccessControlEntryRecord, the records of type 18 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int8, string, uuid
 

@@ -1,4 +1,4 @@
-"""BeginTransactionRecord: type 23 of the records in `__cluster_metadata`."""
+"""Declares BeginTransactionRecord, the records of type 23 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, string
 

@@ -1,4 +1,4 @@
-"""BrokerRegistrationChangeRecord: type 17 of the records in `__cluster_metadata`."""
+"""Declares BrokerRegistrationChangeRecord, the records of type 17 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, array, int8, int32, int64, uuid
 

@@ -1,4 +1,4 @@
-"""ClearElrRecord: type 28 of the records in `__cluster_metadata`."""
+"""Declares ClearElrRecord, the records of type 28 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, string
 

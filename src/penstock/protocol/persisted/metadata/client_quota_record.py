@@ -1,4 +1,4 @@
-"""ClientQuotaRecord: type 14 of the records in `__cluster_metadata`."""
+"""Declares ClientQuotaRecord, the records of type 14 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, float64, string
 

@@ -1,4 +1,4 @@
-"""ConfigRecord: type 4 of the records in `__cluster_metadata`."""
+"""Declares ConfigRecord, the records of type 4 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int8, string
 

@@ -1,4 +1,4 @@
-"""DelegationTokenRecord: type 10 of the records in `__cluster_metadata`."""
+"""Declares DelegationTokenRecord, the records of type 10 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, array, int64, string
 

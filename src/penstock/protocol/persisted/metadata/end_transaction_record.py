@@ -1,4 +1,4 @@
-"""EndTransactionRecord: type 24 of the records in `__cluster_metadata`."""
+"""Declares EndTransactionRecord, the records of type 24 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message
 

@@ -1,4 +1,4 @@
-"""FeatureLevelRecord: type 12 of the records in `__cluster_metadata`."""
+"""Declares FeatureLevelRecord, the records of type 12 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int16, string
 

@@ -1,4 +1,4 @@
-"""FenceBrokerRecord: type 7 of the records in `__cluster_metadata`."""
+"""Declares FenceBrokerRecord, the records of type 7 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int32, int64
 

@@ -1,4 +1,4 @@
-"""NoOpRecord: type 20 of the records in `__cluster_metadata`."""
+"""Declares NoOpRecord, the records of type 20 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message
 

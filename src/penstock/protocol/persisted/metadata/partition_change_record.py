@@ -1,4 +1,4 @@
-"""PartitionChangeRecord: type 5 of the records in `__cluster_metadata`."""
+"""Declares PartitionChangeRecord, the records of type 5 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, array, int8, int32, uuid
 

@@ -1,4 +1,4 @@
-"""PartitionRecord: type 3 of the records in `__cluster_metadata`."""
+"""Declares PartitionRecord, the records of type 3 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, array, int8, int32, uuid
 

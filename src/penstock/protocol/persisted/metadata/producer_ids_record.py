@@ -1,4 +1,4 @@
-"""ProducerIdsRecord: type 15 of the records in `__cluster_metadata`."""
+"""Declares ProducerIdsRecord, the records of type 15 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int32, int64
 

@@ -1,4 +1,4 @@
-"""RegisterBrokerRecord: type 0 of the records in `__cluster_metadata`."""
+"""Declares RegisterBrokerRecord, the records of type 0 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, int64, string, uint16, uuid
 

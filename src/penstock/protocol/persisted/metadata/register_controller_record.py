@@ -1,4 +1,4 @@
-"""RegisterControllerRecord: type 27 of the records in `__cluster_metadata`."""
+"""Declares RegisterControllerRecord, the records of type 27 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, array, boolean, int16, int32, string, uint16, uuid
 

@@ -1,4 +1,4 @@
-"""RemoveAccessControlEntryRecord: type 19 of the records in `__cluster_metadata`."""
+"""Declares RemoveAccessControlEntryRecord, the records of type 19 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, uuid
 

@@ -1,4 +1,4 @@
-"""RemoveDelegationTokenRecord: type 26 of the records in `__cluster_metadata`."""
+"""Declares RemoveDelegationTokenRecord, the records of type 26 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, string
 

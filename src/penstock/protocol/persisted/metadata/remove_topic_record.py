@@ -1,4 +1,4 @@
-"""RemoveTopicRecord: type 9 of the records in `__cluster_metadata`."""
+"""Declares RemoveTopicRecord, the records of type 9 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, uuid
 

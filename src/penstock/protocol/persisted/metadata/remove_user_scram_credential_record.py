@@ -1,4 +1,4 @@
-"""RemoveUserScramCredentialRecord: type 22 of the records in `__cluster_metadata`."""
+"""Declares RemoveUserScramCredentialRecord, the records of type 22 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int8, string
 

@@ -1,4 +1,4 @@
-"""TopicRecord: type 2 of the records in `__cluster_metadata`."""
+"""Declares TopicRecord, the records of type 2 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, string, uuid
 

@@ -1,4 +1,4 @@
-"""UnfenceBrokerRecord: type 8 of the records in `__cluster_metadata`."""
+"""Declares UnfenceBrokerRecord, the records of type 8 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int32, int64
 

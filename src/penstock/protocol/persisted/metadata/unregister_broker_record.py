@@ -1,4 +1,4 @@
-"""UnregisterBrokerRecord: type 1 of the records in `__cluster_metadata`."""
+"""Declares UnregisterBrokerRecord, the records of type 1 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int32, int64
 

@@ -1,4 +1,4 @@
-"""UserScramCredentialRecord: type 11 of the records in `__cluster_metadata`."""
+"""Declares UserScramCredentialRecord, the records of type 11 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, binary, int8, int32, string
 

@@ -1,4 +1,4 @@
-"""ZkMigrationStateRecord: type 21 of the records in `__cluster_metadata`."""
+"""Declares ZkMigrationStateRecord, the records of type 21 in `__cluster_metadata`."""
 
 from penstock.protocol.schema import Message, int8
 

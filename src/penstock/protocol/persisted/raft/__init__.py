@@ -1,1 +1,1 @@
-"""Control records of the metadata quorum, and its state file."""
+"""Declares the control records of the metadata quorum, and its state file."""

@@ -1,4 +1,4 @@
-"""The key of every control record."""
+"""Declares the key of every control record."""
 
 from penstock.protocol.schema import Message, int16
 

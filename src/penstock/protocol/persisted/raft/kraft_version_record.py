@@ -1,4 +1,4 @@
-"""Control record: the version of the quorum protocol (kraft.version)."""
+"""Declares the control record with the version of the quorum protocol (kraft.version)."""
 
 from penstock.protocol.schema import Message, int16
 

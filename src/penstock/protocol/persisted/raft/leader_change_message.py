@@ -1,4 +1,4 @@
-"""Control record: a leader of the metadata quorum starts its epoch."""
+"""Declares the control record with which a leader of the metadata quorum starts its epoch."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, uuid
 

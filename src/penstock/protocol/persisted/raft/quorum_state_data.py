@@ -1,4 +1,4 @@
-"""The fields of the `quorum-state` file. The file stores them as JSON."""
+"""Declares the fields of the `quorum-state` file. The file stores them as JSON."""
 
 from penstock.protocol.schema import Message, Struct, array, int32, int64, string, uuid
 

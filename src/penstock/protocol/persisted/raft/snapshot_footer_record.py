@@ -1,4 +1,4 @@
-"""Control record: the last record of a snapshot."""
+"""Declares the control record that is the last record of a snapshot."""
 
 from penstock.protocol.schema import Message, int16
 

@@ -1,4 +1,4 @@
-"""Control record: the set of voters."""
+"""Declares the control record with the set of voters."""
 
 from penstock.protocol.schema import Message, Struct, array, int16, int32, string, struct, uint16, uuid
 

@@ -1,1 +1,1 @@
-"""Records of `__remote_log_metadata`."""
+"""Declares the records of `__remote_log_metadata`."""

@@ -1,4 +1,4 @@
-"""RemoteLogSegmentMetadataRecord: type 0 of the records in `__remote_log_metadata`."""
+"""Declares RemoteLogSegmentMetadataRecord, the records of type 0 in `__remote_log_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, boolean, int8, int32, int64, string, struct, uuid
 

@@ -1,4 +1,4 @@
-"""RemoteLogSegmentMetadataSnapshotRecord: type 3 of the records in `__remote_log_metadata`."""
+"""Declares RemoteLogSegmentMetadataSnapshotRecord, the records of type 3 in `__remote_log_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, boolean, int8, int32, int64, uuid
 

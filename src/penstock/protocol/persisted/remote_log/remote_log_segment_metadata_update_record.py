@@ -1,4 +1,4 @@
-"""RemoteLogSegmentMetadataUpdateRecord: type 1 of the records in `__remote_log_metadata`."""
+"""Declares RemoteLogSegmentMetadataUpdateRecord, the records of type 1 in `__remote_log_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, binary, int8, int32, int64, string, struct, uuid
 

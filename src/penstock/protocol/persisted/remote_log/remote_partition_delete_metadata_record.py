@@ -1,4 +1,4 @@
-"""RemotePartitionDeleteMetadataRecord: type 2 of the records in `__remote_log_metadata`."""
+"""Declares RemotePartitionDeleteMetadataRecord, the records of type 2 in `__remote_log_metadata`."""
 
 from penstock.protocol.schema import Message, Struct, int8, int32, int64, string, struct, uuid
 

@@ -1,1 +1,1 @@
-"""Records of `__share_group_state`."""
+"""Declares the records of `__share_group_state`."""

@@ -1,4 +1,4 @@
-"""ShareSnapshot: type 0 of the records in `__share_group_state`."""
+"""Declares ShareSnapshot, the records of type 0 in `__share_group_state`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
 

@@ -1,4 +1,4 @@
-"""ShareUpdate: type 1 of the records in `__share_group_state`."""
+"""Declares ShareUpdate, the records of type 1 in `__share_group_state`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string, uuid
 

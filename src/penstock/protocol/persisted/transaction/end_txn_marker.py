@@ -1,4 +1,4 @@
-"""Control record: a transaction ends on this partition."""
+"""Declares the control record (marker) that ends a transaction in a partition."""
 
 from penstock.protocol.schema import Message, int32
 

@@ -1,4 +1,4 @@
-"""TransactionLog: type 0 of the records in `__transaction_state`."""
+"""Declares TransactionLog, the records of type 0 in `__transaction_state`."""
 
 from penstock.protocol.schema import Message, Struct, array, int8, int16, int32, int64, string
 

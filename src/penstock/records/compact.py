@@ -40,7 +40,7 @@ _DIGEST_SIZE = 16
 
 
 class AbortedTransaction(Protocol):
-    """The fields of a transaction index entry that compaction needs."""
+    """Holds the fields of a transaction index entry that compaction needs."""
 
     @property
     def producer_id(self) -> int: ...
@@ -149,7 +149,7 @@ class TransactionScan:
 
 @dataclass(slots=True)
 class OffsetMap:
-    """The latest offset of each key between `start_offset` and `latest_offset`. Later batches were not read."""
+    """Maps each key to its latest offset between `start_offset` and `latest_offset`. Later batches were not read."""
 
     start_offset: int
     max_keys: int

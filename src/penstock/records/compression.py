@@ -1,4 +1,4 @@
-"""The codecs of record batches. Each is imported on first use, and no output exceeds the caller's limit.
+"""Compresses and decompresses record batches. A codec is imported on first use; no output exceeds the caller's limit.
 
 Output above the limit raises MESSAGE_TOO_LARGE, which makes a producer split the batch. Kafka itself has no such limit,
 because it reads a batch record by record. Bytes that cannot be decoded raise CORRUPT_MESSAGE.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Codec(IntEnum):
-    """Codec numbers, as in the low three bits of a batch's attributes."""
+    """Lists the codecs, with their numbers in the low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1

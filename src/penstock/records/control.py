@@ -1,4 +1,5 @@
-"""Control records: the broker itself writes them between the data, in batches with the control flag.
+"""Encodes and decodes control records, which the broker itself writes between the data, in batches with the control
+flag.
 
 The key is a version (int16) and a type (int16). The value also starts with a version (int16). In a marker of a
 transaction, the coordinator's epoch follows. In a message of the quorum, the version is its first declared field.
@@ -37,7 +38,7 @@ class ControlType(IntEnum):
 
 
 class EndTxn(NamedTuple):
-    """The marker that ends a producer's transaction in a partition."""
+    """Holds the marker that ends a producer's transaction in a partition."""
 
     committed: bool
     coordinator_epoch: int

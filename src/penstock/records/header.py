@@ -1,4 +1,4 @@
-"""The fixed part of a record batch (magic 2): 61 bytes, big-endian.
+"""Encodes and decodes the header of a record batch (magic 2): 61 bytes, big-endian.
 
 The CRC covers all bytes from `attributes` on. The offset and the leader epoch come before these bytes, so a
 leader can assign both without computing the CRC again.

@@ -55,7 +55,7 @@ def unpacked_if_small(header: BatchHeader, batch: Buffer) -> bytes | None:
 
 
 class RawRecord(NamedTuple):
-    """A record whose key is decoded, but not its value and headers.
+    """Holds a record whose key is decoded, but not its value and headers.
 
     `tail` has all bytes of the record after the timestamp, so that they can be written again unchanged.
     """

@@ -62,7 +62,7 @@ _new_tuple = tuple.__new__
 
 
 class TopicSettings(Protocol):
-    """The topic configs that appends depend on. The log's config object has these attributes."""
+    """The interface of the topic configs that appends depend on. The log's config object implements it."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -86,7 +86,8 @@ class TopicSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppendRules:
-    """A topic's rules for batches, computed once per config. If `codec` is None, each batch keeps its own codec."""
+    """Holds a topic's rules for batches, computed once per config. If `codec` is None, each batch keeps its own
+    codec."""
 
     max_message_bytes: int
     log_append_time: bool = False
@@ -116,7 +117,7 @@ class AppendRules:
 
 
 class LeaderBatch(NamedTuple):
-    """A batch in the form in which it is appended: `head` and `tail` are its bytes, `header` is its decoded header."""
+    """Holds a batch as it is appended: `head` and `tail` are its bytes, `header` is its decoded header."""
 
     header: BatchHeader
     head: bytes
@@ -144,7 +145,7 @@ class NotOneBatchError(KafkaError):
 
 
 class Prepared(NamedTuple):
-    """The result of examining a batch by `rules`.
+    """Holds the result of examining a batch by `rules`.
 
     `payload` has the records, compressed with the topic's codec. It is None if the batch keeps the client's codec.
     """
@@ -343,7 +344,7 @@ def _lacks_max_timestamp(header: BatchHeader) -> bool:
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Checks the batch's first timestamp and its max timestamp. Returns the one that is too old or too new.
+    """Checks the batch's first timestamp and its max timestamp. Returns the timestamp that is too old or too new.
 
     Returns None if both are valid.
     """

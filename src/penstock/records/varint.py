@@ -1,4 +1,4 @@
-"""Zigzag variable-length integers of records: small numbers, positive or negative, take few bytes.
+"""Reads and writes the zigzag varints of records: small numbers, positive or negative, take few bytes.
 
 Loops over records decode one-byte numbers themselves; these functions are for longer numbers.
 """
@@ -61,8 +61,7 @@ _KEPT_BELOW = 0x4000
 
 
 class _Varints(dict[int, bytes]):
-    """A table of encoded numbers. Small numbers are encoded only once, because nearly all lengths
-    and deltas are small."""
+    """Caches encoded numbers. Small numbers are encoded only once, because nearly all lengths and deltas are small."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = varint(value)

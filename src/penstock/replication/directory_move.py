@@ -75,7 +75,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
 
 
 class Action(Enum):
-    """The broker's next action after a request to move a replica."""
+    """Names the broker's next action after a request to move a replica."""
 
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
@@ -86,7 +86,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The state of a replica when a request to move it arrives. Directories are canonical paths."""
+    """Describes a replica at the time of a request to move it. Directories are canonical paths."""
 
     directory: str
     offline: bool = False
@@ -148,7 +148,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next change of the future log, and the offset at which it applies."""
+    """Describes the next change of the future log, and the offset at which it applies."""
 
     kind: StepKind
     offset: int
@@ -184,7 +184,7 @@ def next_step(current: Bounds, future: Bounds, cut_at: int | None = None) -> Ste
 
 @dataclass(slots=True)
 class CopyRate:
-    """The bytes per second that a move has copied in the last seconds."""
+    """Measures the bytes per second that a move has copied in the last seconds."""
 
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
     copied: int = 0
@@ -210,7 +210,7 @@ class CopyRate:
 
 @dataclass(frozen=True, slots=True)
 class MoveFigures:
-    """The progress of one move, for DescribeLogDirs, metrics, the console and the command line."""
+    """Holds the progress of one move, for DescribeLogDirs, metrics, the console and the command line."""
 
     topic: str
     partition: int

@@ -1,5 +1,7 @@
-"""The follower's side of a fetch session (KIP-227): which partitions the leader's session has, and which partitions the
-next request must contain."""
+"""Keeps the follower's side of a fetch session (KIP-227).
+
+It knows which partitions the leader's session has, and which partitions the next request must contain.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ that is returned.
 
 Two logs diverge after an unclean election, or if the old leader wrote records that the new leader had not fetched. The
 leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's log (KIP-101).
-A follower without this epoch truncates its log to the end of its largest epoch below this one and asks again (KIP-279),
-until both logs agree.
+A follower without this epoch truncates its log to the end of its largest epoch below the named epoch, and fetches again
+(KIP-279), until both logs agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIRST_PAUSE_MS = 10
 
 
 class Answer(Enum):
-    """The next step of a follower after a Fetch response without an error for its partition."""
+    """Names the next step of a follower after a Fetch response without an error for its partition."""
 
     APPEND = "append"
     TRUNCATE = "truncate"
@@ -86,7 +86,7 @@ def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
 
 
 class Trouble(Enum):
-    """The kinds of fetch errors, grouped by how the follower recovers."""
+    """Groups fetch errors by the way in which the follower recovers."""
 
     OUT_OF_RANGE = "out of range"
     SOON = "soon"  # the leader or this follower has not received the latest metadata yet

@@ -1,7 +1,7 @@
-"""A partition leader's view of its followers: their progress, the in-sync set, and a pending change of this set.
+"""Keeps a partition leader's view of its followers: their progress, the in-sync set, and a pending change of this set.
 
 The committed in-sync set is the set that the controller committed last. While a change is pending, the next leader may
-be elected from the committed set or from the new one. The leader therefore uses the union of both sets: no replica that
+be elected from the committed set or from the new set. The leader therefore uses the union of both sets: no replica that
 may be elected may lack an acknowledged record. One change is pending at a time.
 """
 
@@ -36,7 +36,7 @@ _WAIT_FOR_IMAGE = frozenset(
 
 
 class Verdict(Enum):
-    """The leader's next action after the controller has refused a change of the ISR."""
+    """Names the leader's next action after the controller has refused a change of the ISR."""
 
     DROPPED = "dropped"
     WAIT = "wait"
@@ -51,7 +51,7 @@ def effective_min_isr(min_insync: int, replicas: Collection[int]) -> int:
 
 
 class Progress:
-    """The progress of one follower, from its fetches."""
+    """Tracks the progress of one follower by its fetches."""
 
     __slots__ = (
         *("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start", "since_ms"),
@@ -94,7 +94,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change of the in-sync set, for the controller. `members` are (broker id, broker epoch) pairs."""
+    """Describes a change of the in-sync set, for the controller. `members` are (broker id, broker epoch) pairs."""
 
     isr: tuple[int, ...]
     members: tuple[tuple[int, int], ...]
@@ -114,7 +114,7 @@ class Proposal:
 
 
 class Leading:
-    """One leadership of a partition. It lasts for one leader epoch."""
+    """Holds a leader's state of one partition, for one leader epoch."""
 
     __slots__ = (
         "_largest",
@@ -263,8 +263,10 @@ Brokers = Mapping[int, BrokerImage]
 
 
 class Figures(NamedTuple):
-    """The replication state of one partition, as its leader sees it. Each metrics scrape creates one object per
-    partition."""
+    """Holds the replication state of one partition, as its leader sees it.
+
+    Each metrics scrape creates one object per partition.
+    """
 
     topic: str
     partition: int

@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A streaming query of a pipeline, in its state after the last batch."""
+    """Describes a streaming query of a pipeline after its last batch."""
 
     name: str
     running: bool

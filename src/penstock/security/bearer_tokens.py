@@ -1,8 +1,8 @@
 """Checks the claims of an access token (a JWT) by the rules of Kafka's broker.
 
 The token must have `exp`, `iat` and a subject. Its validity must have begun (`nbf`) and must not have ended (`exp`);
-both checks allow for clock skew. Audience and issuer must be the expected ones. If no audience is expected, a token
-that names an audience is refused.
+both checks allow for clock skew. Audience and issuer must be the expected audience and issuer. If no audience is
+expected, a token that names an audience is refused.
 """
 
 from __future__ import annotations

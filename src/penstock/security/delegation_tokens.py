@@ -12,7 +12,7 @@ from penstock.security.scram import salted_password as salted
 
 
 class TokenLookup(NamedTuple):
-    """The delegation token that a client uses to log in, as `TokenUsers` finds it."""
+    """Holds the delegation token that a client uses to log in, as `TokenUsers` finds it."""
 
     credential: ScramCredential
     owner: str

@@ -12,7 +12,7 @@ PASSWORD_PREFIX = "user_"  # noqa: S105 - the prefix of an option's name
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """One login module with its options. Its `repr` hides the options, because they contain passwords."""
+    """Holds one login module with its options. Its `repr` hides the options, because they contain passwords."""
 
     module: str
     options: dict[str, str] = field(repr=False)

@@ -5,7 +5,7 @@
                                                   {"status":"invalid_token"}: the token is refused
     ^A                                            the authentication fails
 
-Use it on encrypted listeners: who reads the token can use it until it expires.
+Use OAUTHBEARER only on encrypted listeners: an attacker who reads the token can use it until it expires.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class OAuthBearerClient:
     """Runs the client's side of one OAUTHBEARER authentication."""
 
     def __init__(self, token: str) -> None:
-        """Raises SaslError if the token has characters that the mechanism can't send."""
+        """Prepares one authentication. Raises SaslError if the token has characters that the mechanism can't send."""
         if _BEARER.fullmatch(f"Bearer {token}") is None:
             raise SaslError("The access token is empty or has characters that a bearer token does not have.")
         self._token = token

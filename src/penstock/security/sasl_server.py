@@ -6,7 +6,7 @@
     DONE         handshake       EXCHANGE, to authenticate again (KIP-368); another user or mechanism is refused
     FAILED       -               the connection closes
 
-It has no clock and no randomness: the caller passes nonces, credentials and the session's lifetime.
+The state machine has no clock and no randomness: the caller passes nonces, credentials and the session's lifetime.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _BINDING = "biws"  # "n,," in base64: no channel binding
 
 
 class ScramMechanism(IntEnum):
-    """The SCRAM mechanisms, with their numbers in Kafka's protocol."""
+    """Lists the SCRAM mechanisms, with their numbers in Kafka's protocol."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -54,7 +54,7 @@ MECHANISMS: dict[str, ScramMechanism] = {mechanism.label: mechanism for mechanis
 
 
 class ScramKeys(Protocol):
-    """A user's SCRAM credential in the metadata image."""
+    """Holds a user's SCRAM credential in the metadata image."""
 
     @property
     def salt(self) -> bytes: ...
@@ -67,7 +67,7 @@ class ScramKeys(Protocol):
 
 
 class ScramToken(Protocol):
-    """A delegation token with which a client logs in."""
+    """Holds a delegation token with which a client logs in."""
 
     @property
     def credential(self) -> ScramKeys: ...
@@ -271,7 +271,8 @@ class ScramServer:
 
 class ScramClient:
     def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str, extensions: str = "") -> None:
-        """Adds `extensions`, such as `tokenauth=true`, to the attributes of the client's first message."""
+        """Prepares one authentication. `extensions`, such as `tokenauth=true`, are added to the client's first
+        message."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce

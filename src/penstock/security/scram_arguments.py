@@ -28,7 +28,7 @@ _KNOWN = ("name", "password", "salt", "iterations", "saltedpassword")
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """A user with a credential for one mechanism."""
+    """Holds a user with a credential for one mechanism."""
 
     name: str
     mechanism: ScramMechanism

@@ -29,7 +29,7 @@ class ShareKey(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The record that holds the whole state of a share partition."""
+    """Holds the whole state of a share partition."""
 
     snapshot_epoch: int
     state_epoch: int
@@ -52,7 +52,7 @@ class Update(NamedTuple):
 
 
 class JournalRecord(NamedTuple):
-    """One record of the log: a share partition, and a snapshot or update of its state.
+    """Holds one record of the log: a share partition, and a snapshot or update of its state.
 
     A `value` of None deletes the state.
     """

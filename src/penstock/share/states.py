@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """The state of a record, numbered as in `__share_group_state`. PENDING and DELAYED are never stored."""
+    """Lists the states of a record, numbered as in `__share_group_state`. PENDING and DELAYED are never stored."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -69,7 +69,7 @@ class ShareLimits(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """A range of records in one state, in the form in which the share coordinator stores it."""
+    """Holds a range of records in one state, in the form in which the share coordinator stores it."""
 
     first: int
     last: int
@@ -78,7 +78,7 @@ class StateBatch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """A range of records that a member has acquired, and how often they have been delivered."""
+    """Holds a range of records that a member has acquired, and how often they have been delivered."""
 
     first: int
     last: int
@@ -86,7 +86,7 @@ class Acquired(NamedTuple):
 
 
 class FetchedBatch(NamedTuple):
-    """A record batch that was read from the log. Markers and aborted batches are not deliverable."""
+    """Holds a record batch that was read from the log. Markers and aborted batches are not deliverable."""
 
     first: int
     last: int
@@ -94,7 +94,7 @@ class FetchedBatch(NamedTuple):
 
 
 class AcknowledgedRange(NamedTuple):
-    """A member's acknowledgement of a range of offsets: one type for all of them, or one type for each offset."""
+    """Holds a member's acknowledgement of a range of offsets: one type for all of them, or one type for each offset."""
 
     first: int
     last: int

@@ -28,7 +28,8 @@ class Undo(NamedTuple):
 
 @dataclass(slots=True)
 class Transition:
-    """A change of acquired records to a new state, while the new state is being written to the share coordinator."""
+    """Holds a change of acquired records to a new state, while the new state is being written to the share
+    coordinator."""
 
     number: int
     limits: ShareLimits

@@ -20,7 +20,7 @@ FLEXIBLE_SINCE = 1
 
 
 class JournalRecord(NamedTuple):
-    """A transactional id and its new state; a state of None is a tombstone."""
+    """Holds a transactional id and its new state; a state of None is a tombstone."""
 
     transactional_id: str
     transaction: Transaction | None

@@ -1,4 +1,4 @@
-"""The states of a transactional id, and the transitions between them.
+"""Defines the states of a transactional id, and the transitions between them.
 
     Empty ──add──► Ongoing ──end──► PrepareCommit ──markers written──► CompleteCommit ──add──► Ongoing …
                       │    └─end──► PrepareAbort ───markers written──► CompleteAbort ───add──► Ongoing …
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """The states of a transactional id, with the numbers that Kafka's records use."""
+    """Lists the states of a transactional id, with the numbers that Kafka's records use."""
 
     EMPTY = 0
     ONGOING = 1

@@ -21,7 +21,7 @@ PARTITION_BYTES = 200
 
 
 class Owner(NamedTuple):
-    """The producer that owns a transactional id: its producer id and epoch."""
+    """Holds the producer id and epoch of the producer that owns a transactional id."""
 
     producer_id: int
     producer_epoch: int

@@ -30,7 +30,7 @@ class Markers(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a producer: its new producer id and epoch, or an error."""
+    """Holds the answer to a producer: its new producer id and epoch, or an error."""
 
     code: ErrorCode
     producer_id: int = -1

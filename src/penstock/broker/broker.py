@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.events.history import EventHistory
     from penstock.broker.fetch.fetch_policy import FetchPolicy
     from penstock.broker.fetch.fetch_sessions import FetchSessions
+    from penstock.broker.guard.guard import Guard
     from penstock.broker.limits.audit import Audit
     from penstock.broker.limits.quotas import Quotas
     from penstock.broker.peers.peers import Peers
@@ -73,6 +74,8 @@ class Broker:
     events: EventHistory
     event_topic: EventTopic | None
     token_macs: TokenMacs
+    #: None where `penstock.guard.enable` is false.
+    guard: Guard | None = None
     #: None on a node without an authorizer, where every client is allowed everything.
     access: AccessControl | None = None
     #: None on a node without `penstock.audit.file`.

@@ -257,6 +257,8 @@ class Node:
             await broker.lifecycle.unfence()
         if broker.event_topic is not None:
             broker.event_topic.start()
+        if broker.guard is not None:
+            broker.guard.start()
 
     def _identity(self, cluster_id: str, logs: LogManager) -> Identity:
         plan = self.quorum_plan
@@ -396,6 +398,9 @@ class Node:
 
     def _on_corruption(self, partition: TopicPartition, reason: str) -> None:
         self._observer(CorruptionFound(f"{partition[0]}-{partition[1]}", reason))
+        broker = self.broker_or_none
+        if broker is not None and broker.guard is not None:
+            broker.guard.corruption_found(*partition)
 
     def _on_directory_offline(self, directory: LogDir, error: OSError) -> None:
         self._observer(DirectoryFailed(directory.path, str(error)))
@@ -420,8 +425,7 @@ class Node:
         await self.http.close()
         broker.faults.clear()
         broker.faults.release()
-        if broker.event_topic is not None:
-            await broker.event_topic.close()
+        await _close_observers(broker)
         await broker.lifecycle.hand_over(grace_seconds)
         await broker.metadata.hand_over()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
@@ -464,13 +468,19 @@ class Node:
         """Closes all connections and stops heartbeats, so that other nodes lose the connection to this node."""
         broker.channel.close()
         broker.peers.close()
-        if broker.event_topic is not None:
-            await broker.event_topic.close()
+        await _close_observers(broker)
         await broker.moves.close()
         await broker.replicas.close()
         await broker.controller.close()
         await broker.lifecycle.close()
         await broker.metadata.abandon()
+
+
+async def _close_observers(broker: Broker) -> None:
+    if broker.guard is not None:
+        await broker.guard.close()
+    if broker.event_topic is not None:
+        await broker.event_topic.close()
 
 
 def _cannot_go_on(lost: str, error: OSError) -> str:

@@ -26,6 +26,7 @@ from penstock.broker.events import Observer, log_event
 from penstock.broker.events.history import EventHistory
 from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
+from penstock.broker.guard.guard import Guard
 from penstock.broker.handlers.local_controller import LocalController
 from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.peers import Peers
@@ -214,6 +215,18 @@ def make_broker(
         allowance=allowance,
         persister=persister,
     )
+    guard = None
+    if settings.bool("penstock.guard.enable"):
+        guard = Guard(
+            node_id,
+            settings,
+            world.clock,
+            logs=logs,
+            partitions=partitions,
+            peers=peers,
+            image=lambda: metadata.image,
+            observer=world.observer,
+        )
     return Broker(
         node_id=node_id,
         cluster_id=identity.cluster_id,
@@ -284,6 +297,7 @@ def make_broker(
         controller_listeners=frozenset(controller_listeners),
         unsent=unsent,
         faults=faults,
+        guard=guard,
         events=world.history,
         event_topic=(
             EventTopic(world.history, metadata=metadata, peers=peers, topics=topic_creator)

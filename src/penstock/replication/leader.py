@@ -54,7 +54,8 @@ class Progress:
     """Tracks the progress of one follower by its fetches."""
 
     __slots__ = (
-        *("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start", "since_ms"),
+        *("broker_epoch", "broker_id", "caught_up_ms", "fetch_ms", "leader_end", "log_end", "log_start", "retreat"),
+        "since_ms",
     )
 
     def __init__(self, broker_id: int, caught_up_ms: int, since_ms: int) -> None:
@@ -68,6 +69,13 @@ class Progress:
         self.fetch_ms = caught_up_ms
         self.leader_end = NO_OFFSET
         """The end of the leader's log at the previous fetch."""
+        self.retreat: tuple[int, int] | None = None
+        """Two successive fetch offsets of which the second is lower; None if there were none. The guard reads it."""
+
+    def registered_as(self, broker_epoch: int) -> None:
+        """Notes the broker epoch of the follower. A new incarnation may have lost records that were not synced."""
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch, self.log_end = broker_epoch, NO_OFFSET
 
     def on_fetch(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> None:
         self.caught_up_ms = caught_up_at(
@@ -78,6 +86,8 @@ class Progress:
             earlier_ms=self.fetch_ms,
             caught_up_ms=self.caught_up_ms,
         )
+        if offset < self.log_end:
+            self.retreat = self.log_end, offset
         self.log_end = offset
         self.log_start = log_start
         self.leader_end = leader_end

@@ -293,6 +293,90 @@ class MoveChanged(NodeEvent):
         return text + (f" ({self.reason})" if self.reason else "")
 
 
+# Replicas that lie or rot.
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFinding(NodeEvent):
+    """The guard found that a replica serves something that can't be."""
+
+    KIND: ClassVar[str] = "guard.finding"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    finding: str
+    """The kind of the finding, such as `different content`."""
+    accused: int
+    """The node that is wrong; -1 if the evidence does not show which node is wrong."""
+    partition: str
+    offset: int
+    evidence: str
+    confirmed: bool
+    """True if the active controller observed it, and the finding counts against the node."""
+
+    def __str__(self) -> str:
+        node = f"node {self.accused}" if self.accused >= 0 else "a node"
+        place = f"{self.partition} at offset {self.offset}" if self.offset >= 0 else self.partition
+        said = "the controller confirms about" if self.confirmed else "the guard found at"
+        return f"{said} {node}: {self.finding} ({place}): {self.evidence}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQuarantined(NodeEvent):
+    """A node is in quarantine: fenced, in no in-sync set and not electable until an operator releases it."""
+
+    KIND: ClassVar[str] = "guard.quarantined"
+    LEVEL: ClassVar[int] = logging.ERROR
+
+    node_id: int
+    reason: str
+
+    def __str__(self) -> str:
+        release = f"after a check of its disks, `penstock guard release {self.node_id}` releases it"
+        return f"node {self.node_id} is in quarantine: {self.reason}; {release}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRefused(NodeEvent):
+    """A node has enough findings for a quarantine, but the cluster can't do without it."""
+
+    KIND: ClassVar[str] = "guard.quarantine_refused"
+    LEVEL: ClassVar[int] = logging.ERROR
+
+    node_id: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} should be in quarantine, but stays in use: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReleased(NodeEvent):
+    """An operator released a node from quarantine."""
+
+    KIND: ClassVar[str] = "guard.released"
+
+    node_id: int
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} is released from quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRefilled(NodeEvent):
+    """A damaged segment of a replica was replaced by the content of another replica."""
+
+    KIND: ClassVar[str] = "replica.refilled"
+
+    partition: str
+    first_offset: int
+    end_offset: int
+    source: int
+
+    def __str__(self) -> str:
+        offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
+        return f"{self.partition}: {offsets} are refilled from node {self.source}"
+
+
 # Settings and rights.
 
 

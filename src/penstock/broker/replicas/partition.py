@@ -348,7 +348,7 @@ class Partition:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"This node does not lead the partition, or its metadata lists no replica on node {replica_id}: retry.",
             )
-        follower.broker_epoch = broker_epoch
+        follower.registered_as(broker_epoch)
         deleted = log_start != follower.log_start
         follower.on_fetch(offset, log_start, log.log_end_offset, now_ms())
         if len(leading.maximal_isr) < len(leading.replicas) and leading.may_join(

@@ -127,6 +127,24 @@ penstock.events.topic.replication.factor SHORT =-1 [1..32767|-1]
     Replication factor of the topic __penstock_events; -1 is default.replication.factor.
 penstock.fetch.session.cache.max.partitions INT =500000 [0..]
     Limit of partitions over all fetch sessions; beyond it clients fetch without a session.
+penstock.guard.check.interval.ms LONG =10000 [100..] cluster-wide
+    Time between two checks of what replicas claim about their roles, epochs and log ends.
+penstock.guard.enable BOOLEAN =false
+    True compares replicas in the background, refills damaged ones, and quarantines nodes that stay wrong.
+penstock.guard.quarantine.threshold INT =3 [0..] cluster-wide
+    Confirmed findings against a node, within penstock.guard.window.ms, that lead to its quarantine; 0 is never.
+penstock.guard.quarantined STRING = per-broker
+    Reason for which the broker is in quarantine; the guard sets it, and its removal releases the broker.
+penstock.guard.repair.enable BOOLEAN =true cluster-wide
+    True refills a damaged segment of this node's replica from another replica.
+penstock.guard.scrub.bytes.per.second LONG =1048576 [1..] cluster-wide
+    Bytes per second that this node reads, from all replicas together, to compare them.
+penstock.guard.scrub.interval.ms LONG =3600000 [0..] cluster-wide
+    Time from the start of one comparison of all replicas of this node to the start of the next.
+penstock.guard.timestamp.max.future.ms LONG =-1 [-1..] cluster-wide
+    Timestamps later than now plus this time are reported; -1 reports none.
+penstock.guard.window.ms LONG =3600000 [1..] cluster-wide
+    Time for which a confirmed finding counts against a node.
 penstock.http.listener STRING =
     Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
 penstock.http.roles STRING =

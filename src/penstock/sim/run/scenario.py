@@ -12,8 +12,8 @@
 
 A script that begins with `> nodes 3` has three machines, and commands about a machine name it: `> kill n2`. A script
 that begins with `> directories /data,/more` has one machine with these log directories. With `> nodes 3
-directories=/data,/more`, each of the three machines has these directories. `scenario_text` has the grammar; each method
-`do_…` of `ScenarioRunner` is a command.
+directories=/data,/more`, each of the three machines has these directories; other words `name=value` are settings of
+all nodes. `scenario_text` has the grammar; each method `do_…` of `ScenarioRunner` is a command.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from penstock.sim.engine.machine import DATA, Machine
 from penstock.sim.faults.cluster_faults import isolated
 from penstock.sim.faults.held_requests import HeldRequest
 from penstock.sim.faults.voter_replacement import put_back
+from penstock.sim.run.guard_commands import GuardCommands
 from penstock.sim.run.move_commands import MoveCommands
 from penstock.sim.run.record_commands import RecordCommands, shown
 from penstock.sim.run.scenario_text import Line, answered, parse
@@ -71,8 +72,9 @@ def run_script(
     lines = list(parse(text, includes))
     first = next((command.split() for line in lines for command in line.commands), [""])
     nodes = int(first[1]) if first[0] == "nodes" else 1
-    directories = first[1] if first[0] == "directories" else first[-1].partition("directories=")[2]
-    own = {"log.dirs": directories} if directories else {}
+    own = dict(word.split("=", 1) for word in first[2:] if "=" in word)
+    directories = first[1] if first[0] == "directories" else own.pop("directories", "")
+    own |= {"log.dirs": directories} if directories else {}
     runner = ScenarioRunner(seed, {**(settings or {}), **own}, nodes)
     return runner.environment.run(runner.perform(lines), runner.loop, until=BOUND_S)
 
@@ -128,6 +130,8 @@ class ScenarioRunner:
         }
         self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
         self._commands |= ShareCommands(self._as).commands | RecordCommands(self._as, _partition).commands
+        self._guard = GuardCommands(self.environment, _partition)
+        self._commands |= self._guard.commands
 
     async def perform(self, lines: Sequence[Line]) -> str:
         logger = logging.getLogger("penstock")
@@ -137,8 +141,9 @@ class ScenarioRunner:
         logger.propagate = False
         logger.addHandler(handler)
         try:
-            await self.environment.power_on()
-            return await self._perform(lines)
+            with self._guard.lies.installed():
+                await self.environment.power_on()
+                return await self._perform(lines)
         finally:
             logger.removeHandler(handler)
             logger.setLevel(before[0])
@@ -309,9 +314,9 @@ class ScenarioRunner:
     def _machine(self, name: str) -> Machine:
         return self.environment.machine(name)
 
-    async def do_nodes(self, count: str, directories: str = "") -> str:
-        """Sets the number of machines; allowed only as the first command. All machines start before the script
-        begins."""
+    async def do_nodes(self, count: str, **settings: str) -> str:
+        """Sets the number of machines and settings of all nodes; allowed only as the first command. All machines start
+        before the script begins."""
         return ""
 
     async def do_kill(self, *names: str) -> str:

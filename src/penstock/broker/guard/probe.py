@@ -1,0 +1,111 @@
+"""Asks a node, as a consumer would, for the records of its replica, and for its claim to lead.
+
+The guard uses Kafka's own requests: a Fetch returns what a consumer would get, so a replica can't show the guard other
+records than its consumers. `docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from penstock.guard.claims import Claim, Role
+from penstock.guard.samples import Sample, Status
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from penstock.protocol.messages.api_23_offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+if TYPE_CHECKING:
+    from penstock.protocol.schema import Message
+
+LANE = "guard"
+TIMEOUT_MS = 10_000
+#: Bytes of one sample. A batch that is larger is fetched whole.
+SAMPLE_BYTES = 256 * 1024
+
+_STATUS = {
+    ErrorCode.NONE: Status.SERVED,
+    ErrorCode.CORRUPT_MESSAGE: Status.DAMAGED,
+    ErrorCode.OFFSET_OUT_OF_RANGE: Status.ABSENT,
+}
+_ROLE = {
+    ErrorCode.NONE: Role.LEADS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: Role.FOLLOWS,
+    ErrorCode.FENCED_LEADER_EPOCH: Role.AHEAD,
+}
+
+
+class Place(NamedTuple):
+    """A partition, with its leader epoch in the metadata of the observer."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PeerCalls(Protocol):
+    async def ask(self, node_id: int, request: Message, *, lane: str = "", timeout_ms: int | None = None) -> Any: ...
+
+
+class Probe:
+    def __init__(self, peers: PeerCalls, refused: Callable[[int, str], None] = lambda node_id, reason: None) -> None:
+        """`refused` is called with a node that could not be authenticated, or that refused this node's login."""
+        self._peers = peers
+        self._refused = refused
+
+    async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
+        """Returns what the node serves from `offset` on. Raises nothing: an error is a status of the sample."""
+        wanted = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        asked = FetchTopic(topic=place.topic, topic_id=place.topic_id, partitions=[wanted])
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[asked])
+        answer = await self._ask(node_id, request)
+        parts = [] if answer is None else [part for topic in answer.responses for part in topic.partitions]
+        if len(parts) != 1 or answer.error_code:
+            return Sample(node_id, Status.UNKNOWN)
+        part: PartitionData = parts[0]
+        status = _STATUS.get(_code(part.error_code), Status.UNKNOWN)
+        return Sample(node_id, status, part.records or b"", part.high_watermark)
+
+    async def claims(self, node_id: int, places: Sequence[Place]) -> dict[Place, Claim]:
+        """Returns the node's claims about its role in these partitions, in the leader epochs of the observer."""
+        topics: dict[str, OffsetForLeaderTopic] = {}
+        for place in places:
+            topic = topics.setdefault(place.topic, OffsetForLeaderTopic(topic=place.topic))
+            epoch = place.leader_epoch
+            topic.partitions.append(
+                OffsetForLeaderPartition(partition=place.partition, current_leader_epoch=epoch, leader_epoch=epoch)
+            )
+        answer = await self._ask(node_id, OffsetForLeaderEpochRequest(topics=list(topics.values())))
+        found = {
+            (topic.topic, part.partition): (_code(part.error_code), part.end_offset)
+            for topic in (() if answer is None else answer.topics)
+            for part in topic.partitions
+        }
+        claims: dict[Place, Claim] = {}
+        for place in places:
+            code, end = found.get((place.topic, place.partition), (ErrorCode.UNKNOWN_SERVER_ERROR, -1))
+            claims[place] = Claim(node_id, _ROLE.get(code, Role.UNKNOWN), end)
+        return claims
+
+    async def _ask(self, node_id: int, request: Message) -> Any:
+        try:
+            return await self._peers.ask(node_id, request, lane=LANE, timeout_ms=TIMEOUT_MS)
+        except KafkaError as error:
+            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                self._refused(node_id, error.message or error.code.name)
+            return None
+
+
+def _code(number: int) -> ErrorCode:
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,46 @@
+"""Defines a finding: what the guard noticed, which node is accused, and the evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+NOBODY = -1
+
+
+class Kind(Enum):
+    """The kinds of findings. `counts` is False for findings that never lead to a quarantine."""
+
+    CONTENT = "different content"
+    CHECKSUM = "checksum fails"
+    MISSING = "committed records missing"
+    END_OFFSET = "end offset went back"
+    HIGH_WATERMARK = "high watermark past the end"
+    TWO_LEADERS = "two leaders in one epoch"
+    EPOCH = "impossible epoch"
+    TIMESTAMP = "timestamp in the future"
+    AUTHENTICATION = "failed authentication"
+
+    @property
+    def counts(self) -> bool:
+        """Returns True if a confirmed finding of this kind counts against the accused node.
+
+        A timestamp may come from a client, and a login may fail because of a wrong setting: these are only reported.
+        An end offset that went back is seen by the leader alone; the active controller confirms the missing records.
+        """
+        return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: Kind
+    accused: int
+    """The accused node; NOBODY if the observation does not show which node is wrong."""
+    partition: str
+    offset: int
+    evidence: str
+
+    @property
+    def subject(self) -> tuple[Kind, int, str]:
+        """Returns the key under which repeated findings count as one."""
+        return self.kind, self.accused, self.partition

@@ -1,0 +1,100 @@
+"""Describes what a replica serves from one offset on: a sample of its records, cut into batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.records.batches import crc_ok
+from penstock.records.header import CRC_POSITION, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_BATCH_LENGTH, parse_header
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+DIGEST_BYTES = 8
+UNKNOWN = -1
+
+
+class Status(Enum):
+    """The answers of a replica that is asked for records."""
+
+    SERVED = "served"
+    DAMAGED = "damaged"  # the replica itself found that its stored batch does not match the checksum
+    ABSENT = "absent"  # the offset is below the start or above the end of the replica's log
+    LACKING = "lacking"  # the replica's log ends before the high watermark of the others
+    UNKNOWN = "unknown"  # no answer, or another error
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    node_id: int
+    status: Status
+    records: Buffer = b""
+    high_watermark: int = UNKNOWN
+
+    @property
+    def has_records(self) -> bool:
+        return self.status is Status.SERVED and len(memoryview(self.records)) > 0
+
+
+class Batch(NamedTuple):
+    """One batch of a sample. `digest` covers all bytes of the batch: replicas copy batches unchanged."""
+
+    base_offset: int
+    next_offset: int
+    digest: bytes
+    body: bytes
+    """The digest of the bytes from the checksum on, without offset, length and leader epoch."""
+    intact: bool
+    leader_epoch: int
+    max_timestamp: int
+    is_dense: bool
+    """False if offsets are missing inside the batch: compaction, which each replica does by itself, removes records."""
+
+    def __str__(self) -> str:
+        state = "" if self.intact else ", checksum fails"
+        return f"batch {self.base_offset} to {self.next_offset - 1}, digest {self.digest.hex()}{state}"
+
+
+def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
+    """Returns the whole batches at the start of `records`.
+
+    Ends after the first batch that is damaged, because its length can't be trusted. A replica always serves the first
+    batch whole, so a first batch that is incomplete has a damaged length. It serves nothing at or above its high
+    watermark `end_offset`, so a batch above it has a damaged offset.
+    """
+    view = memoryview(records)
+    found: list[Batch] = []
+    at, lowest = 0, 0
+    while at + HEADER_SIZE <= len(view):
+        header = parse_header(view, at)
+        end = at + header.batch_length + LOG_OVERHEAD
+        possible = header.magic == MAGIC and header.batch_length >= MIN_BATCH_LENGTH and header.last_offset_delta >= 0
+        if possible and header.base_offset >= lowest and end > len(view) and found:
+            break
+        whole = possible and header.base_offset >= lowest and end <= len(view) and header.next_offset <= end_offset
+        intact = whole and crc_ok(view[at:end])
+        dense = header.records_count == header.last_offset_delta + 1
+        stop = max(end, at + HEADER_SIZE)
+        found.append(
+            Batch(
+                header.base_offset,
+                header.next_offset,
+                _digest(view[at:stop]),
+                _digest(view[at + CRC_POSITION : stop]),
+                intact,
+                header.partition_leader_epoch,
+                header.max_timestamp,
+                dense,
+            )
+        )
+        if not intact:
+            break
+        at, lowest = end, header.next_offset
+    return found
+
+
+def _digest(data: memoryview) -> bytes:
+    return sha256(data).digest()[:DIGEST_BYTES]

@@ -1,0 +1,51 @@
+"""Counting confirmed findings against nodes."""
+
+import pytest
+
+from penstock.guard.findings import NOBODY, Finding, Kind
+from penstock.guard.ledger import Ledger
+
+
+def finding(partition: str, *, node: int = 2, kind: Kind = Kind.CONTENT) -> Finding:
+    return Finding(kind, node, partition, 0, "")
+
+
+def test_findings_on_different_partitions_reach_the_threshold() -> None:
+    ledger = Ledger(threshold=3, window_ms=1000)
+    assert [ledger.enter(finding(f"t-{index}"), 0) for index in range(3)] == [False, False, True]
+
+
+def test_the_same_finding_counts_once() -> None:
+    ledger = Ledger(threshold=2, window_ms=1000)
+    assert not any(ledger.enter(finding("t-0"), at_ms) for at_ms in range(5))
+    assert ledger.enter(finding("t-0", kind=Kind.TWO_LEADERS), 5)
+
+
+def test_findings_against_different_nodes_are_not_added_up() -> None:
+    ledger = Ledger(threshold=2, window_ms=1000)
+    assert not ledger.enter(finding("t-0", node=1), 0)
+    assert not ledger.enter(finding("t-1", node=2), 0)
+
+
+def test_findings_older_than_the_window_do_not_count() -> None:
+    ledger = Ledger(threshold=2, window_ms=1000)
+    ledger.enter(finding("t-0"), 0)
+    assert not ledger.enter(finding("t-1"), 1001)
+    assert ledger.count(2, 1001) == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET])
+def test_findings_that_prove_nothing_against_a_node_never_count(kind: Kind) -> None:
+    ledger = Ledger(threshold=1, window_ms=1000)
+    assert not ledger.enter(finding("t-0", kind=kind), 0)
+
+
+def test_a_finding_without_an_accused_node_never_counts() -> None:
+    assert not Ledger(threshold=1, window_ms=1000).enter(finding("t-0", node=NOBODY), 0)
+
+
+def test_a_released_node_starts_with_no_findings() -> None:
+    ledger = Ledger(threshold=2, window_ms=1000)
+    ledger.enter(finding("t-0"), 0)
+    ledger.forget(2)
+    assert not ledger.enter(finding("t-1"), 1)

@@ -32,6 +32,7 @@ from penstock.client.login import Login
 from penstock.net.network import RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.testing import Broker, Cluster
+from tools.certificates import Authority
 
 PLAIN_USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -41,46 +42,23 @@ STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-class Authority(NamedTuple):
-    """A certificate authority with a server's and a client's certificate, as PEM files."""
+class Certificates(NamedTuple):
+    """PEM files: a certificate authority, a server's key with its certificate, and a client's."""
 
     ca: Path
-    server: Path
-    client: Path
-    client_key: Path
-
-
-def _openssl(*args: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True)
-
-
-KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-def make_authority(where: Path) -> Authority:
-    ca, ca_key = where / "ca.pem", where / "ca.key"
-    _openssl("req", "-x509", *KEY, "-days", "2", "-subj", "/CN=Test CA", "-keyout", ca_key, "-out", ca)
-    for name, subject, extension in (
-        ("server", "/CN=localhost", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        ("client", "/O=Org/OU=Team/CN=ann", "extendedKeyUsage=clientAuth"),
-    ):
-        key, request, certificate, extensions = (where / f"{name}.{ending}" for ending in ("key", "csr", "crt", "ext"))
-        extensions.write_text(extension)
-        _openssl("req", *KEY, "-subj", subject, "-keyout", key, "-out", request)
-        signed_by = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial")
-        _openssl("x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", extensions, "-out", certificate)
-    both = where / "server.pem"
-    both.write_text((where / "server.key").read_text() + (where / "server.crt").read_text())
-    return Authority(ca, both, where / "client.crt", where / "client.key")
+    server: str
+    client: str
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return make_authority(tmp_path_factory.mktemp("tls"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    made = Authority(tmp_path_factory.mktemp("tls"), "ca")
+    client = made.store("client.pem", {"O": "Org", "OU": "Team", "CN": "ann"})
+    return Certificates(made.file, made.store("server.pem", "localhost"), client)
 
 
 @pytest.fixture(scope="module")
-def secured(authority: Authority) -> Iterator[Broker]:
+def secured(authority: Certificates) -> Iterator[Broker]:
     config = {
         "listeners": "SASL_SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
         "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL",
@@ -90,7 +68,7 @@ def secured(authority: Authority) -> Iterator[Broker]:
         "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN_USERS,
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.server),
+        "ssl.keystore.location": authority.server,
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.ca),
         "listener.name.ssl.ssl.client.auth": "required",
@@ -125,7 +103,7 @@ def secured(authority: Authority) -> Iterator[Broker]:
 
 
 def librdkafka(
-    broker: Broker, authority: Authority, mechanism: str, user: str, password: str, **more: Any
+    broker: Broker, authority: Certificates, mechanism: str, user: str, password: str, **more: Any
 ) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap_of("SASL_SSL"),
@@ -160,18 +138,18 @@ def round_trip(settings: dict[str, Any], topic: str = "orders") -> bytes | None:
 
 @pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
 def test_librdkafka_produces_and_consumes_over_sasl_ssl(
-    secured: Broker, authority: Authority, mechanism: str, user: str
+    secured: Broker, authority: Certificates, mechanism: str, user: str
 ) -> None:
     assert round_trip(librdkafka(secured, authority, mechanism, user, "ann-secret")) == b"value"
 
 
-def test_librdkafka_produces_and_consumes_with_a_client_certificate(secured: Broker, authority: Authority) -> None:
+def test_librdkafka_produces_and_consumes_with_a_client_certificate(secured: Broker, authority: Certificates) -> None:
     settings = {
         "bootstrap.servers": secured.bootstrap_of("SSL"),
         "security.protocol": "SSL",
         "ssl.ca.location": str(authority.ca),
-        "ssl.certificate.location": str(authority.client),
-        "ssl.key.location": str(authority.client_key),
+        "ssl.certificate.location": authority.client,
+        "ssl.key.location": authority.client,
     }
     assert round_trip(settings) == b"value"
 
@@ -179,7 +157,7 @@ def test_librdkafka_produces_and_consumes_with_a_client_certificate(secured: Bro
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", ["ann", "nobody"])
 def test_librdkafka_with_a_wrong_password_is_refused(
-    secured: Broker, authority: Authority, mechanism: str, user: str
+    secured: Broker, authority: Certificates, mechanism: str, user: str
 ) -> None:
     errors: list[str] = []
     settings = librdkafka(
@@ -192,7 +170,7 @@ def test_librdkafka_with_a_wrong_password_is_refused(
     assert any("_AUTHENTICATION" in error for error in errors), errors
 
 
-def test_kafka_python_and_aiokafka_authenticate(secured: Broker, authority: Authority) -> None:
+def test_kafka_python_and_aiokafka_authenticate(secured: Broker, authority: Certificates) -> None:
     from aiokafka import AIOKafkaProducer
     from kafka import KafkaProducer
 
@@ -215,7 +193,7 @@ def test_kafka_python_and_aiokafka_authenticate(secured: Broker, authority: Auth
     asyncio.run(produce())
 
 
-def own(secured: Broker, authority: Authority, login: Login | None, listener: str = "SASL_SSL") -> Any:
+def own(secured: Broker, authority: Certificates, login: Login | None, listener: str = "SASL_SSL") -> Any:
     async def connect() -> Any:
         context = ssl.create_default_context(cafile=str(authority.ca)) if "SSL" in listener else None
         host, _, port = secured.bootstrap_of(listener).rpartition(":")
@@ -236,20 +214,22 @@ def own(secured: Broker, authority: Authority, login: Login | None, listener: st
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
 @pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
 def test_own_client_authenticates(
-    secured: Broker, authority: Authority, listener: str, mechanism: str, user: str
+    secured: Broker, authority: Certificates, listener: str, mechanism: str, user: str
 ) -> None:
     answer = own(secured, authority, Login(mechanism, user, "ann-secret"), listener)
     assert "orders" in [topic.name for topic in answer.topics]
 
 
-def test_own_client_reports_a_refused_login_without_the_password(secured: Broker, authority: Authority) -> None:
+def test_own_client_reports_a_refused_login_without_the_password(secured: Broker, authority: Certificates) -> None:
     with pytest.raises(KafkaError) as refused:
         own(secured, authority, Login("SCRAM-SHA-256", "ann", "hunter2"))
     assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "hunter2" not in str(refused.value)
 
 
-def test_command_line_uses_a_file_of_client_properties(secured: Broker, authority: Authority, tmp_path: Path) -> None:
+def test_command_line_uses_a_file_of_client_properties(
+    secured: Broker, authority: Certificates, tmp_path: Path
+) -> None:
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
@@ -272,7 +252,7 @@ def test_command_line_uses_a_file_of_client_properties(secured: Broker, authorit
     assert penstock("--timeout", "5").returncode != 0
 
 
-def test_command_line_manages_users_and_acls(secured: Broker, authority: Authority, tmp_path: Path) -> None:
+def test_command_line_manages_users_and_acls(secured: Broker, authority: Certificates, tmp_path: Path) -> None:
     config = tmp_path / "admin.properties"
     config.write_text(
         "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=admin\nsasl.password=admin-secret\n"
@@ -303,7 +283,7 @@ def test_command_line_manages_users_and_acls(secured: Broker, authority: Authori
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
 def test_request_before_authentication_closes_the_connection(
-    secured: Broker, authority: Authority, listener: str
+    secured: Broker, authority: Certificates, listener: str
 ) -> None:
     with pytest.raises(KafkaError) as closed:
         own(secured, authority, None, listener)
@@ -311,14 +291,14 @@ def test_request_before_authentication_closes_the_connection(
 
 
 def test_listener_that_requires_a_certificate_refuses_a_client_without_a_certificate(
-    secured: Broker, authority: Authority
+    secured: Broker, authority: Certificates
 ) -> None:
     with pytest.raises(KafkaError) as closed:
         own(secured, authority, None, "SSL")
     assert closed.value.code is ErrorCode.NETWORK_EXCEPTION
 
 
-def test_cluster_replicates_over_sasl_ssl_and_survives_a_killed_node(authority: Authority) -> None:
+def test_cluster_replicates_over_sasl_ssl_and_survives_a_killed_node(authority: Certificates) -> None:
     config = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL",
         "sasl.enabled.mechanisms": "PLAIN",
@@ -327,7 +307,7 @@ def test_cluster_replicates_over_sasl_ssl_and_survives_a_killed_node(authority: 
         "listener.name.plaintext.plain.sasl.jaas.config": PLAIN_USERS,
         "listener.name.controller.plain.sasl.jaas.config": PLAIN_USERS,
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.server),
+        "ssl.keystore.location": authority.server,
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.ca),
         "authorizer.class.name": STANDARD,

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.disk.memory import MemoryDisk
@@ -29,48 +23,9 @@ from penstock.protocol.messages.api_44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+from tools.certificates import Authority
 
 PREFIX = "listener.name.ssl."
-
-
-class Authority:
-    """A certificate authority that signs certificates for localhost."""
-
-    def __init__(self, where: Path, name: str) -> None:
-        self._where, self._name = where, name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._signed(name, self._key.public_key(), ca=True)
-        self.file = where / f"{name}.pem"
-        self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
-
-    def _signed(self, name: str, key: ec.EllipticCurvePublicKey, *, ca: bool) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name)]))
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-
-    def store(self, file: str, name: str) -> str:
-        """Writes a key with its certificate, and returns the path."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        pem = serialization.Encoding.PEM
-        plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        path = self._where / file
-        path.write_bytes(plain + self._signed(name, key.public_key(), ca=False).public_bytes(pem))
-        return str(path)
-
-    @property
-    def trusting(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.file))
 
 
 def with_node(scenario: Callable[[Node, int], Awaitable[None]], properties: dict[str, str]) -> None:
@@ -201,7 +156,7 @@ def test_renewed_certificate_is_also_used_for_connections_to_other_nodes(tmp_pat
     async def scenario(node: Node, port: int) -> None:
         before = node._peers[0].credentials.tls
         authority.store("first.pem", "renewed")
-        node._renew_certificates()
+        node._certificates.renew()
         assert node._peers[0].credentials.tls is not before
         assert await server_name(port, authority.trusting) == "renewed"
 

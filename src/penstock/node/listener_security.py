@@ -122,19 +122,22 @@ class ListenerSecurity:
             except ValueError as problem:
                 connection.close(f"its certificate names no user: {problem}", "certificate")
 
-    def refresh(self, settings: Settings) -> None:
-        """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates."""
-        if self.tls is not None and renewed(self.tls, settings, self.name, f"listener {self.name}"):
+    def refresh(self, settings: Settings, own: Mapping[str, str] | None = None) -> None:
+        """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates.
+
+        If `own` is given, uses it instead of the dynamic configs of this broker.
+        """
+        if self.tls is not None and renewed(self.tls, settings, own, self.name, f"listener {self.name}"):
             logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
 
 
-def renewed(source: TlsSource, settings: Settings, listener: str, who: str) -> bool:
+def renewed(source: TlsSource, settings: Settings, own: Mapping[str, str] | None, listener: str, who: str) -> bool:
     """Reads changed TLS settings and files.
 
     Returns True if there is a new TLS context. If the new settings can't be used, logs this and returns False.
     """
     try:
-        return source.reconfigure(tls_properties(settings, listener)) or source.refresh()
+        return source.reconfigure(tls_properties(settings, listener, own)) or source.refresh()
     except TlsError as problem:
         logger.error("%s keeps its former certificates: %s", who, problem)
         return False

@@ -35,6 +35,7 @@ from penstock.metadata.names import random_uuid
 from penstock.net.later import Later, settled
 from penstock.net.server import Connection, Dispatch, Listener, Reply, Server
 from penstock.node.audit_file import AuditFile
+from penstock.node.certificates import Certificates
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
 from penstock.node.listener_security import securities
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
-CERTIFICATE_CHECK_S = 5.0
 
 
 class Node:
@@ -114,6 +114,7 @@ class Node:
         self._peers = peer_securities(settings, self._plans)
         to_brokers, to_controllers = (peer.credentials for peer in self._peers)
         settings.check_own = partial(check_own_tls, settings, self._security, self._peers)
+        self._certificates = Certificates(settings, self._security.values(), self._peers)
         history = EventHistory(settings.node_id, clock.wall_ms)
         to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
         self._observer = notify_all((*observers, to_log, history.observe))
@@ -192,7 +193,7 @@ class Node:
                 await security.start()
             protected = protected_listeners(settings, self._plans)
             await self._server.start(self._listener(plan, plan.name in protected) for plan in self._plans)
-            self._watch_certificates()
+            self._certificates.watch(lambda: self._server.stopping)
             await self.http.open()
             await self._start_parts(cluster_id, logs)
         except BaseException:
@@ -235,7 +236,7 @@ class Node:
             is_broker=identity.is_broker,
             is_controller=identity.is_controller,
             on_fatal=self._fatal,
-            on_settings=self._renew_certificates,
+            on_settings=self._certificates.use_settings,
         )
         images.start()
         if identity.is_controller:
@@ -244,11 +245,13 @@ class Node:
             bootstrap_path=f"{directory.path}/{BOOTSTRAP_FILE}",
             min_insync_replicas=settings.int("min.insync.replicas"),
             keep_credentials=any(self._security[name].scram for name in self._controller_listeners),
+            on_stored=self._certificates.use_stored if self._certificates.in_use else None,
         )
         self._server.use(self._dispatch(broker))
         self._open.set()
         await broker.lifecycle.register()
         images.follow()
+        self._certificates.use_settings()
         if identity.is_broker:
             broker.replicas.start()
             broker.groups.start()
@@ -370,19 +373,6 @@ class Node:
     def _close_securities(self) -> None:
         for security in self._security.values():
             security.close()
-
-    def _watch_certificates(self) -> None:
-        """Reads changed certificate files from time to time, until the node stops."""
-        with_tls = any(one.tls is not None for one in self._security.values())
-        if not self._server.stopping and (with_tls or any(peer.credentials.tls for peer in self._peers)):
-            self._renew_certificates()
-            asyncio.get_running_loop().call_later(CERTIFICATE_CHECK_S, self._watch_certificates)
-
-    def _renew_certificates(self) -> None:
-        for listener in self._security.values():
-            listener.refresh(self.settings)
-        for peer in self._peers:
-            peer.refresh(self.settings)
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
         """Delays a request until a dispatcher is set, because listeners open before the dispatcher is made."""

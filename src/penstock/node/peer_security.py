@@ -37,10 +37,13 @@ class PeerSecurity:
         if is_sasl(protocol):
             self.credentials.login = _login(settings, listener, mechanism_property)
 
-    def refresh(self, settings: Settings) -> None:
-        """Uses a renewed certificate for new connections. If it can't be used, keeps the old certificate."""
+    def refresh(self, settings: Settings, own: Mapping[str, str] | None = None) -> None:
+        """Uses a renewed certificate for new connections. If it can't be used, keeps the old certificate.
+
+        If `own` is given, uses it instead of the dynamic configs of this broker.
+        """
         source = self._source
-        if source is not None and renewed(source, settings, self.listener, f"the client for {self.listener}"):
+        if source is not None and renewed(source, settings, own, self.listener, f"the client for {self.listener}"):
             self.credentials.tls = source.context
 
 

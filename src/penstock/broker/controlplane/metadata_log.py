@@ -130,32 +130,41 @@ class MetadataLog:
     # --- start and stop -------------------------------------------------------------------------------
 
     async def start(
-        self, *, bootstrap_path: str | None = None, min_insync_replicas: int = 1, keep_credentials: bool = False
+        self,
+        *,
+        bootstrap_path: str | None = None,
+        min_insync_replicas: int = 1,
+        keep_credentials: bool = False,
+        on_stored: Callable[[MetadataImage], None] | None = None,
     ) -> None:
         """Loads the newest snapshot and starts the quorum, which delivers later records as they are committed.
 
         An empty log gets its first records from the quorum's first leader. Set `keep_credentials` if controllers log in
-        with SCRAM: see `credentials_for_controllers`. Raises StorageError for unusable files.
+        with SCRAM: see `credentials_for_controllers`. Before the quorum starts, `on_stored` gets the image of this
+        node's own log, committed or not. Raises StorageError for unusable files.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:
             read()  # an unusable file is refused here, not when this node is elected
         self._first_records = lambda: first_records(read(), min_insync_replicas)
         self.image = self._pending = self._snapshots.latest()
-        if keep_credentials:
-            self._stored_credentials = self._credentials_on_disk(read)
+        if keep_credentials or on_stored is not None:
+            end, stored = self._stored_image(read)
+            if keep_credentials:
+                self._stored_credentials = end, stored.scram_credentials
+            if on_stored is not None:
+                on_stored(stored)
         self._quorum.start(self)
 
-    def _credentials_on_disk(self, read_first: Callable[[], list[Any]]) -> tuple[int, ScramCredentials]:
-        """Returns the end offset of this node's own log, and the SCRAM credentials in the log, committed or not.
+    def _stored_image(self, read_first: Callable[[], list[Any]]) -> tuple[int, MetadataImage]:
+        """Returns the end offset of this node's own log, and the image of its records, committed or not.
 
-        For an empty log, returns the credentials of the bootstrap file.
+        For an empty log, returns the image of the bootstrap file.
         """
         if self._log.log_end_offset == 0:
-            first = apply(self.image, read_first(), offset=0, epoch=0, timestamp_ms=self._clock.wall_ms())
-            return 0, first.scram_credentials
+            return 0, apply(self.image, read_first(), offset=0, epoch=0, timestamp_ms=self._clock.wall_ms())
         stored = replay(self._log, self.image, self._log.log_end_offset).image
-        return stored.offset, stored.scram_credentials
+        return stored.offset, stored
 
     def credentials_for_controllers(self) -> ScramCredentials:
         """Returns the SCRAM credentials with which controllers log in to this node.

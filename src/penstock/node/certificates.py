@@ -1,0 +1,57 @@
+"""Keeps the TLS certificates of a node up to date: those of its listeners, and of its connections to other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.metadata.configs.settings import Settings
+    from penstock.metadata.image import MetadataImage
+    from penstock.node.listener_security import ListenerSecurity
+    from penstock.node.peer_security import PeerSecurity
+
+CHECK_S = 5.0
+
+
+class Certificates:
+    """Reads key stores and trust stores again when a file or a dynamic config has changed."""
+
+    def __init__(
+        self, settings: Settings, listeners: Collection[ListenerSecurity], peers: Collection[PeerSecurity]
+    ) -> None:
+        self._settings, self._listeners, self._peers = settings, listeners, peers
+        #: This node's dynamic configs in its own metadata log; None once the settings have those of an image.
+        self._stored: Mapping[str, str] | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Returns True if a listener or a connection to another node uses TLS."""
+        return any(one.tls is not None for one in self._listeners) or any(one.credentials.tls for one in self._peers)
+
+    def watch(self, stopping: Callable[[], bool]) -> None:
+        """Looks for changed files from time to time, until `stopping` returns True."""
+        if self.in_use and not stopping():
+            self.renew()
+            asyncio.get_running_loop().call_later(CHECK_S, self.watch, stopping)
+
+    def use_stored(self, image: MetadataImage) -> None:
+        """Uses the dynamic configs of `image`, which this node's own metadata log contains, committed or not.
+
+        A node that restarts learns from the quorum which configs are committed. After a change of certificates by
+        dynamic configs, the quorum may no longer accept a connection with the certificates of the properties file.
+        """
+        self._stored = image.broker_config(self._settings.node_id)
+        self.renew()
+
+    def use_settings(self) -> None:
+        """Uses the dynamic configs that the settings have from now on."""
+        self._stored = None
+        self.renew()
+
+    def renew(self) -> None:
+        for listener in self._listeners:
+            listener.refresh(self._settings, self._stored)
+        for peer in self._peers:
+            peer.refresh(self._settings, self._stored)

@@ -11,6 +11,7 @@ from penstock.broker.events.kinds import GuardFinding
 from penstock.broker.guard.claim_watch import ClaimWatch
 from penstock.broker.guard.examiner import Examiner
 from penstock.broker.guard.probe import Probe
+from penstock.broker.guard.repairs import Repairs
 from penstock.broker.guard.scrubber import Scrubber
 from penstock.broker.tasks import Tasks
 from penstock.guard.findings import Finding, Kind
@@ -55,6 +56,7 @@ class Guard:
         self.examiner = Examiner(
             Probe(peers, self._login_failed), settings, clock, image=image, in_thread=logs.environment.disk.run
         )
+        self.repairs = Repairs(node_id, partitions, self.examiner, settings, logs=logs, observer=observer)
         self.scrubber = Scrubber(node_id, partitions, self.examiner, settings, self._examined)
         self._watch = ClaimWatch(node_id, partitions, self.examiner, settings, self._claimed)
 
@@ -73,9 +75,10 @@ class Guard:
 
     # --- findings
 
-    def _examined(self, key: Key, examination: Examination) -> None:
+    async def _examined(self, key: Key, examination: Examination) -> None:
         for finding in examination.findings:
             self.report(finding)
+        await self.repairs.repair(key, examination)
 
     def _claimed(self, key: Key, finding: Finding) -> None:
         self.report(finding)

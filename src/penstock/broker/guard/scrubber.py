@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,9 +46,9 @@ class Scrubber:
         partitions: Partitions,
         examiner: Examiner,
         settings: Settings,
-        found: Callable[[Key, Examination], None],
+        found: Callable[[Key, Examination], Awaitable[None]],
     ) -> None:
-        """`found` is called with each examination that has findings."""
+        """`found` is called with each examination that has findings. It may repair this node's replica."""
         self._node_id = node_id
         self._partitions = partitions
         self._examiner = examiner
@@ -114,7 +114,7 @@ class Scrubber:
             self.counts.bytes_read += examination.bytes_read
             self.counts.incomparable += examination.comparison.incomparable
             if examination.findings:
-                self._found(key, examination)
+                await self._found(key, examination)
             await self._pace(examination.bytes_read)
             if examination.comparison.end <= at:
                 return  # no replica serves more records: all are damaged here, or the log was truncated

@@ -1,0 +1,103 @@
+"""Refills damaged segments of this node's replicas from replicas that are good.
+
+A replica is refilled only if another in-sync replica serves an intact batch in its place, and never from a replica
+whose own batches fail their checksums: the last good copy is never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.broker.events.kinds import ReplicaRefilled
+from penstock.log.refill import refill, segment_to_refill
+from penstock.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.broker.events import Observer
+    from penstock.broker.guard.examiner import Examination, Examiner, Key
+    from penstock.broker.guard.probe import Place
+    from penstock.broker.replicas.partitions import Partitions
+    from penstock.log.log import Log
+    from penstock.log.manager import LogManager
+    from penstock.log.segment import Segment
+    from penstock.metadata.configs.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: A segment with uncommitted records is refilled once they are committed; after these tries, by the next pass.
+TRIES, POLL_S = 60, 0.5
+
+
+class Repairs:
+    def __init__(
+        self,
+        node_id: int,
+        partitions: Partitions,
+        examiner: Examiner,
+        settings: Settings,
+        *,
+        logs: LogManager,
+        observer: Observer,
+    ) -> None:
+        self._node_id = node_id
+        self._partitions = partitions
+        self._examiner = examiner
+        self._settings = settings
+        self._logs = logs
+        self._observer = observer
+        self.refilled = 0
+        self.failed = 0
+
+    async def repair(self, key: Key, examination: Examination) -> None:
+        """Refills the segment at the first difference, if this node's replica is the damaged one."""
+        comparison = examination.comparison
+        if self._node_id not in comparison.damaged or not self._settings.bool("penstock.guard.repair.enable"):
+            return
+        sources = [node for node in comparison.good if node != self._node_id]
+        offset = next(each.offset for each in comparison.findings if each.accused == self._node_id)
+        for source in sources:
+            try:
+                if await self._refill(key, offset, source):
+                    return
+            except KafkaError as error:
+                self.failed += 1
+                logger.warning("offset %d of %s can't be refilled from node %d: %s", offset, key, source, error)
+
+    async def _refill(self, key: Key, offset: int, source: int) -> bool:
+        found = self._examiner.find(key)
+        if found is None:
+            return False
+        place, _ = found
+        log = self._partitions.get_by_id(*key).log
+        segment = await self._sealed(log, offset)
+        if segment is None:
+            return False
+        old, end = segment
+        await self._logs.save_checkpoints([self._logs.dirs.of(log)])
+        if not await refill(log, old, end, lambda at: self._fetch(source, place, at), place.leader_epoch):
+            return False
+        self.refilled += 1
+        self._logs.corruptions.pop((log.topic, log.partition), None)
+        self._observer(ReplicaRefilled(str(place), old.base_offset, end, source))
+        return True
+
+    async def _sealed(self, log: Log, offset: int) -> tuple[Segment, int] | None:
+        """Returns the segment to refill, once all its records are committed; None if that takes too long."""
+        for _ in range(TRIES):
+            found = segment_to_refill(log, offset)
+            if found is not None:
+                return found
+            await asyncio.sleep(POLL_S)
+        return None
+
+    async def _fetch(self, source: int, place: Place, at: int) -> Buffer:
+        sample = await self._examiner.probe.sample(source, place, at)
+        size = len(memoryview(sample.records))
+        await asyncio.sleep(size / self._settings.int("penstock.guard.scrub.bytes.per.second"))
+        if not sample.has_records:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"Node {source} does not serve offset {at}.")
+        return sample.records

@@ -358,13 +358,16 @@ def test_internal_topics_of_streams_groups_are_created_as_in_kafka(peer: Peer) -
     """)
 
 
-def commit(group: str, topic: str, member: str, epoch: int) -> committing.OffsetCommitRequest:
-    part = committing.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+def commit(group: str, topic: str, member: str, epoch: int, *partitions: int) -> committing.OffsetCommitRequest:
+    parts = [
+        committing.OffsetCommitRequestPartition(partition_index=index, committed_offset=1)
+        for index in partitions or (0,)
+    ]
     return committing.OffsetCommitRequest(
         group_id=group,
         member_id=member,
         generation_id_or_member_epoch=epoch,
-        topics=[committing.OffsetCommitRequestTopic(name=topic, partitions=[part])],
+        topics=[committing.OffsetCommitRequestTopic(name=topic, partitions=parts)],
     )
 
 
@@ -430,4 +433,53 @@ def test_offsets_and_deletion_of_streams_groups_get_kafkas_answers(peer: Peer) -
         deletion without members: NONE
         deletion again: GROUP_ID_NOT_FOUND
         its description: GROUP_ID_NOT_FOUND
+    """)
+
+
+def test_commit_with_an_older_epoch_is_refused_as_a_whole_if_one_task_was_not_held_since_then(peer: Peer) -> None:
+    topic, group = peer.topic(partitions=2), eager_group(peer)
+    member = Member(peer, group, MEMBER, reading(topic))
+    peer.settle(lambda: member.stay() is not None and member.owned == tasks(_0=[0, 1]))
+    old = member.epoch
+    other = Member(peer, group, OTHER, reading(topic))
+    peer.settle(lambda: (member.stay(), other.stay(), other.owned and member.epoch > old)[2])
+    [kept], [gone] = member.owned[0].partitions, other.owned[0].partitions
+
+    def committed(*partitions: int) -> str:
+        request = commit(group, topic, MEMBER, old, *partitions)
+        return " ".join(name(each.error_code) for each in peer.quietly(request, 9).topics[0].partitions)
+
+    note_all(
+        peer,
+        {"the task that it kept": committed(kept), "the other": committed(gone), "both": committed(kept, gone)},
+    )
+    peer.said("""
+        the task that it kept: NONE
+        the other: STALE_MEMBER_EPOCH
+        both: STALE_MEMBER_EPOCH STALE_MEMBER_EPOCH
+    """)
+
+
+def test_not_ready_groups_are_listed_by_kafkas_name_of_the_state(peer: Peer) -> None:
+    group = eager_group(peer)
+    Member(peer, group, MEMBER, reading("nowhere"))
+
+    def listed(*states: str) -> str:
+        groups = peer.quietly(ListGroupsRequest(states_filter=list(states))).groups
+        return " ".join(each.group_state for each in groups if each.group_id == group) or "no group"
+
+    note_all(
+        peer,
+        {
+            "not_ready": listed("not_ready"),
+            "NOT_READY and a space": listed(" NOT_READY "),
+            "Stable": listed("Stable"),
+            "all": listed(),
+        },
+    )
+    peer.said("""
+        not_ready: NotReady
+        NOT_READY and a space: NotReady
+        Stable: no group
+        all: NotReady
     """)

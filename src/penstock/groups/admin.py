@@ -11,7 +11,7 @@ from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.journal import erase_group as erase_consumer_group
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.share.journal import erase_group as erase_share_group
-from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.streams.group import StreamsGroup, StreamsGroupState
 from penstock.groups.streams.journal import erase_group as erase_streams_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_15_describe_groups import DescribedGroup, DescribedGroupMember
@@ -68,8 +68,14 @@ def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozense
             group_type=group_type(group),
         )
         for group in groups
-        if (not states or group.state.lower() in states) and (not types or group_type(group) in types)
+        if (not states or not states.isdisjoint(_state_names(group))) and (not types or group_type(group) in types)
     ]
+
+
+def _state_names(group: Group) -> tuple[str, ...]:
+    """Returns the names of the group's state in a filter. Kafka's brokers call NotReady `not_ready` there."""
+    name = group.state.lower()
+    return (name, "not_ready") if group.state == StreamsGroupState.NOT_READY else (name,)
 
 
 def group_type(group: Group) -> str:

@@ -36,7 +36,6 @@ from penstock.protocol.messages.api_47_offset_delete import (
 )
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
 from penstock.protocol.uuid import ZERO_UUID
-from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.groups.offsets import Committed
@@ -53,7 +52,7 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
     The caller has checked topic names and ids against the metadata. A topic id is zero if the client sent none.
     """
     try:
-        stale = _check_commit(shard, turn, request, api_version)
+        _check_commit(shard, turn, request, api_version)
     except KafkaError as error:
         return commit_refused(request, error.code)
     retention_ms = request.retention_time_ms
@@ -66,9 +65,7 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=ErrorCode.STALE_MEMBER_EPOCH
-                        if (topic.name, partition.partition_index) in stale
-                        else _commit_one(shard, turn, request.group_id, topic, partition, expire_ms),
+                        error_code=_commit_one(shard, turn, request.group_id, topic, partition, expire_ms),
                     )
                     for partition in topic.partitions
                 ],
@@ -78,28 +75,22 @@ def commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_vers
     )
 
 
-def _check_commit(
-    shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int
-) -> frozenset[TopicPartition]:
-    """Returns the partitions that the client may not commit.
-
-    Raises KafkaError if the client may not commit any partition.
-    """
+def _check_commit(shard: GroupShard, turn: Turn, request: OffsetCommitRequest, api_version: int) -> None:
+    """Raises KafkaError if the client may not commit these partitions."""
     group = shard.groups.get(request.group_id)
     generation = request.generation_id_or_member_epoch
     if isinstance(group, ShareGroup):
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
-        check_consumer_commit(group, request, api_version)
+        check_consumer_commit(turn, group, request, api_version, shard.topic_id)
     elif isinstance(group, StreamsGroup):
-        return streams_commit.check_commit(group, request, api_version)
+        streams_commit.check_commit(turn, group, request, api_version)
     elif group is not None:
         check_commit(turn, group, request.member_id, request.group_instance_id, generation)
     elif generation >= 0:
         if api_version >= GROUP_ID_NOT_FOUND_SINCE:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The coordinator does not have the group: join it again.")
-    return frozenset()
 
 
 def _commit_one(

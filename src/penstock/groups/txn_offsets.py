@@ -15,7 +15,6 @@ from penstock.groups.streams.group import StreamsGroup
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_28_txn_offset_commit import TxnOffsetCommitRequest
 from penstock.protocol.persisted.group.offset_commit import OffsetCommitKey, OffsetCommitValue
-from penstock.protocol.vocabulary import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.groups.shard import GroupShard
@@ -30,15 +29,12 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
     The caller has checked that the topics exist and that the producer owns the transaction.
     """
     try:
-        stale = _check(shard, turn, request)
+        _check(shard, turn, request)
     except KafkaError as error:
         return {(topic.name, part.partition_index): error.code for topic in request.topics for part in topic.partitions}
     codes: Codes = {}
     for topic in request.topics:
         for part in topic.partitions:
-            if (topic.name, part.partition_index) in stale:
-                codes[topic.name, part.partition_index] = ErrorCode.ILLEGAL_GENERATION
-                continue
             metadata = part.committed_metadata or ""
             if len(metadata) > turn.config.offset_metadata_max_bytes:
                 codes[topic.name, part.partition_index] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -62,22 +58,18 @@ def commit_in_transaction(shard: GroupShard, turn: Turn, request: TxnOffsetCommi
     return codes
 
 
-def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> frozenset[TopicPartition]:
-    """Returns the partitions that the producer may not commit.
-
-    Raises KafkaError if the producer may not commit any partition.
-    """
+def _check(shard: GroupShard, turn: Turn, request: TxnOffsetCommitRequest) -> None:
+    """Raises KafkaError if the producer may not commit these partitions."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ShareGroup):
         raise no_offsets(group)
     if isinstance(group, ConsumerGroup):
-        check_transactional_commit(group, request.member_id, request.generation_id)
+        check_transactional_commit(turn, group, request, shard.topic_id)
     elif isinstance(group, StreamsGroup):
-        return streams_commit.check_transactional_commit(group, request)
+        streams_commit.check_transactional_commit(turn, group, request)
     elif group is not None:
         check_commit(
             turn, group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
         )
     elif request.generation_id >= 0:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "The coordinator does not have the group: join it again.")
-    return frozenset()

@@ -283,6 +283,23 @@ def test_a_member_one_epoch_behind_may_commit_only_for_partitions_it_still_holds
     assert driver.commit({("t", 0): 1}, member_id="a", generation=first, topic_id=identity) == [ErrorCode.NONE]
     gone = driver.commit({("t", 3): 1}, member_id="a", generation=first, topic_id=identity)
     assert gone == [ErrorCode.STALE_MEMBER_EPOCH]
+    both = {("t", 0): 5, ("t", 3): 5}
+    assert driver.commit(both, member_id="a", generation=first) == [ErrorCode.STALE_MEMBER_EPOCH] * 2, "as a whole"
+    assert driver.fetch(("t", 0)) == {("t", 0): 1}
+
+
+def test_commit_with_an_older_epoch_is_accepted_for_a_partition_that_is_being_revoked() -> None:
+    driver = ConsumerDriver(topics={"t": 2, "u": 2})
+    old = driver.enter("a").member_epoch
+    new = driver.beat("a", old, subscribed_topic_names=["t", "u"]).member_epoch
+    driver.enter("b", subscribed_topic_names=["t", "u"])
+    driver.beat("a", new)
+    pending = driver.consumers.members["a"].pending_revocation
+    assert new > old
+    assert pending
+    for index in (0, 1):
+        assert driver.commit({("t", index): 1}, member_id="a", generation=old) == [ErrorCode.NONE]
+        assert driver.commit({("u", index): 1}, member_id="a", generation=old) == [ErrorCode.STALE_MEMBER_EPOCH]
 
 
 def test_a_consumer_group_is_deleted_when_it_is_empty() -> None:

@@ -1,4 +1,6 @@
+import pytest
 from group_driver import Driver
+from streams_driver import StreamsDriver, counting
 
 from penstock.groups import admin
 from penstock.protocol.errors import ErrorCode
@@ -51,6 +53,14 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert listed({"empty"}, set()) == [simple]
     assert listed({"stable", "empty"}, {"classic"}) == [stable, simple]
     assert listed(set(), {"consumer"}) == []
+
+
+@pytest.mark.parametrize("name", ["notready", "not_ready"])
+def test_groups_that_are_not_ready_are_listed_by_the_shown_state_and_by_kafkas_name(name: str) -> None:
+    driver = StreamsDriver()
+    driver.come("a", counting())
+    [found] = admin.list_groups(driver.shard.groups.values(), frozenset({name}), frozenset())
+    assert found.group_state == "NotReady"
 
 
 def test_only_an_empty_group_can_be_deleted() -> None:

@@ -32,7 +32,7 @@ def handle(
 
 
 def _steps(broker: Broker, ctx: RequestContext, request: ListGroupsRequest) -> Steps[ListGroupsResponse | Encoded]:
-    states = frozenset(state.lower() for state in request.states_filter)
+    states = frozenset(state.lower().strip() for state in request.states_filter)
     types = frozenset(kind.lower() for kind in request.types_filter)
     response = ListGroupsResponse()
     visible = _visibility(broker.access, ctx)

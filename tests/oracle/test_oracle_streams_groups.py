@@ -442,7 +442,13 @@ def test_commit_with_an_older_epoch_is_refused_as_a_whole_if_one_task_was_not_he
     peer.settle(lambda: member.stay() is not None and member.owned == tasks(_0=[0, 1]))
     old = member.epoch
     other = Member(peer, group, OTHER, reading(topic))
-    peer.settle(lambda: (member.stay(), other.stay(), other.owned and member.epoch > old)[2])
+
+    def divided() -> bool:
+        member.stay()
+        other.stay()
+        return member.epoch > old and bool(other.owned)
+
+    peer.settle(divided)
     [kept], [gone] = member.owned[0].partitions, other.owned[0].partitions
 
     def committed(*partitions: int) -> str:

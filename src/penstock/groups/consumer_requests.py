@@ -11,7 +11,7 @@ from penstock.groups.consumer.advance import preferred_assignor
 from penstock.groups.consumer.group import ConsumerGroup, ConsumerMember, Partitions
 from penstock.groups.consumer.heartbeat import check_request, heartbeat
 from penstock.groups.consumer.timing import start_timers
-from penstock.groups.migration import retire, upgrade
+from penstock.groups.migration import release_parked, upgrade
 from penstock.groups.reconciliation import JOIN_EPOCH, indexes_of
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.streams.group import StreamsGroup
@@ -49,8 +49,8 @@ def consumer_heartbeat(
     before = shard.groups.get(request.group_id)
     if turn.records and request.member_epoch >= JOIN_EPOCH and before is not group:
         if isinstance(before, ClassicGroup):
-            retire(turn, before)
-        add_group(shard, turn, group)
+            release_parked(turn, before)
+        add_group(shard.groups, turn, group)
         start_timers(turn, group, shard.limits(request.group_id))
     return response
 

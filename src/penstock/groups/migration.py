@@ -18,6 +18,7 @@ from penstock.groups.consumer.embedded import read_assignment, read_subscription
 from penstock.groups.consumer.group import ClassicMembership, ConsumerGroup, ConsumerMember
 from penstock.groups.timers import Timer, TimerKind
 from penstock.groups.turn import Turn
+from penstock.groups.undo import add_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -85,18 +86,28 @@ def _as_consumer(image: MetadataImage, group: ClassicGroup, member: Member) -> C
     )
 
 
-def retire(turn: Turn, group: ClassicGroup) -> None:
-    """Cancels the timers of the replaced classic group, and answers its parked requests so that the members rejoin."""
-    for member in group.members.values():
-        token = group.take_join(member)
-        if token is not None:
-            turn.reply(token, rebalance.join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
-        token, member.awaiting_sync = member.awaiting_sync, None
-        if token is not None:
-            turn.reply(token, rebalance.sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        member.session.cancel()
-    for timer in (group.join_timer, group.sync_timer, *group.pending_members.values()):
-        timer.cancel()
+def release_parked(turn: Turn, group: ClassicGroup) -> None:
+    """Answers the parked requests of a classic group that is replaced, so that its members rejoin.
+
+    If the records are refused, the requests stay parked.
+    """
+    parked = [(member, group.take_join(member), member.awaiting_sync) for member in group.members.values()]
+    for member, join, sync in parked:
+        member.awaiting_sync = None
+        if join is not None:
+            turn.reply(join, rebalance.join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+        if sync is not None:
+            turn.reply(sync, rebalance.sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+
+    def undo() -> None:
+        released = [token for _, *tokens in parked for token in tokens]
+        turn.replies = [(token, answer) for token, answer in turn.replies if token not in released]
+        for member, join, sync in parked:
+            member.awaiting_sync = sync
+            if join is not None:
+                group.park_join(member, join)
+
+    turn.undo.append(undo)
 
 
 # --- downgrade
@@ -115,8 +126,6 @@ def can_downgrade(turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> bo
 def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> None:
     """Makes the remaining members a classic group, which rebalances to elect a leader."""
     journal.erase_group(turn, group)
-    for timer in group.all_timers():
-        timer.cancel()
     classic = ClassicGroup(group.group_id, state=State.STABLE, state_timestamp_ms=turn.wall_ms)
     classic.generation = group.epoch
     classic.protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -131,7 +140,7 @@ def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collect
         classic.count(each)
         rebalance.keep_alive(turn, each)
     record_group(turn, classic, {each.member_id: each.assignment for each in classic.members.values()})
-    shard.groups[group.group_id] = classic
+    add_group(shard.groups, turn, classic)
     rebalance.prepare_rebalance(turn, classic)
 
 

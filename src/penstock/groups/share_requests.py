@@ -46,7 +46,7 @@ def share_heartbeat(
         turn.effects.clear()
         return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if turn.records and request.group_id not in shard.groups:
-        add_group(shard, turn, group)
+        add_group(shard.groups, turn, group)
         start_timers(turn, group, limits)
     return response
 

@@ -51,7 +51,7 @@ def streams_heartbeat(shard: GroupShard, turn: Turn, request: StreamsGroupHeartb
         turn.records.clear()
         return Answer(StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message), {})
     if shard.groups.get(request.group_id) is not group:
-        add_group(shard, turn, group)
+        add_group(shard.groups, turn, group)
         group.endpoint_epoch = answer.response.endpoint_information_epoch = 0
     return answer
 

@@ -6,33 +6,43 @@ other soft state change at once, and are undone here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from penstock.groups.consumer.group import ConsumerGroup
-    from penstock.groups.shard import GroupShard
-    from penstock.groups.share.group import ShareGroup
     from penstock.groups.streams.group import StreamsGroup
+    from penstock.groups.timers import Timer
     from penstock.groups.turn import Turn
 
 
-def add_group(shard: GroupShard, turn: Turn, group: ConsumerGroup | ShareGroup | StreamsGroup) -> None:
-    """Adds a new group to the shard. If its records are refused, puts the previous group with this id back.
+class _Group(Protocol):
+    group_id: str
 
-    A classic group with members whose upgrade is refused is not put back: its members have been told to join again.
+    def all_timers(self) -> list[Timer]: ...
+
+
+G = TypeVar("G", bound=_Group)
+
+
+def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
+    """Adds a new group to the groups of a shard, and cancels the timers of the group with the same id that it replaces.
+
+    If the records are refused, puts the replaced group back, with its timers.
     """
-    before = shard.groups.get(group.group_id)
-    shard.groups[group.group_id] = group
+    before = groups.get(group.group_id)
+    deadlines = [(timer, timer.deadline_ms) for timer in before.all_timers()] if before is not None else []
+    for timer, _ in deadlines:
+        timer.cancel()
+    groups[group.group_id] = group
 
     def undo() -> None:
-        if group.members:
-            return
         for timer in group.all_timers():
             timer.cancel()
+        for timer, deadline_ms in deadlines:
+            timer.deadline_ms = deadline_ms
         if before is not None:
-            shard.groups[group.group_id] = before
+            groups[group.group_id] = before
         else:
-            del shard.groups[group.group_id]
+            del groups[group.group_id]
 
     turn.undo.append(undo)
 

@@ -97,6 +97,35 @@ def test_parked_joins_are_told_to_rejoin_when_the_classic_group_is_upgraded() ->
     assert rejoin(driver, first, 0, 1)[1] != []
 
 
+def test_refused_upgrade_leaves_the_classic_group_as_it_was() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    group = driver.shard.groups["g"]
+    waiting = driver.join(first, protocols=metadata(0, 1))
+    driver.refuse_records = True
+    driver.enter("new")
+    driver.refuse_records = False
+    assert driver.shard.groups["g"] is group
+    assert waiting.answer is None, "the parked join waits for the other member, as before"
+    assert driver.join(second, protocols=metadata(2, 3)).joined.generation_id == waiting.joined.generation_id == 3
+    driver.advance(CLASSIC_SESSION_MS + REBALANCE_MS)
+    assert driver.state() == "Empty", "the session timeouts of the members are armed again"
+
+
+def test_refused_downgrade_leaves_the_consumer_group_as_it_was() -> None:
+    driver = ConsumerDriver(CONFIG)
+    classic_pair(driver)
+    epoch = driver.enter("new").member_epoch
+    group = driver.consumers
+    driver.refuse_records = True
+    driver.beat("new", -1)
+    driver.refuse_records = False
+    assert driver.shard.groups["g"] is group
+    assert error(driver.beat("new", epoch)) is ErrorCode.NONE
+    driver.advance(CLASSIC_SESSION_MS + SESSION_MS)
+    assert group.state == "Empty", "the session timeouts of the members are armed again"
+
+
 def test_the_group_is_downgraded_when_the_last_consumer_protocol_member_leaves() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)

@@ -143,6 +143,10 @@ class ClassicGroup:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
+    def all_timers(self) -> list[Timer]:
+        sessions = (member.session for member in self.members.values())
+        return [self.join_timer, self.sync_timer, *self.pending_members.values(), *sessions]
+
     # --- members
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:

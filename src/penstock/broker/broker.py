@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.requests.fault_rules import Faults
+from penstock.broker.requests.request_times import RequestTimes
 from penstock.broker.requests.slices import Slices
 from penstock.net.limits import ByteBudget
 
@@ -81,6 +82,7 @@ class Broker:
     #: None on a node without `penstock.audit.file`.
     audit: Audit | None = None
     controller_listeners: frozenset[str] = frozenset()
+    times: RequestTimes = field(default_factory=RequestTimes)
     faults: Faults = field(default_factory=Faults)
     slices: Slices = field(default_factory=Slices)
     #: The budget of bytes for answers that clients have not read yet. A Fetch may use a share of what is left.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
+from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -15,6 +17,17 @@ Labels = tuple[tuple[str, str], ...]
 class Kind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Distribution(NamedTuple):
+    """The value of a histogram's series: how many measurements are in each bucket, and the sum of all."""
+
+    bounds: Sequence[float]
+    """The upper bounds of the buckets, in rising order; the last bucket has no bound."""
+    counts: Sequence[int]
+    """The measurements in each bucket, one more than there are bounds."""
+    total: float
 
 
 @dataclass(slots=True)
@@ -24,9 +37,9 @@ class Family:
     name: str
     kind: Kind
     help: str
-    samples: list[tuple[Labels, float]] = field(default_factory=list)
+    samples: list[tuple[Labels, float | Distribution]] = field(default_factory=list)
 
-    def add(self, value: float, **labels: object) -> None:
+    def add(self, value: float | Distribution, **labels: object) -> None:
         self.samples.append((tuple((name, str(label)) for name, label in labels.items()), value))
 
 
@@ -36,6 +49,10 @@ def counter(name: str, text: str, value: float | None = None) -> Family:
 
 def gauge(name: str, text: str, value: float | None = None) -> Family:
     return _family(name, Kind.GAUGE, text, value)
+
+
+def histogram(name: str, text: str) -> Family:
+    return _family(name, Kind.HISTOGRAM, text, None)
 
 
 def _family(name: str, kind: Kind, text: str, value: float | None) -> Family:
@@ -55,7 +72,23 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# TYPE {family.name} {family.kind.value}\n"
     for labels, value in family.samples:
         named = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels)
-        yield f"{family.name}{{{named}}} {_number(value)}\n" if named else f"{family.name} {_number(value)}\n"
+        if isinstance(value, Distribution):
+            yield from _distribution(family.name, named, value)
+        else:
+            yield _line(family.name, named, value)
+
+
+def _distribution(name: str, named: str, value: Distribution) -> Iterator[str]:
+    upper = (*value.bounds, math.inf)
+    before = f"{named}," if named else ""
+    for bound, count in zip(upper, accumulate(value.counts)):
+        yield _line(f"{name}_bucket", f'{before}le="{_number(bound)}"', count)
+    yield _line(f"{name}_sum", named, value.total)
+    yield _line(f"{name}_count", named, sum(value.counts))
+
+
+def _line(name: str, named: str, value: float) -> str:
+    return f"{name}{{{named}}} {_number(value)}\n" if named else f"{name} {_number(value)}\n"
 
 
 def _escaped(label: str) -> str:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
+from penstock.http.request_metrics import request_families
 from penstock.http.share_metrics import share_families
 from penstock.http.view import yield_between_slices
 from penstock.net.traffic import KNOWN
@@ -28,6 +29,7 @@ MOVES_MAX = 100
 def node_families(view: View) -> Iterator[Family]:
     yield from _process(view)
     yield from _connections(view.server)
+    yield from request_families(view.broker.times)
     yield from _quorum(view.broker)
     yield from _replication(view.broker)
     yield from _failovers(view.broker.controller)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.net.framing import SIZE, PartialFrame, foreign_protocol, size_refusal
 from penstock.net.later import Later, result_of
 from penstock.net.outbox import Outbox
-from penstock.net.reply import Close, Reply
+from penstock.net.reply import Close, Reply, WatchedReply
 from penstock.net.traffic import NONE, Traffic, traffic_of
 from penstock.net.turns import TASK_COST
 
@@ -67,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         "principal",
         "requests",
         "state",
+        "waiting_since_ns",
     )
 
     def __init__(self, server: "Server", listener: "Listener") -> None:
@@ -80,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self.state: dict[str, Any] = {}
         """Values that the dispatcher keeps here: client software, negotiated versions, sessions."""
         self.requests = 0
+        self.waiting_since_ns = 0
+        """When the connection began to wait for its turn; 0 unless its request starts after such a wait."""
         self.max_frame_bytes = server.limits.socket_request_max_bytes
         """The largest accepted request. The dispatcher may lower this limit, for example before authentication."""
         self.active_tick = 0
@@ -142,6 +145,11 @@ class Connection(asyncio.BufferedProtocol):
             self._mute_timer.cancel()
         self._muted_until = until
         self._mute_timer = self._server.loop.call_at(until, self._unmute)
+
+    @property
+    def muted_s(self) -> float:
+        """Returns for how many more seconds no further request of this connection starts."""
+        return 0.0 if self._mute_timer is None else max(0.0, self._muted_until - self._server.loop.time())
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once, when the connection is closed; at once if it is closed already."""
@@ -357,6 +365,9 @@ class Connection(asyncio.BufferedProtocol):
             pass
         elif isinstance(reply, Close):
             self.close(reply.reason)
+        elif isinstance(reply, WatchedReply):
+            if not self._closing:
+                self._outbox.put_watched(reply, self._server.loop)
         else:
             self._await(reply, len(frame))  # type: ignore[arg-type]
 
@@ -410,10 +421,13 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._failed(error)
             return
-        if isinstance(reply, list):
+        if type(reply) is list:
             if not self._closing:
                 self._outbox.put(reply)
-        elif reply is not None:
+        elif isinstance(reply, WatchedReply):
+            if not self._closing:
+                self._outbox.put_watched(reply, self._server.loop)
+        elif isinstance(reply, Close):
             self.close(reply.reason)
 
     def _failed(self, error: Exception) -> None:
@@ -433,6 +447,8 @@ class Connection(asyncio.BufferedProtocol):
     def take_turn(self) -> None:
         self._waits_for_turn = False
         self._drain(1)
+        if not self._waits_for_turn:
+            self.waiting_since_ns = 0
 
     def _wait_for_turn(self) -> None:
         """Lets a free connection start its next request in the next pass of the event loop.
@@ -442,6 +458,7 @@ class Connection(asyncio.BufferedProtocol):
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True
             self._server.turns.wait(self)
+            self.waiting_since_ns = self._server.turns.now_ns
 
     def _drain(self, most: int = sys.maxsize) -> None:
         queue = self._queue

@@ -10,11 +10,15 @@ import asyncio
 
 from penstock.net.framing import SIZE, Buffer
 from penstock.net.limits import ByteBudget
+from penstock.net.reply import WatchedReply
 
 # Up to this size, one copy into one buffer costs less than a gathered write of small buffers.
 JOIN_MAX_BYTES = 16 * 1024
 # Small answers of one pass are collected, up to this many buffers, before one write.
 OUT_MAX_BUFFERS = 64
+# How often a watched response asks whether it is sent, at first and at last, if the peer reads slowly.
+FIRST_LOOK_S = 0.001
+LAST_LOOK_S = 1.0
 _pack_size = SIZE.pack
 
 
@@ -56,6 +60,21 @@ class Outbox:
             buffers.append(_pack_size(size))
             buffers += reply
             self.flush()
+
+    def put_watched(self, reply: WatchedReply, loop: asyncio.AbstractEventLoop) -> None:
+        """Writes a response at once, and calls its `sent` when the transport has nothing left to send."""
+        self.put(reply)
+        self.flush()
+        self._look(reply, loop, 0.0)
+
+    def _look(self, reply: WatchedReply, loop: asyncio.AbstractEventLoop, after_s: float) -> None:
+        transport = self._transport
+        if transport is None or not transport.get_write_buffer_size():
+            reply.sent()
+        elif not after_s:  # uvloop writes at the end of its pass
+            loop.call_soon(self._look, reply, loop, FIRST_LOOK_S)
+        else:
+            loop.call_later(after_s, self._look, reply, loop, min(2 * after_s, LAST_LOOK_S))
 
     def flush(self) -> None:
         """Writes all collected responses to the transport."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from penstock.net.framing import Buffer
@@ -17,6 +18,17 @@ class Close:
 
 
 CLOSE: Final = Close("the request can't be served")
+
+
+class WatchedReply(list[Buffer]):
+    """The buffers of a response whose transmission is measured: `sent` is called once the transport has sent them."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, buffers: Iterable[Buffer], sent: Callable[[], None]) -> None:
+        super().__init__(buffers)
+        self.sent = sent
+
 
 Reply = list[Buffer] | Close | None
 """The buffers of one response without its size prefix; None for a request that gets no response."""

@@ -23,7 +23,18 @@ class Waiter(Protocol):
 
 
 class Turns:
-    __slots__ = ("_began", "_call_soon", "_left", "_limits", "_nanoseconds", "_waiting", "open", "passes", "spent")
+    __slots__ = (
+        "_began",
+        "_call_soon",
+        "_left",
+        "_limits",
+        "_nanoseconds",
+        "_waiting",
+        "now_ns",
+        "open",
+        "passes",
+        "spent",
+    )
 
     def __init__(
         self, limits: Limits, call_soon: Callable[[Callable[[], None]], object], nanoseconds: Callable[[], int]
@@ -32,6 +43,8 @@ class Turns:
         self._call_soon = call_soon
         self._nanoseconds = nanoseconds
         self._began = 0
+        self.now_ns = 0
+        """The time of the last request that was started or had to wait."""
         self._left = 0
         self._waiting: deque[Waiter] = deque()
         self.passes = 0
@@ -46,7 +59,7 @@ class Turns:
         self.open = True
         self.passes += 1
         self._left = self._limits.pass_max_requests
-        self._began = self._nanoseconds()
+        self._began = self.now_ns = self._nanoseconds()
         self._call_soon(self._next_pass)
 
     def may_start(self) -> bool:
@@ -55,7 +68,8 @@ class Turns:
         Returns True if this pass of the event loop may start the request. The pass may always start its first request.
         """
         self._left -= 1
-        if self._left <= 0 or self._nanoseconds() - self._began > self._limits.pass_max_ms * 1_000_000:
+        self.now_ns = self._nanoseconds()
+        if self._left <= 0 or self.now_ns - self._began > self._limits.pass_max_ms * 1_000_000:
             self.spent = True
         return not self.spent
 

@@ -207,7 +207,8 @@ class Node:
         )
         self._maintenance.start()
         if not self._controller_listeners and all(one.open for one in self._security.values()):
-            self._server.use(Dispatcher(self.broker))  # without the check of the listener for every request
+            # Without the check of the listener for every request.
+            self._server.use(Dispatcher(self.broker, times=self.broker.times))
         self._ready.set()
         self.http.serve(self.broker, self._server)
 
@@ -337,8 +338,8 @@ class Node:
 
         It serves requests of controllers at once, and requests of clients once the broker is ready.
         """
-        clients = Dispatcher(broker)
-        controllers = Dispatcher(broker, "CONTROLLER")
+        clients = Dispatcher(broker, times=broker.times)
+        controllers = Dispatcher(broker, "CONTROLLER", broker.times)
 
         def by_listener(connection: Connection, frame: memoryview) -> Reply | Later[Reply]:
             if connection.listener.name in broker.controller_listeners:

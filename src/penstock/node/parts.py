@@ -37,6 +37,7 @@ from penstock.broker.replicas.partitions import Partitions
 from penstock.broker.replicas.replica_manager import ReplicaManager
 from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.broker.requests.request_times import RequestTimes
 from penstock.broker.share.dead_letter_writer import DeadLetterWriter
 from penstock.broker.share.share_partitions import SharePartitions
 from penstock.broker.telemetry import Telemetry
@@ -296,6 +297,7 @@ def make_broker(
         audit=world.audit,
         controller_listeners=frozenset(controller_listeners),
         unsent=unsent,
+        times=RequestTimes(world.clock.nanoseconds, settings.int("penstock.request.timing.every")),
         faults=faults,
         guard=guard,
         events=world.history,

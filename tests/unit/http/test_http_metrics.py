@@ -89,6 +89,28 @@ def test_metrics_show_the_brokers_offsets_sizes_and_lag(broker: Broker) -> None:
         assert found["penstock_network_sent_bytes_total"][of(listener="PLAINTEXT")] > 100
 
 
+def test_metrics_show_where_the_time_of_requests_went_by_api() -> None:
+    config = {"penstock.http.listener": "127.0.0.1:0", "penstock.request.timing.every": "1"}
+    with Broker(topics={"orders": 1}, config=config) as broker:
+        with broker.client() as client, client.producer() as producer:
+            for _ in range(20):
+                producer.send("orders", b"x", partition=0)
+                producer.flush()
+        broker.records("orders")
+        found = series(broker)
+    requests = found["penstock_api_requests_total"]
+    assert requests[of(api="Produce")] == 20
+    assert found["penstock_request_seconds_count"][of(api="Produce", phase="total")] == 20
+    assert (
+        0 < found["penstock_request_seconds_count"][of(api="FetchConsumer", phase="local")] <= requests[of(api="Fetch")]
+    )
+    totals = found["penstock_request_seconds_sum"]
+    assert 0 < totals[of(api="Produce", phase="local")] < totals[of(api="Produce", phase="total")]
+    assert of(api="Produce", phase="throttle") not in totals
+    buckets = found["penstock_request_seconds_bucket"]
+    assert buckets[of(api="Produce", phase="total", le="+Inf")] == 20
+
+
 def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> None:
     assert series(broker)["penstock_partitions_damaged"][of()] == 0
 

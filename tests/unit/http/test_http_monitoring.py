@@ -20,12 +20,15 @@ _NAME = re.compile(r"\b(?:penstock|process)_[a-z_]+")
 
 
 def exported() -> set[str]:
-    """Returns the names that the pages of metrics give to `gauge` and `counter`, read from the source."""
+    """Returns the names that the pages of metrics give to `gauge`, `counter` and `histogram`, read from the source."""
     found: set[str] = set()
     for path in FILES.glob("*metrics*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value):
                 found.add(node.value)
+            match node:
+                case ast.Call(func=ast.Name("histogram"), args=[ast.Constant(str(name)), *_]):
+                    found |= {f"{name}_{suffix}" for suffix in ("bucket", "sum", "count")}
     return found
 
 

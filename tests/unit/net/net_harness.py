@@ -101,9 +101,13 @@ class Harness:
 
 @asynccontextmanager
 async def serving(
-    dispatch: Dispatch = echo, limits: Limits | None = None, listeners: Iterable[Listener] | None = None
+    dispatch: Dispatch = echo,
+    limits: Limits | None = None,
+    listeners: Iterable[Listener] | None = None,
+    *,
+    nanoseconds: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Harness]:
-    server = Server(dispatch, limits)
+    server = Server(dispatch, limits, nanoseconds=nanoseconds)
     await server.start(listeners or [Listener()])
     harness = Harness(server)
     try:

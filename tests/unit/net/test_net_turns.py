@@ -91,6 +91,29 @@ def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of
     run_on(loop, test())
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_request_that_waited_for_its_turn_knows_since_when_and_the_others_do_not_wait(loop: str) -> None:
+    since: list[int] = []
+
+    def note(connection: Connection, frame: memoryview) -> Reply:
+        since.append(connection.waiting_since_ns)
+        return [frame]
+
+    async def test() -> None:
+        async with serving(note, Limits(pass_max_requests=2), nanoseconds=lambda: 1_000 + len(since)) as harness:
+            client = await harness.client()
+            client.send(*[b"x"] * 10)
+            for _ in range(10):
+                await client.receive()
+            assert since[0] == 0
+            assert all(0 < before <= 1_000 + number for number, before in enumerate(since[3:], 3))
+            since.clear()
+            await client.ask(b"alone")
+            assert since == [0]
+
+    run_on(loop, test())
+
+
 class Waiter:
     def __init__(self, turns: Turns, requests: int, order: list["Waiter"]) -> None:
         self.turns, self.requests, self.order = turns, requests, order

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.dispatch.large_requests import REQUEST_MAX_ELEMENTS, SMALL, SMALL_ELEMENTS, LargeRequests
 from penstock.broker.handlers.access import guarded
@@ -24,6 +25,7 @@ from penstock.broker.handlers.token_calls import TOKEN_APIS, for_logged_in
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.broker.requests.error_replies import error_response
+from penstock.broker.requests.request_times import RequestTimes, Sample
 from penstock.net.connection import Connection
 from penstock.net.later import Later
 from penstock.net.limits import LimitedLog
@@ -31,6 +33,7 @@ from penstock.net.reply import Close, Reply
 from penstock.protocol.apis import (
     API_VERSIONS,
     APIS,
+    FETCH,
     request_class,
     request_header_version,
     response_class,
@@ -53,7 +56,13 @@ FLEXIBLE_RESPONSE_HEADER = 1
 MAX_HEADER_TAGS = 100
 
 
-class Route(NamedTuple):
+@dataclass(slots=True)
+class Route:
+    """The way of one API and version. `left` and `until` count its requests and choose those that are timed."""
+
+    left: int
+    until: int
+    gap: int
     handle: Callable[[Broker, RequestContext, Any], Any]
     read: Callable[[memoryview, int, int], tuple[Any, int]]
     write: Callable[[Any], list[Any]]
@@ -66,8 +75,9 @@ class Route(NamedTuple):
 class Dispatcher:
     """Serves the listeners of one role: a controller's listener and a broker's listener serve different APIs."""
 
-    def __init__(self, broker: Broker, role: Role = "BROKER") -> None:
+    def __init__(self, broker: Broker, role: Role = "BROKER", times: RequestTimes | None = None) -> None:
         self._broker = broker
+        self._times = times or RequestTimes()
         self._role: Role = role
         self._routes: dict[int, Route] = {}
         self._large = LargeRequests(broker)
@@ -83,6 +93,8 @@ class Dispatcher:
             route = self._find_route(api_key, version)
             if route is None:
                 return self._refuse(api_key, version, correlation_id)
+        route.left -= 1
+        began = None if route.left else self._times.begin(route)
         try:
             client_id, position = _client_id(frame, name_length)
             if route.flexible_request:
@@ -93,10 +105,14 @@ class Dispatcher:
                 return _undecodable(api_key, version, error)
             now_ms = self._broker.clock.wall_ms()
             ctx = RequestContext(api_key, version, correlation_id, client_id, connection, now_ms, large=True)
-            return Later(self._serve_large(route, ctx, frame, position))
+            reply: Later[Reply] = Later(self._serve_large(route, ctx, frame, position))
+            return reply if began is None else Sample(self._times, APIS[api_key].name, began, connection).watch(reply)
         except DecodeError as error:
             return _undecodable(api_key, version, error)
         ctx = RequestContext(api_key, version, correlation_id, client_id, connection, self._broker.clock.wall_ms())
+        if began is not None:
+            sample = Sample(self._times, _timed_name(api_key, request), began, connection)
+            return sample.watch(self._run(route, ctx, request))
         return self._run(route, ctx, request)
 
     async def _serve_large(self, route: Route, ctx: RequestContext, frame: memoryview, position: int) -> Reply:
@@ -203,7 +219,11 @@ class Dispatcher:
         unstable = serves_unstable(api_key, self._broker)
         if version not in served_versions(api_key, self._role, unstable=unstable):
             return None
+        first = self._times.first()
         route = self._routes[api_key << 16 | version] = Route(
+            first,
+            first,
+            first,
             self._handler(api_key),
             reader(request_class(api_key), version),
             writer(response_class(api_key), version),
@@ -212,6 +232,7 @@ class Dispatcher:
             response_header_version(api_key, version) >= FLEXIBLE_RESPONSE_HEADER,
             SMALL.get(api_key, SMALL_ELEMENTS),
         )
+        self._times.countdowns.append((APIS[api_key].name, route))
         return route
 
     def _handler(self, api_key: int) -> Callable[[Broker, RequestContext, Any], Any]:
@@ -242,6 +263,14 @@ def _written(route: Route, box: list[Any]) -> Encoded:
 
 def _undecodable(api_key: int, version: int, error: DecodeError) -> Close:
     return Close(f"a {APIS[api_key].name} v{version} request can't be decoded: {without_frames(error)}")
+
+
+def _timed_name(api_key: int, request: Any) -> str:
+    """Returns the name under which a request is timed. As in Kafka, fetches of followers have a name of their own."""
+    if api_key != FETCH:
+        return APIS[api_key].name
+    follows = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+    return "FetchFollower" if follows else "FetchConsumer"
 
 
 def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:

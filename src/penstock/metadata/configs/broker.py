@@ -155,6 +155,8 @@ penstock.max.producer.ids INT =2000000 [0..]
     Limit of idempotent producers over all partitions of a node; each is kept for producer.id.expiration.ms.
 penstock.queued.max.response.bytes LONG =268435456
     Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
+penstock.request.timing.every INT =256 [0..1000000]
+    One of this many requests of a busy API is timed for the histograms of request phases; 0 times none.
 """
 
 # Properties of Kafka's StandardAuthorizer, which Kafka passes to it without listing them.

@@ -1,7 +1,7 @@
 """Every planted bug is found within a bounded number of seeds, and the same runs find nothing without it.
 
-`FOUND_BY` names for each bug a seed that finds it soon, `POINT_BUGS_FOUND_BY` also the fault at a point. A code change
-changes the runs of all seeds: if a seed no longer finds its bug, the first `SEEDS` seeds are tried in turn.
+`FOUND_BY` names for each bug a seed that finds it soon, and `Plant.at` the fault at a point that it needs. A code
+change changes the runs of all seeds: if a seed no longer finds its bug, the first `SEEDS` seeds are tried in turn.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from functools import cache
 import pytest
 
 from penstock.sim.faults.planted import FOUND_BY, PLANTS, SEEDS, Plant
-from penstock.sim.faults.planted_points import POINT_BUGS_FOUND_BY
 from penstock.sim.plan.draw import draw_plan
 from penstock.sim.plan.plan import Plan
 from penstock.sim.plan.points import PointFault, parse_point_fault
@@ -40,12 +39,14 @@ QUICK = frozenset(
         "full-directory-takes-records",
         "index-not-truncated",
         "large-batch-skipped",
+        "isr-change-without-answer",
         "isr-expanded-early",
         "marker-written-twice",
         "markers-before-decision",
         "markers-wait-for-deleted-topics",
         "metadata-before-fsync",
         "metadata-not-synced",
+        "min-insync-raised-in-vain",
         "min-isr-ignored",
         "old-log-removed-before-sync",
         "mount-point-used",
@@ -54,6 +55,8 @@ QUICK = frozenset(
         "revocation-not-awaited",
         "share-acknowledgements-lost",
         "share-count-reset",
+        "share-state-answered-early",
+        "share-state-without-answer",
         "reassignment-ends-early",
         "stable-offset-below-start",
         "stale-isr-accepted",
@@ -75,7 +78,7 @@ QUICK = frozenset(
 def tries(plant: Plant, name: str) -> Iterator[Verdict]:
     """Yields the verdicts of runs that should find the bug, which the caller has planted."""
     seed, seconds = FOUND_BY[name]
-    fault = parse_point_fault(POINT_BUGS_FOUND_BY[name][1]) if name in POINT_BUGS_FOUND_BY else None
+    fault = parse_point_fault(plant.at) if plant.at else None
     plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds)
     yield run_plan(replace(plan, points=() if fault is None else (fault,)))
     for seed in range(1, SEEDS + 1):

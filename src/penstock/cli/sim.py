@@ -164,7 +164,6 @@ def put_in(mutant: str | None) -> None:
 def _list_plants(args: argparse.Namespace) -> int:
     """Prints the list of planted bugs, each with a simulator run that finds it."""
     from penstock.sim.faults.planted import FOUND_BY, PLANTS
-    from penstock.sim.faults.planted_points import POINT_BUGS_FOUND_BY
 
     columns = ("name", "nodes", "profile", "seed", "seconds", "at", "about")
     rows = [
@@ -174,7 +173,7 @@ def _list_plants(args: argparse.Namespace) -> int:
             "profile": bug.profile,
             "seed": FOUND_BY[name][0],
             "seconds": FOUND_BY[name][1],
-            "at": POINT_BUGS_FOUND_BY.get(name, (0, ""))[1],
+            "at": bug.at,
             "about": bug.about,
         }
         for name, bug in PLANTS.items()

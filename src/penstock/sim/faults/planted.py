@@ -32,7 +32,7 @@ from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.sim.faults.planted_directories import DIRECTORY_BUGS
 from penstock.sim.faults.planted_moves import MOVE_BUGS, MOVE_BUGS_FOUND_BY
-from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_FOUND_BY, POINT_BUGS_SECONDS
+from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_SECONDS
 from penstock.sim.faults.planted_share import SHARE_BUGS, SHARE_SECONDS
 from penstock.sim.faults.planted_subtle import SUBTLE_BUGS
 from penstock.sim.faults.planted_workloads import WORKLOAD_BUGS, WORKLOAD_BUGS_FOUND_BY
@@ -91,7 +91,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "time-index-of-the-last-batch": (2, 20),
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
-    **{name: (seed, POINT_BUGS_SECONDS) for name, (seed, _) in POINT_BUGS_FOUND_BY.items()},
+    **{name: (bug.seed, POINT_BUGS_SECONDS) for name, bug in POINT_BUGS.items()},
     **MOVE_BUGS_FOUND_BY,
     **{name: found_by for name, (_, _, _, found_by) in DIRECTORY_BUGS.items()},
 }
@@ -109,6 +109,8 @@ class Plant:
     nodes: int = 1
     rule: str = ""
     """The name of the rule that finds the planted bug; empty: any rule may."""
+    at: str = ""
+    """The fault at a point that the planted bug needs; empty: it needs none."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -378,6 +380,6 @@ PLANTS |= {
     for name, bug in SUBTLE_BUGS.items()
 }
 PLANTS |= {
-    name: Plant(about, "points", replacements, seconds=POINT_BUGS_SECONDS, nodes=nodes)
-    for name, (about, replacements, nodes) in POINT_BUGS.items()
+    name: Plant(bug.about, bug.profile, bug.replacements, seconds=POINT_BUGS_SECONDS, nodes=bug.nodes, at=bug.at)
+    for name, bug in POINT_BUGS.items()
 }

@@ -116,6 +116,14 @@ def _promise_not_followed(old: Any) -> Any:
     return update_config
 
 
+def _min_insync_not_followed(old: Any) -> Any:
+    def update_config(self: Log, config: LogConfig) -> None:
+        before = getattr(self, "config", config)
+        old(self, replace(config, min_insync_replicas=before.min_insync_replicas))
+
+    return update_config
+
+
 #: name → (about, profile, replacements, number of machines)
 WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]] = {
     "tombstones-dropped-at-once": (
@@ -178,6 +186,12 @@ WORKLOAD_BUGS: dict[str, tuple[str, str, tuple[tuple[Any, str, Any], ...], int]]
         ((Log, "update_config", _promise_not_followed),),
         1,
     ),
+    "min-insync-raised-in-vain": (
+        "a log follows a change of min.insync.replicas only after a restart",
+        "configs",
+        ((Log, "update_config", _min_insync_not_followed),),
+        3,
+    ),
     "reassignment-ends-early": (
         "a reassignment ends as soon as one new replica is in sync, and counts all new ones as in sync",
         "reassign",
@@ -205,5 +219,6 @@ WORKLOAD_BUGS_FOUND_BY: dict[str, tuple[int, float]] = {
     "any-generation-commits": (7, 25),
     "epochs-never-used-up": (1, 20),
     "fsync-switched-on-in-vain": (13, 25),
+    "min-insync-raised-in-vain": (5, 25),
     "reassignment-ends-early": (3, 20),
 }

@@ -24,6 +24,7 @@ from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
+from penstock.sim.checks.confirmed_share_states import ConfirmedShareStates
 from penstock.sim.checks.directory_rules import DirectoryRules
 from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History, UncleanElection
@@ -129,11 +130,9 @@ class Simulation:
         self.contents.on_unclean = self._elected_unclean
         self.rebuilt = RebuiltStates(self.machines, self.story.violated, self.history.damaged)
         self.share_states = ShareStates(self.machines, self.history, self.story.violated)
+        self.confirmed_shares = ConfirmedShareStates(self.machines, self.story.violated, excused=self._journals_lost)
         self.ownership = GroupOwnership(
-            self.machines,
-            lambda: self.timeline.now,
-            self.story.violated,
-            excused=lambda: bool(self.history.power_losses) and not plan.fsync_everywhere,
+            self.machines, lambda: self.timeline.now, self.story.violated, excused=self._journals_lost
         )
         #: Virtual seconds in which a machine had lost data and was not back in sync.
         self._excused_s = 0.0
@@ -216,7 +215,9 @@ class Simulation:
         return self._verdict()
 
     def _taps(self) -> list[Tap]:
-        checks = (self.contents, self.ownership, self.rebuilt, self.share_states, self.directories)
+        checks = (
+            *(self.contents, self.ownership, self.rebuilt, self.share_states, self.confirmed_shares, self.directories),
+        )
         taps = [tap for check in checks for tap in check.taps()]
         if self._other is not None:
             twins = [(tap, self._other.twin(tap.owner)) for tap in self.contents.taps()]
@@ -275,6 +276,10 @@ class Simulation:
 
     def _excuses(self) -> Excuses:
         return Excuses(list(self.losses.open()), self._excused_partitions())
+
+    def _journals_lost(self) -> bool:
+        """True if a power loss may have erased records of coordinators that were not synced."""
+        return bool(self.history.power_losses) and not self.plan.fsync_everywhere
 
     def _excused_partitions(self) -> set[TopicPartition]:
         return self.history.damaged | {loss.partition for loss in self.history.losses}
@@ -339,6 +344,7 @@ class Simulation:
         starts = replica_starts(self.machines)
         self.rebuilt.compare_all()
         self.share_states.nothing_is_held()
+        self.confirmed_shares.compare_all()
         # Before the restart, which may rebuild wrong indexes.
         first.problems += indexes_fit(self.machines, self.history.damaged)
         first.problems += epochs_fit(self.machines, self.history.damaged)
@@ -359,7 +365,7 @@ class Simulation:
             again.problems += indexes_fit(self.machines, self.history.damaged)
             again.problems += aborted_transactions_are_indexed(self.machines, self.history.damaged)
             # A coordinator that lost its log in a power cut may give out an epoch twice.
-            if not self.history.power_losses or self.plan.fsync_everywhere:
+            if not self._journals_lost():
                 again.problems += transactions_end_once(self.machines, self.history.damaged)
             if not self.plan.layout.single_node:
                 again.problems += replicas_agree(self.machines, changing, self.history.damaged)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, verb
+from penstock.client.access_admin import ACL_COLUMNS, OPERATIONS, AclFilter
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
-
-if TYPE_CHECKING:
-    from penstock.protocol.messages.api_31_delete_acls import DeleteAclsMatchingAcl
-
-OPERATIONS = {
-    operation.name.lower().replace("_", "-"): operation
-    for operation in Operation
-    if operation not in (Operation.UNKNOWN, Operation.ANY)
-}
-COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,37 +68,20 @@ def _named(args: argparse.Namespace) -> tuple[AclResource, str | None]:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect, failure
-    from penstock.protocol.messages.api_29_describe_acls import DescribeAclsRequest
+    from penstock.cli.connect import connect
 
     kind, name = _named(args)
     pattern = PatternType.PREFIXED if args.prefixed else PatternType.ANY if name is None else PatternType.MATCH
-    rows: list[dict[str, Any]] = []
     with connect(args) as broker:
-        for operation in _operations(args) or [Operation.ANY]:
-            answer = broker.ask(
-                DescribeAclsRequest(
-                    resource_type_filter=kind,
-                    resource_name_filter=name,
-                    pattern_type_filter=pattern,
-                    principal_filter=args.principal,
-                    host_filter=args.host,
-                    operation=operation,
-                    permission_type=Permission.ANY,
-                )
-            )
-            if answer.error_code:
-                raise failure("ACLs", answer.error_code, answer.error_message)
-            for resource in answer.resources:
-                where = (resource.resource_type, resource.resource_name, resource.pattern_type)
-                rows += [_row(*where, acl) for acl in resource.acls]
-    output.rows(args.output, COLUMNS, sorted(rows, key=lambda row: [row[column] for column in COLUMNS]))
+        wanted = AclFilter(kind, name, pattern, args.principal, args.host)
+        rows = broker.run(broker.access.acls(wanted, _operations(args)))
+    output.rows(args.output, ACL_COLUMNS, rows)
     return Exit.OK
 
 
 def run_add(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, outcome
-    from penstock.protocol.messages.api_30_create_acls import AclCreation, CreateAclsRequest
+    from penstock.protocol.messages.api_30_create_acls import AclCreation
 
     kind, name = _named(args)
     creations = [
@@ -125,64 +97,24 @@ def run_add(args: argparse.Namespace) -> int:
         for operation in _operations(args) or [Operation.ALL]
     ]
     with connect(args) as broker:
-        answer = broker.ask(CreateAclsRequest(creations=creations))
-    rows = []
-    failures = []
-    for asked, result in zip(creations, answer.results):
-        if result.error_code:
-            failures.append((f"{kind.name.lower()} {name}", result.error_code, result.error_message))
-        else:
-            rows.append(_row(kind, name or "", asked.resource_pattern_type, asked))
-    return outcome(args.output, COLUMNS, rows, failures)
+        rows, refused = broker.run(broker.access.create_acls(creations))
+    failures = [(f"{kind.name.lower()} {name}", int(code), message) for _, code, message in refused]
+    return outcome(args.output, ACL_COLUMNS, rows, failures)
 
 
 def run_remove(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect, failure
-    from penstock.protocol.messages.api_31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+    from penstock.cli.connect import connect
 
     kind, name = _named(args)
-    filters = [
-        DeleteAclsFilter(
-            resource_type_filter=kind,
-            resource_name_filter=name,
-            pattern_type_filter=PatternType.PREFIXED if args.prefixed else PatternType.LITERAL,
-            principal_filter=args.principal,
-            host_filter=args.host,
-            operation=operation,
-            permission_type=Permission.ANY,
-        )
-        for operation in _operations(args) or [Operation.ANY]
-    ]
+    pattern = PatternType.PREFIXED if args.prefixed else PatternType.LITERAL
     with connect(args) as broker:
-        answer = broker.ask(DeleteAclsRequest(filters=filters))
-    for result in answer.filter_results:
-        if result.error_code:
-            raise failure("ACLs", result.error_code, result.error_message)
-    removed = list(_removed(answer.filter_results))
+        wanted = AclFilter(kind, name, pattern, args.principal, args.host)
+        removed = broker.run(broker.access.delete_acls(wanted, _operations(args)))
     if not removed:
         raise Failure("no ACL matches: `penstock acl list` shows the ACLs", Exit.NOT_FOUND)
-    output.rows(args.output, COLUMNS, removed)
+    output.rows(args.output, ACL_COLUMNS, removed)
     return Exit.OK
-
-
-def _removed(results: list[Any]) -> Iterator[dict[str, Any]]:
-    for result in results:
-        found: list[DeleteAclsMatchingAcl] = result.matching_acls
-        for acl in found:
-            yield _row(acl.resource_type, acl.resource_name, acl.pattern_type, acl)
 
 
 def _operations(args: argparse.Namespace) -> list[Operation]:
     return [OPERATIONS[name] for name in dict.fromkeys(args.operation or ())]
-
-
-def _row(kind: int, name: str, pattern: int, acl: Any) -> dict[str, Any]:
-    return {
-        "resource": AclResource(kind).name.lower().replace("_", "-"),
-        "name": name,
-        "pattern": PatternType(pattern).name.lower(),
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": Operation(acl.operation).name.lower().replace("_", "-"),
-        "permission": Permission(acl.permission_type).name.lower(),
-    }

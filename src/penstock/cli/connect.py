@@ -18,11 +18,14 @@ from typing import Any, TypeVar
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.parser import near
+from penstock.client.access_admin import AccessAdmin
 from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
 from penstock.client.group_admin import GroupAdmin
+from penstock.client.share_admin import ShareAdmin
 from penstock.client.sync import Client
+from penstock.client.transaction_admin import TransactionAdmin
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataResponseTopic
 from penstock.protocol.messages.api_32_describe_configs import DescribeConfigsResourceResult
@@ -49,6 +52,9 @@ class Broker:
         self.client = client
         self.cluster = ClusterAdmin(client.asynchronous)
         self.groups = GroupAdmin(client.asynchronous)
+        self.share = ShareAdmin(client.asynchronous)
+        self.transactions = TransactionAdmin(client.asynchronous)
+        self.access = AccessAdmin(client.asynchronous)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         with refusals():

@@ -7,7 +7,6 @@ Penstock.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output, share_records
@@ -16,14 +15,12 @@ from penstock.cli.group import list_groups
 from penstock.cli.group_description import partitions_of, why
 from penstock.cli.group_offsets import ends
 from penstock.cli.options import connection, verb
-from penstock.cli.share_offsets import offsets_of
+from penstock.client.share_admin import SHARE, member_rows, offset_rows
 from penstock.protocol.vocabulary import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
-
-Failures = list[tuple[str, int, str | None]]
-SHARE = "share"
+    from penstock.client.share_admin import Refusal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,20 +74,10 @@ def run_describe(args: argparse.Namespace) -> int:
         for group in groups:
             described = _describe(broker, group)
             if args.members:
-                rows += _member_rows(described)
+                rows += [{"group": group, **row} for row in member_rows(described)]
                 continue
-            offsets = offsets_of(broker, group)
-            rows += [
-                {
-                    "group": group,
-                    "state": described.group_state,
-                    "topic": topic,
-                    "partition": part.partition_index,
-                    "start": part.start_offset if part.start_offset >= 0 else None,
-                    "lag": part.lag if part.lag >= 0 else None,
-                }
-                for topic, part in offsets
-            ] or [{"group": group, "state": described.group_state}]
+            known = {"group": group, "state": described.group_state}
+            rows += [{**known, **row} for row in offset_rows(broker.run(broker.share.offsets(group)))] or [known]
     columns = ["group", "member", "client", "host", "epoch", "partitions"]
     if not args.members:
         columns = ["group", "state", "topic", "partition", "start", "lag"]
@@ -99,34 +86,12 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _describe(broker: Broker, group: str) -> Any:
-    from penstock.cli.connect import failure
-    from penstock.protocol.errors import ErrorCode
-    from penstock.protocol.messages import api_77_share_group_describe as api
-
-    [described] = broker.ask_coordinator(group, api.ShareGroupDescribeRequest(group_ids=[group])).groups
-    if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise Failure(f"there is no share group {group!r}: `penstock share list` shows all", Exit.NOT_FOUND)
-    if described.error_code:
-        raise failure(group, described.error_code, described.error_message)
-    return described
-
-
-def _member_rows(described: Any) -> list[dict[str, Any]]:
-    return [
-        {
-            "group": described.group_id,
-            "member": member.member_id,
-            "client": member.client_id,
-            "host": member.client_host,
-            "epoch": member.member_epoch,
-            "partitions": [
-                f"{topic.topic_name}-{index}"
-                for topic in member.assignment.topic_partitions
-                for index in topic.partitions
-            ],
-        }
-        for member in described.members
-    ]
+    try:
+        return broker.run(broker.share.describe(group))
+    except Failure as failure:
+        if failure.code is not Exit.NOT_FOUND:
+            raise
+        raise Failure(f"{failure.message}: `penstock share list` shows all", Exit.NOT_FOUND) from failure
 
 
 def run_reset(args: argparse.Namespace) -> int:
@@ -136,73 +101,48 @@ def run_reset(args: argparse.Namespace) -> int:
         if args.topic:
             wanted = [(name, index) for name, some in partitions_of(broker, args.topic).items() for index in some]
         else:
-            wanted = [(topic, part.partition_index) for topic, part in offsets_of(broker, args.group)]
+            wanted = [(topic, part.partition_index) for topic, part in broker.run(broker.share.offsets(args.group))]
         if not wanted:
             raise Failure(f"{args.group} has no offsets: name topics with --topic", Exit.NOT_FOUND)
         if args.to_offset is not None:
             target = dict.fromkeys(wanted, args.to_offset)
         else:
             target = ends(broker, wanted, EARLIEST if args.to_earliest else LATEST)
-        failures = [] if args.dry_run else _alter(broker, args.group, target)
-    refused = {what for what, _, _ in failures}
+        failures = [] if args.dry_run else broker.run(broker.share.alter_offsets(args.group, target))
+    refused = {each.what for each in failures}
     rows = [
         {"group": args.group, "topic": topic, "partition": index, "start": offset}
         for (topic, index), offset in sorted(target.items())
         if f"{topic}-{index}" not in refused and args.group not in refused
     ]
-    return outcome(args.output, ["group", "topic", "partition", "start"], rows, failures)
+    columns = ["group", "topic", "partition", "start"]
+    return outcome(args.output, columns, rows, [_with_reason(each) for each in failures])
 
 
-def _alter(broker: Broker, group: str, target: dict[tuple[str, int], int]) -> Failures:
-    from penstock.protocol.messages import api_91_alter_share_group_offsets as api
-
-    topics: dict[str, api.AlterShareGroupOffsetsRequestTopic] = {}
-    for (name, index), offset in sorted(target.items()):
-        topic = topics.setdefault(name, api.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=[]))
-        topic.partitions.append(api.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset))
-    request = api.AlterShareGroupOffsetsRequest(group_id=group, topics=list(topics.values()))
-    answer = broker.ask_coordinator(group, request)
-    if answer.error_code:
-        return [(group, answer.error_code, why(answer.error_code))]
-    return [
-        (f"{topic.topic_name}-{part.partition_index}", part.error_code, part.error_message)
-        for topic in answer.responses
-        for part in topic.partitions
-        if part.error_code
-    ]
+def _with_reason(refusal: Refusal) -> tuple[str, int, str | None]:
+    return refusal.what, refusal.code, why(refusal.code) or refusal.message
 
 
 def run_delete(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect, outcome
 
     rows: list[dict[str, Any]] = []
-    failures: Failures = []
+    failures: list[tuple[str, int, str | None]] = []
     with connect(args) as broker:
         for group in dict.fromkeys(args.groups):
             _describe(broker, group)
-            problems = _delete_offsets(broker, group, args.topic) if args.topic else _delete(broker, group)
+            if args.topic:
+                problems = [_with_reason(each) for each in broker.run(broker.share.delete_offsets(group, args.topic))]
+            else:
+                problems = _delete(broker, group)
             failures += problems
             if not problems:
                 rows.append({"group": group, "result": "offsets deleted" if args.topic else "deleted"})
     return outcome(args.output, ["group", "result"], rows, failures)
 
 
-def _delete(broker: Broker, group: str) -> Failures:
+def _delete(broker: Broker, group: str) -> list[tuple[str, int, str | None]]:
     from penstock.protocol.messages import api_42_delete_groups as api
 
     answer = broker.ask_coordinator(group, api.DeleteGroupsRequest(groups_names=[group]))
     return [(each.group_id, each.error_code, why(each.error_code)) for each in answer.results if each.error_code]
-
-
-def _delete_offsets(broker: Broker, group: str, topics: Iterable[str]) -> Failures:
-    from penstock.protocol.messages import api_92_delete_share_group_offsets as api
-
-    wanted = [api.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
-    answer = broker.ask_coordinator(group, api.DeleteShareGroupOffsetsRequest(group_id=group, topics=wanted))
-    if answer.error_code:
-        return [(group, answer.error_code, why(answer.error_code))]
-    return [
-        (f"{group} {each.topic_name}", each.error_code, each.error_message)
-        for each in answer.responses
-        if each.error_code
-    ]

@@ -10,15 +10,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, positive_int, verb
-from penstock.security.scram import DEFAULT_ITERATIONS, MECHANISMS, SALT_BYTES, ScramMechanism, salted_password
-
-if TYPE_CHECKING:
-    from penstock.protocol.schema import Message
+from penstock.security.scram import DEFAULT_ITERATIONS, MECHANISMS, ScramMechanism
 
 COLUMNS = ["user", "mechanism", "iterations"]
 
@@ -49,18 +45,10 @@ def _mechanism(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from penstock.cli.connect import connect, failure
-    from penstock.protocol.messages.api_50_describe_user_scram_credentials import DescribeUserScramCredentialsRequest
+    from penstock.cli.connect import connect
 
     with connect(args) as broker:
-        answer = broker.ask(DescribeUserScramCredentialsRequest())
-    if answer.error_code:
-        raise failure("users", answer.error_code, answer.error_message)
-    rows = [
-        {"user": result.user, "mechanism": ScramMechanism(each.mechanism).label, "iterations": each.iterations}
-        for result in answer.results
-        for each in result.credential_infos
-    ]
+        rows = broker.run(broker.access.users())
     output.rows(args.output, COLUMNS, rows)
     return Exit.OK
 
@@ -68,63 +56,31 @@ def run_list(args: argparse.Namespace) -> int:
 def run_set(args: argparse.Namespace) -> int:
     import secrets
 
-    from penstock.protocol.messages.api_51_alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialUpsertion,
-    )
+    from penstock.cli.connect import connect
 
-    password = _password(args.password_file)
-    requests = []
-    for mechanism in _mechanisms(args):  # Kafka takes one change of a user per request
-        salt = secrets.token_bytes(SALT_BYTES)
-        change = ScramCredentialUpsertion(
-            name=args.user,
-            mechanism=mechanism,
-            iterations=args.iterations,
-            salt=salt,
-            salted_password=salted_password(mechanism, password, salt, args.iterations),
-        )
-        requests.append(AlterUserScramCredentialsRequest(upsertions=[change]))
-    return _alter(args, requests)
+    password, mechanisms = _password(args.password_file), _mechanisms(args)
+    with connect(args) as broker:
+        change = broker.access.set_password(args.user, password, mechanisms, secrets.token_bytes, args.iterations)
+        broker.run(change)
+    return _changed(args, mechanisms)
 
 
 def run_remove(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
-    from penstock.protocol.messages.api_50_describe_user_scram_credentials import (
-        DescribeUserScramCredentialsRequest,
-        UserName,
-    )
-    from penstock.protocol.messages.api_51_alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialDeletion,
-    )
 
     with connect(args) as broker:
-        known = broker.ask(DescribeUserScramCredentialsRequest(users=[UserName(name=args.user)]))
-    had = {each.mechanism for result in known.results for each in result.credential_infos}
-    wanted = [mechanism for mechanism in _mechanisms(args) if mechanism in had]
-    if not wanted:
-        raise Failure(
-            f"user {args.user} has no password for this mechanism: `penstock user list` shows the users", Exit.NOT_FOUND
-        )
-    deletions = [
-        AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion(name=args.user, mechanism=mechanism)])
-        for mechanism in wanted
-    ]
-    return _alter(args, deletions)
+        try:
+            removed = broker.run(broker.access.remove_user(args.user, _mechanisms(args)))
+        except Failure as failure:
+            if failure.code is not Exit.NOT_FOUND:
+                raise
+            raise Failure(f"{failure.message}: `penstock user list` shows the users", Exit.NOT_FOUND) from failure
+    return _changed(args, removed)
 
 
-def _alter(args: argparse.Namespace, requests: Sequence[Message]) -> int:
-    from penstock.cli.connect import connect, failure
-
-    with connect(args) as broker:
-        for request in requests:
-            answer = broker.ask(request)
-            for result in answer.results:
-                if result.error_code:
-                    raise failure(f"user {result.user}", result.error_code, result.error_message)
-    names = [mechanism.label for mechanism in _mechanisms(args)]
-    output.rows(args.output, ["user", "mechanism"], [{"user": args.user, "mechanism": name} for name in names])
+def _changed(args: argparse.Namespace, mechanisms: Sequence[ScramMechanism]) -> int:
+    rows = [{"user": args.user, "mechanism": mechanism.label} for mechanism in mechanisms]
+    output.rows(args.output, ["user", "mechanism"], rows)
     return Exit.OK
 
 

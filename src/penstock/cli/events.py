@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
                 raise
             raise Failure(
                 "This cluster keeps no events: it has one broker, or penstock.events.topic.enable is false. "
-                "Each node's log and /api/events have its own events.",
+                "Each node's log and /v1/events have its own events.",
                 Exit.NOT_FOUND,
             ) from failure
     shown = [row for row in rows if row["kind"].startswith(args.kind) and args.node in (None, row["node"])]

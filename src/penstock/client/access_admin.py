@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,17 +73,18 @@ class AccessAdmin:
     ) -> None:
         """Sets a user's password for these mechanisms. `salt` returns random bytes.
 
-        Computes the salted password here, so that the password itself is never sent. This takes some milliseconds per
-        mechanism.
+        Computes the salted password here, so that the password itself is never sent, and in a thread, because this
+        takes some milliseconds.
         """
         for mechanism in mechanisms:  # Kafka takes one change of a user per request
             random = salt(SALT_BYTES)
+            salted = await asyncio.to_thread(salted_password, mechanism, password, random, iterations)
             change = ScramCredentialUpsertion(
                 name=user,
                 mechanism=mechanism,
                 iterations=iterations,
                 salt=random,
-                salted_password=salted_password(mechanism, password, random, iterations),
+                salted_password=salted,
             )
             await self._alter_user(AlterUserScramCredentialsRequest(upsertions=[change]))
 

@@ -45,6 +45,8 @@ class ConsumerSettings:
     """The reader's rack: a leader may name a replica in this rack, from which the reader then fetches (KIP-392)."""
     reset: int | None = None
     """The new position if the current one is out of range: EARLIEST, LATEST, or None to raise OFFSET_OUT_OF_RANGE."""
+    channel: str = "fetch"
+    """The channel of the fetches. Consumers that share a client need different ones, or they wait for each other."""
 
 
 class Since(NamedTuple):
@@ -208,7 +210,7 @@ class Consumer:
         timeout_s = self._client.settings.request_timeout_s + settings.max_wait_ms / 1000
         try:
             answer: FetchResponse = await self._client.request(
-                self._request(positions), node=node, channel="fetch", timeout_s=timeout_s
+                self._request(positions), node=node, channel=settings.channel, timeout_s=timeout_s
             )
             if answer.error_code:
                 raise KafkaError(code_of(answer.error_code), f"Node {node} refused the fetch.")

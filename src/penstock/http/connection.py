@@ -4,6 +4,9 @@
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
+A response may be a stream without an end. The next part is made only when all earlier parts are sent; a peer that takes
+nothing for SLOW_S is cut off.
+
 One request is answered at a time. Meanwhile the connection reads no bytes, so pipelined requests wait in the kernel.
 """
 
@@ -24,6 +27,7 @@ from penstock.http.messages import (
     HEADER_MAX_BYTES,
     NO_PEER,
     SAFE_HEADERS,
+    BodyStream,
     Peer,
     Request,
     Response,
@@ -39,6 +43,8 @@ logger = logging.getLogger(__name__)
 IDLE_S = 60.0
 RECEIVE_S = 10.0
 ANSWER_S = 30.0
+#: Longest time for which the peer of a stream may leave a part unread.
+SLOW_S = 20.0
 #: A refused peer may still be sending: an immediate close would reset the connection and lose the answer.
 LINGER_S = 1.0
 LINGER_MAX_BYTES = 256 * 1024
@@ -75,6 +81,9 @@ class HttpConnection(asyncio.Protocol):
         self._lingering = 0
         self._paused = False
         self._peer = NO_PEER
+        self._streaming = False
+        #: Completed when all bytes of a stream so far are sent.
+        self._sent: asyncio.Future[None] | None = None
 
     @property
     def idle(self) -> bool:
@@ -95,8 +104,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         if self._task is not None:
             self._task.cancel()
         self._server.forget(self)
@@ -123,8 +131,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        if self._lingering:
-            return False
+        if self._lingering or self._streaming:
+            return False  # the peer of a stream has gone: the stream has no end to wait for
         self._http.receive_data(b"")
         self._process_received()
         return self._task is not None or self._unsent  # the pending request is still answered
@@ -134,6 +142,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._unsent = False
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
         if self._task is None:
             self._answered()
 
@@ -191,10 +201,38 @@ class HttpConnection(asyncio.Protocol):
         except Exception:
             logger.exception("HTTP request %s %s failed", request.method, request.path)
             response = FAILED
+        if response.stream is not None:
+            await self._stream(response, response.stream)
+        else:
+            self._send(response)
         self._task = None
-        self._send(response)
         if not self._unsent:
             self._answered()
+
+    async def _stream(self, response: Response, stream: BodyStream) -> None:
+        """Sends a stream until it ends, or until the peer has gone."""
+        self._streaming = True
+        try:
+            self._write(self._head(response))
+            if not self._head_only:
+                async for part in stream:
+                    self._write(self._http.send(h11.Data(data=part)))
+                    await self._all_sent()
+            self._write(self._http.send(h11.EndOfMessage()))
+        except Exception:
+            logger.exception("a stream failed after its first bytes")
+            self.abort()
+        finally:
+            self._streaming = False
+            await stream.aclose()
+
+    async def _all_sent(self) -> None:
+        """Waits until the peer has taken all bytes. Cuts the connection after SLOW_S."""
+        if self._unsent:
+            self._sent = asyncio.get_running_loop().create_future()
+            self._within(SLOW_S, self.abort)
+            await self._sent
+        self._cancel_timer()
 
     def _answered(self) -> None:
         """Processes the next request. Called when all bytes of the last response are sent."""
@@ -213,22 +251,29 @@ class HttpConnection(asyncio.Protocol):
     def _send(self, response: Response, *, last: bool = False) -> None:
         if self._transport is None:
             return
+        parts = [self._head(response, ("Content-Length", str(len(response.body))), last=last)]
+        if not self._head_only:
+            parts.append(self._http.send(h11.Data(data=response.body)))
+        parts.append(self._http.send(h11.EndOfMessage()))
+        self._write(b"".join(part for part in parts if part))
+
+    def _head(self, response: Response, *more: tuple[str, str], last: bool = False) -> bytes | None:
         headers = [
             ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
             ("Date", http_date(time.time())),
             ("Cache-Control", response.cache),
             *SAFE_HEADERS,
             *response.headers,
+            *more,
         ]
         if last or self._server.stopping:
             headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
-        parts = [self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason.encode()))]
-        if not self._head_only:
-            parts.append(self._http.send(h11.Data(data=response.body)))
-        parts.append(self._http.send(h11.EndOfMessage()))
-        self._transport.write(b"".join(part for part in parts if part))
+        return self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason.encode()))
+
+    def _write(self, data: bytes | None) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
 
     def _refuse(self, response: Response) -> None:
         if self._transport is None:
@@ -247,7 +292,7 @@ class HttpConnection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Closes the connection once the current response is sent, because the node stops."""
-        if self._task is None and not self._unsent:
+        if self.idle or self._streaming:
             self._close()
 
     def abort(self) -> None:
@@ -258,9 +303,12 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def _within(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(seconds, otherwise)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.http.address import Names
@@ -64,6 +64,16 @@ class Request:
     """The value of Sec-Fetch-Site: whose page caused the request, as the browser says."""
     authorization: str = field(default="", repr=False)
     peer: Peer = NO_PEER
+    parts: tuple[str, ...] = ()
+    """The parts of the path between slashes, each percent-decoded on its own: a part may contain a slash."""
+
+
+class BodyStream(Protocol):
+    """A body whose parts are made while they are sent. The connection always calls `aclose`."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,8 @@ class Response:
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
     cache: str = "no-store"
+    stream: BodyStream | None = None
+    """If set, the body comes from this stream, and `body` is empty."""
 
 
 def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
@@ -119,10 +131,10 @@ def parse_request(
     parsed = _parse_target(target)
     if parsed is None:
         return text(400, "The URL can't be parsed.")
-    path, query = parsed
+    parts, query = parsed
     return Request(
         method.decode("latin-1"),
-        path,
+        "/" + "/".join(parts),
         query,
         found.get(b"content-type", "").partition(";")[0].strip().lower(),
         host=found.get(b"host", "").strip(),
@@ -130,16 +142,17 @@ def parse_request(
         site=found.get(b"sec-fetch-site", "").strip(),
         authorization=found.get(b"authorization", "").strip(),
         peer=peer,
+        parts=parts,
     )
 
 
-def _parse_target(target: bytes) -> tuple[str, dict[str, str]] | None:
-    """Returns the path and the query; None if the target can't be parsed."""
+def _parse_target(target: bytes) -> tuple[tuple[str, ...], dict[str, str]] | None:
+    """Returns the parts of the path and the query; None if the target can't be parsed."""
     if not target.startswith(b"/") or target.startswith(b"//"):
         return None
     try:
         parts = urlsplit(target.decode("ascii"))
-        path = unquote(parts.path, errors="strict")
-        return path, dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
+        names = tuple(unquote(each, errors="strict") for each in parts.path.split("/")[1:])
+        return names, dict(parse_qsl(parts.query, max_num_fields=QUERY_MAX_FIELDS, errors="strict"))
     except ValueError:  # not ASCII, percent-encoded bytes that are not UTF-8, or too many fields
         return None

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
+from penstock.http.overview import DAMAGED_MAX
 from penstock.http.request_metrics import request_families
 from penstock.http.share_metrics import share_families
 from penstock.http.view import yield_between_slices
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.http.view import View
     from penstock.net.server import Server
 
-DAMAGED_MAX = 100
 MOVES_MAX = 100
 
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_facts import Facts, largest, node_rows, partition_rows, problem, summary
 from penstock.http.pipelines import Pipeline
 from penstock.http.rates import Rate, Sums
 
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
 ATTENTION_MAX = 100
-TOPICS_MAX = 1000
+#: Damaged replicas that metrics and pages list.
+DAMAGED_MAX = 100
 PARTITIONS_MAX = 1000
 
 Row = dict[str, Any]
@@ -118,6 +122,26 @@ def one_topic(facts: Facts, topic: str) -> Row | None:
         return None
     shown = dict(sorted(parts.items())[:PARTITIONS_MAX])
     return {"topic": topic, "partitions": len(parts), "partition_states": partition_rows(facts, shown)}
+
+
+def damaged_rows(broker: Broker) -> list[Row]:
+    """Returns the replicas of this node with a damaged batch, and the reason."""
+    found = sorted(broker.logs.corruptions.items())
+    return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
+
+
+def failover_rows(broker: Broker) -> list[Row]:
+    """Returns the failovers that this node's controller has noticed since the newest snapshot."""
+    return [
+        {
+            "broker": each.broker_id,
+            "elected_ms": each.elected_ms,
+            "partitions": each.partitions,
+            "how": each.how,
+            "detected_ms": each.detected_ms,
+        }
+        for each in broker.controller.failovers
+    ]
 
 
 def pipeline_rows(pipelines: Sequence[Pipeline]) -> list[Row]:

@@ -10,22 +10,23 @@ from functools import partial
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.broker.share.share_rows import share_rows
 from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
-from penstock.http.events import EVENTS_MAX, known_events
+from penstock.http.events import known_events
 from penstock.http.exposition import CONTENT_TYPE, render
 from penstock.http.guard import NOBODY, VIEW_CLUSTER, Caller, Guard, Need
 from penstock.http.messages import NOT_FOUND, READS, Request, Response, as_json, text
-from penstock.http.node_metrics import DAMAGED_MAX, node_families, pipeline_families, traffic_families, version
+from penstock.http.node_metrics import node_families, pipeline_families, traffic_families, version
 from penstock.http.on_behalf import CallerClient
-from penstock.http.overview import TOPICS_MAX, Overview, Row, one_topic, overview, pipeline_rows, topic_sums
+from penstock.http.operations import Operations
+from penstock.http.overview import Overview, damaged_rows, overview, topic_sums
 from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
 from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
+from penstock.http.streams import Streams
 from penstock.http.view import Cached, View, cached_s
 from penstock.protocol.uuid import uuid_from_str
 
@@ -43,15 +44,16 @@ STATIC = {
     "/console.js": "text/javascript; charset=utf-8",
     "/favicon.svg": "image/svg+xml",
 }
-API = {
-    "/api/cluster": "nodes, the quorum, and partitions that need attention",
-    "/api/topics": "topics with their sizes and rates",
-    "/api/topics/NAME": "the partitions of one topic",
-    "/api/events": "what happened, the newest first; ?kind=PREFIX and ?limit=COUNT choose",
-    "/api/share": "records in flight of share groups on this node, with the members that hold them",
-    "/api/pipelines": "pipelines of this machine with rows, rate, batch time and lag",
+#: Paths of earlier versions, and the routes of the REST API that have replaced them.
+MOVED = {
+    "/api": "/v1/openapi.json",
+    "/api/": "/v1/openapi.json",
+    "/api/cluster": "/v1/cluster/overview",
+    "/api/topics": "/v1/topics",
+    "/api/events": "/v1/events",
+    "/api/share": "/v1/share-windows",
+    "/api/pipelines": "/v1/pipelines",
 }
-TOPIC_PREFIX = "/api/topics/"
 REST_PREFIX = "/v1/"
 PROBES = ("/livez", "/readyz")
 
@@ -80,7 +82,17 @@ class Site:
 
         self._guard = Guard(broker, view.roles, view.login)
         self._router = Router(ROUTES)
-        self._service = Service(broker, partial(self._client, NOBODY), self._facts_and_overview, self._events.get)
+        self._operations = Operations(broker.clock.wall_ms)
+        self._service = Service(
+            broker,
+            partial(self._client, NOBODY),
+            self._facts_and_overview,
+            self._events.get,
+            self._pipelines.get,
+            self._operations,
+            Streams(),
+            view.cleaner,
+        )
 
     async def __call__(self, request: Request) -> Response:
         """Answers a request, if the guard admits it."""
@@ -93,33 +105,16 @@ class Site:
             return route if isinstance(route, Response) else await self._rest(route, request, caller)
         if request.method not in READS:
             return problem(405, f"{path} takes GET.", ("Allow", ", ".join(READS)))
-        return await self._serve_page(request)
+        return await self._serve_page(path)
 
-    async def _serve_page(self, request: Request) -> Response:
-        path = request.path
+    async def _serve_page(self, path: str) -> Response:
         match path:
             case "/":
                 return Response(200, HTML, await self._page.get())
             case "/metrics":
                 return Response(200, CONTENT_TYPE, await self._metrics.get())
-            case "/api" | "/api/":
-                return as_json(API)
-            case "/api/cluster":
-                return await self._api_cluster()
-            case "/api/topics":
-                topics = (await self._state.get()).overview.topics
-                return await self._json({"total": len(topics), "topics": topics[:TOPICS_MAX]})
-            case "/api/events":
-                return await self._api_events(request)
-            case "/api/share":
-                broker = self._view.broker
-                return await self._json({"partitions": share_rows(broker.share_partitions, broker.metadata.image)})
-            case "/api/pipelines":
-                return await self._json({"pipelines": pipeline_rows(await self._pipelines.get())})
-        if path.startswith(TOPIC_PREFIX):
-            state = await self._state.get()
-            found = await self._aside(one_topic, state.facts, path.removeprefix(TOPIC_PREFIX))
-            return NOT_FOUND if found is None else await self._json(found)
+        if path in MOVED:
+            return text(308, f"This is at {MOVED[path]} now.", ("Location", MOVED[path]))
         return static(path) if path in STATIC else NOT_FOUND
 
     async def _rest(self, match: Match, request: Request, caller: Caller) -> Response:
@@ -143,14 +138,12 @@ class Site:
     async def close(self) -> None:
         for shared in (self._pipelines, self._page, self._metrics, self._state, self._events):
             shared.cancel()
+        await self._operations.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
 
     async def _aside(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
-
-    async def _json(self, value: Any) -> Response:
-        return await self._aside(as_json, value)
 
     # --- pages
 
@@ -163,7 +156,7 @@ class Site:
             version(),
             list(broker.controller.failovers),
             failed,
-            self._damaged(),
+            damaged_rows(broker),
             list(broker.logs.dirs.free_space.short().values()),
             broker.moves.figures(),
             (await self._events.get())[:EVENTS_SHOWN],
@@ -171,47 +164,6 @@ class Site:
         )
         html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")
-
-    async def _api_events(self, request: Request) -> Response:
-        kind, limit = request.query.get("kind", ""), request.query.get("limit", str(EVENTS_MAX))
-        if not limit.isdecimal() or not 0 < int(limit) <= EVENTS_MAX:
-            return text(400, f"limit can't be {limit!r}: give a number from 1 to {EVENTS_MAX}.")
-        found = [row for row in await self._events.get() if row["kind"].startswith(kind)]
-        return await self._json({"total": len(found), "events": found[: int(limit)]})
-
-    def _damaged(self) -> list[Row]:
-        found = sorted(self._view.broker.logs.corruptions.items())
-        return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
-
-    async def _api_cluster(self) -> Response:
-        look, broker = await self._state.get(), self._view.broker
-        quorum = broker.metadata.quorum()
-        return await self._json(
-            {
-                **look.overview.summary,
-                "seen_by": broker.node_id,
-                "version": version(),
-                "quorum": {
-                    "leader": quorum.leader_id,
-                    "epoch": quorum.leader_epoch,
-                    "high_watermark": quorum.high_watermark,
-                    "voters": [voter.node_id for voter in quorum.voters],
-                },
-                "brokers": look.overview.nodes,
-                "partitions_that_need_attention": look.overview.attention,
-                "damaged_replicas_of_this_node": self._damaged(),
-                "failovers": [
-                    {
-                        "broker": each.broker_id,
-                        "elected_ms": each.elected_ms,
-                        "partitions": each.partitions,
-                        "how": each.how,
-                        "detected_ms": each.detected_ms,
-                    }
-                    for each in broker.controller.failovers
-                ],
-            }
-        )
 
     async def _render_metrics(self) -> bytes:
         partitions = [*await traffic_families(self._view.server), *await partition_families(self._view.broker)]

@@ -14,6 +14,7 @@ from penstock.http.roles import EVERYBODY_ADMIN, Roles
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.http.pipelines import Pipelines
+    from penstock.log.cleaner import Cleaner
     from penstock.net.network import Network
     from penstock.net.server import Server
 
@@ -43,6 +44,8 @@ class View:
     """Sentences about this node's configuration that the console shows, such as listeners without TLS."""
     roles: Roles = EVERYBODY_ADMIN
     login: Login = NO_LOGIN
+    cleaner: Cleaner | None = None
+    """Compacts this node's logs; None if logs are not compacted."""
 
 
 async def yield_between_slices(number: int) -> None:

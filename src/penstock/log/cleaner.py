@@ -11,6 +11,7 @@ broker rewrites them itself.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,17 +65,37 @@ class Cleaner:
         self._may_drop_tombstones = may_drop_tombstones
         #: Logs that could not be compacted, and why; not tried again until the next start.
         self.uncleanable: dict[Log, str] = {}
+        self._one_at_a_time = asyncio.Lock()
 
     async def run(self) -> None:
         """Compacts every log that is due, the log with the largest dirty share first."""
         tried: set[Log] = set()
         while True:
-            due = [each for each in self.due() if each.log not in tried]
-            if not due:
-                return
-            chosen = max(due, key=lambda each: (each.overdue, each.ratio))
-            tried.add(chosen.log)
-            await self.clean(chosen)
+            async with self._one_at_a_time:
+                due = [each for each in self.due() if each.log not in tried]
+                if not due:
+                    return
+                chosen = max(due, key=lambda each: (each.overdue, each.ratio))
+                tried.add(chosen.log)
+                await self.clean(chosen)
+
+    async def clean_now(self, log: Log) -> CompactionResult | None:
+        """Compacts a log at once, however small its dirty share is. Starts a new segment first, because the active
+        segment is never compacted.
+
+        Returns None if the log has nothing to compact, is offline or is being moved.
+        """
+        async with self._one_at_a_time:
+            if not self._is_present(log) or not log.config.compact or log.offline or log.is_moving:
+                return None
+            try:
+                if log.segments.active.size:
+                    log.roll()
+                due = self._assess(log, self._logs.clock.wall_ms(), at_once=True)
+            except (CorruptBatchError, OSError, KafkaError) as error:
+                self._give_up(log, error)
+                return None
+            return None if due is None else await self.clean(due)
 
     def due(self) -> list[Due]:
         found: list[Due] = []
@@ -92,7 +113,7 @@ class Cleaner:
                 found.append(due)
         return found
 
-    def _assess(self, log: Log, now_ms: int) -> Due | None:
+    def _assess(self, log: Log, now_ms: int, *, at_once: bool = False) -> Due | None:
         first_dirty = self.clean_until(log)
         uncleanable = self.first_uncleanable_offset(log, now_ms)
         clean_bytes = dirty_bytes = 0
@@ -108,7 +129,7 @@ class Cleaner:
         if not dirty_bytes:
             return None
         ratio = dirty_bytes / (clean_bytes + dirty_bytes)
-        if not overdue and ratio <= log.config.min_cleanable_dirty_ratio:
+        if not at_once and not overdue and ratio <= log.config.min_cleanable_dirty_ratio:
             return None
         return Due(log, first_dirty, uncleanable, dirty_bytes, ratio, overdue, log.generation)
 

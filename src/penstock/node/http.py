@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.http.pipelines import Pipelines
     from penstock.http.server import HttpServer, Site
+    from penstock.log.cleaner import Cleaner
     from penstock.net.server import Server
     from penstock.node.parts import World
 
@@ -80,7 +81,7 @@ class HttpSide:
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
 
-    def serve(self, broker: Broker, server: Server) -> None:
+    def serve(self, broker: Broker, server: Server, cleaner: Cleaner | None = None) -> None:
         if self._server is None:
             return
 
@@ -93,10 +94,9 @@ class HttpSide:
             world = self._world
             listener = inter_broker_listener(world.settings, self._plans)
             warnings = exposed_listeners(world.settings, self._plans)
-            to_brokers, started_ms = world.to_brokers, self._started_ms
-            return Site(
-                View(broker, server, world.network, started_ms, pipelines, listener, to_brokers, warnings, self._roles)
-            )
+            to_brokers, started_ms, roles = world.to_brokers, self._started_ms, self._roles
+            parts = (broker, server, world.network, started_ms, pipelines)
+            return Site(View(*parts, listener, to_brokers, warnings, roles, cleaner=cleaner))
 
         self._server.serve(make)
 

@@ -210,7 +210,7 @@ class Node:
             # Without the check of the listener for every request.
             self._server.use(Dispatcher(self.broker, times=self.broker.times))
         self._ready.set()
-        self.http.serve(self.broker, self._server)
+        self.http.serve(self.broker, self._server, self._maintenance.cleaner)
 
     async def _start_parts(self, cluster_id: str, logs: LogManager) -> None:
         settings, directory = self.settings, logs.dirs.metadata

@@ -15,6 +15,7 @@ from test_http_console import Tables
 
 from penstock.http import cluster as cluster_facts
 from penstock.http import view
+from penstock.http.site import MOVED
 from penstock.node.node import Node
 from penstock.testing import Broker, Cluster
 
@@ -30,7 +31,7 @@ def read(node: Node, path: str) -> bytes:
 
 
 def api(node: Node, path: str) -> Any:
-    return json.loads(read(node, f"/api/{path}"))
+    return json.loads(read(node, f"/v1/{path}"))
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +81,11 @@ def test_the_files_that_the_page_loads_are_served(broker: Broker) -> None:
             assert answer.read()
 
 
-def test_http_api_lists_its_paths_and_answers_404_to_unknown_paths(broker: Broker) -> None:
-    assert "/api/cluster" in api(broker.node, "")
+def test_earlier_paths_lead_to_their_routes_and_unknown_paths_get_404(broker: Broker) -> None:
+    for path in MOVED:
+        assert json.loads(read(broker.node, path)), "the client follows the redirect"
     assert api(broker.node, "pipelines") == {"pipelines": []}
-    for path in ("elsewhere", "topics/elsewhere", "topics/", "topics/orders/0", "../secrets"):
+    for path in ("elsewhere", "topics/elsewhere", "topics/orders/0", "../secrets"):
         with pytest.raises(urllib.error.HTTPError, match="404") as refused:
             api(broker.node, path)
         refused.value.close()
@@ -96,7 +98,7 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
             node = cluster.node(number)
 
             def same(node: Node = node) -> bool:
-                found = api(node, "cluster")
+                found = api(node, "cluster/overview")
                 ends = api(node, "topics")["topics"][0]["end_offset"]
                 rows = [
                     (each["state"], each["replicas"], each["lag"], each["metadata_lag"]) for each in found["brokers"]
@@ -116,7 +118,7 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
 
         until(noticed, "the console doesn't show that a node is fenced")
         for number in {1, 2, 3} - {victim}:
-            (failover,) = api(cluster.node(number), "cluster")["failovers"]
+            (failover,) = api(cluster.node(number), "cluster/overview")["failovers"]
             assert (failover["broker"], failover["partitions"]) == (victim, 3), (
                 f"node {number} has no list of failovers"
             )
@@ -133,7 +135,7 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
 def test_a_large_cluster_is_shown_from_metadata_without_asking_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_facts, "ASK_MAX_PARTITIONS", 0)
     with Cluster(nodes=2, topics={"orders": 1}, config=HTTP) as cluster:
-        rows = {row["node"]: row for row in api(cluster.node(1), "cluster")["brokers"]}
+        rows = {row["node"]: row for row in api(cluster.node(1), "cluster/overview")["brokers"]}
         assert rows[2]["state"] == "up"
         assert rows[2]["bytes"] is None
         assert rows[1]["bytes"] is not None

@@ -19,7 +19,7 @@ from penstock.testing import Broker
 
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
 LIMIT_S = 60.0
-PAGES = ("/", "/metrics", "/api/", "/api/cluster", "/api/topics", "/api/topics/t", "/api/events", "/api/share")
+PAGES = ("/", "/metrics", "/v1/cluster/overview", "/v1/events", "/v1/share-windows", "/v1/pipelines")
 
 
 def ask(broker: Broker, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> int:

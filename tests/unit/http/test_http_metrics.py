@@ -120,7 +120,7 @@ def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> No
         log.health.report_corruption("the checksum does not match")
 
     broker.run(find())
-    with urllib.request.urlopen(url(broker, "/api/cluster"), timeout=120) as answer:
+    with urllib.request.urlopen(url(broker, "/v1/cluster/overview"), timeout=120) as answer:
         told = json.load(answer)["damaged_replicas_of_this_node"]
     assert told == [{"topic": "orders", "partition": 1, "reason": "the checksum does not match"}]
     while not (found := series(broker))["penstock_partitions_damaged"][of()]:
@@ -175,7 +175,7 @@ def test_running_pipelines_have_metrics_with_their_lag(broker: Broker, monkeypat
     assert found["penstock_pipeline_rows_per_second"] == {labels: 49.5}
     assert found["penstock_pipeline_batch_milliseconds"] == {labels: 2010}
     assert found["penstock_pipeline_rows_total"] == {labels: 350}
-    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=120) as answer:
+    with urllib.request.urlopen(url(broker, "/v1/pipelines"), timeout=120) as answer:
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["demo", "old"]
     assert told[0]["queries"][0]["lag"] == 7
@@ -193,7 +193,7 @@ def test_pipelines_of_other_clusters_are_not_listed(broker: Broker, monkeypatch:
         Pipeline("of-another-topic", "running", "", "", "", (reads[theirs], reads["no id"])),
     ]
     monkeypatch.setattr(broker.node.http, "_pipelines", lambda: pipelines)
-    with urllib.request.urlopen(url(broker, "/api/pipelines"), timeout=120) as answer:
+    with urllib.request.urlopen(url(broker, "/v1/pipelines"), timeout=120) as answer:
         told = json.load(answer)["pipelines"]
     assert [each["name"] for each in told] == ["of-cluster", "of-topic", "not-known-yet"]
     assert len(series(broker)["penstock_pipeline_running"]) == 3
@@ -291,9 +291,9 @@ def test_records_of_share_groups_are_counted(broker: Broker) -> None:
             consumer.acknowledge(taken[1], Acknowledge.RELEASE)
             consumer.commit()
             found = series(broker)
-            with urllib.request.urlopen(url(broker, "/api/share"), timeout=60) as answer:
+            with urllib.request.urlopen(url(broker, "/v1/share-windows"), timeout=60) as answer:
                 shown = json.load(answer)
-    [row] = shown["partitions"]
+    [row] = shown["windows"]
     assert (row["group"], row["topic"], row["start_offset"], row["acquired"]) == ("workers", "jobs", 0, 2)
     held = [(each["first"], each["state"], each["deliveries"], "member" in each) for each in row["records"]]
     assert held == [(0, "acquired", 1, True), (1, "available", 1, False), (2, "acquired", 1, True)]

@@ -4,7 +4,7 @@
 partitions; other brokers answer with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets, the request needs READ on
 the group and on the topics. If a partition in the request has batches, the records in them are released (RELEASE) or
 archived (REJECT), no matter which member holds them. If it has no batches, the partition is described: the error
-message of its result is the JSON of `/api/share`.
+message of its result is the JSON of `/v1/share-windows`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
-from penstock.http.rest import cluster, groups, health, records, topics
+from penstock.http.rest import (
+    access,
+    cluster,
+    events,
+    groups,
+    health,
+    operations,
+    record_search,
+    records,
+    share,
+    topics,
+    transactions,
+)
 from penstock.http.rest.openapi import document
 from penstock.http.rest.routes import Call, Route
 
@@ -20,8 +32,14 @@ async def openapi(service: Service, call: Call) -> Any:
 ROUTES: tuple[Route, ...] = (
     *health.ROUTES,
     *cluster.ROUTES,
+    *operations.ROUTES,
+    *events.ROUTES,
     *topics.ROUTES,
     *groups.ROUTES,
     *records.ROUTES,
+    *record_search.ROUTES,
+    *share.ROUTES,
+    *transactions.ROUTES,
+    *access.ROUTES,
     Route("GET", "/v1/openapi.json", "This document", openapi, own_acls=True),
 )

@@ -1,5 +1,4 @@
-"""Implements operations on the cluster: status, nodes, replication, quorum, elections, snapshots, events,
-directories."""
+"""Implements operations on the cluster: status, nodes, replication, quorum, elections, compaction, directories."""
 
 from __future__ import annotations
 
@@ -10,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_admin import PREFERRED, UNCLEAN, ClusterAdmin
 from penstock.client.cluster_facts import node_rows, partition_rows, problem
-from penstock.http.events import EVENTS_MAX
+from penstock.http.node_metrics import version
+from penstock.http.overview import ATTENTION_MAX, damaged_rows, failover_rows, pipeline_rows
 from penstock.http.rest.fields import PARTITIONS, Field, list_of, object_of, partition_keys
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
 
 if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+    from penstock.http.operations import Operation
     from penstock.http.rest.service import Service
     from penstock.protocol.errors import ErrorCode
     from penstock.protocol.vocabulary import TopicPartition
@@ -48,6 +50,27 @@ async def cluster_status(service: Service, call: Call) -> Any:
     return {**overview.summary, "controller": facts.controller, "controller_epoch": facts.controller_epoch}
 
 
+async def cluster_overview(service: Service, call: Call) -> Any:
+    """Answers with everything that the first page of a console shows."""
+    _, overview = await service.state()
+    broker = service.broker
+    return {
+        **overview.summary,
+        "seen_by": broker.node_id,
+        "version": version(),
+        "quorum": _quorum(broker),
+        "brokers": overview.nodes,
+        "topics_that_need_attention": overview.wrong_topics[:ATTENTION_MAX],
+        "partitions_that_need_attention": overview.attention,
+        "damaged_replicas_of_this_node": damaged_rows(broker),
+        "failovers": failover_rows(broker),
+    }
+
+
+async def list_pipelines(service: Service, call: Call) -> Any:
+    return {"pipelines": pipeline_rows(await service.pipelines())}
+
+
 async def list_nodes(service: Service, call: Call) -> Any:
     facts, _ = await service.state()
     return {"nodes": node_rows(facts)}
@@ -66,7 +89,11 @@ async def replication_status(service: Service, call: Call) -> Any:
 
 
 async def describe_quorum(service: Service, call: Call) -> Any:
-    quorum = service.broker.metadata.quorum()
+    return _quorum(service.broker)
+
+
+def _quorum(broker: Broker) -> dict[str, Any]:
+    quorum = broker.metadata.quorum()
     return {
         "leader": quorum.leader_id,
         "epoch": quorum.leader_epoch,
@@ -96,16 +123,36 @@ async def force_election(service: Service, call: Call) -> Any:
 
 
 async def compact_log(service: Service, call: Call) -> Any:
-    """Writes a snapshot of the metadata on this node."""
-    written = await service.broker.metadata.snapshot()
-    service.note_change("SNAPSHOT")
-    return {"snapshot": written}
+    """Compacts this node's replicas of named topics, as an operation. Without topics, writes a metadata snapshot."""
+    topics = call.body.get("topics")
+    if topics is None:
+        written = await service.broker.metadata.snapshot()
+        service.note_change("SNAPSHOT")
+        return {"snapshot": written}
+    broker, cleaner = service.broker, service.cleaner
+    if cleaner is None:
+        raise Problem(409, "This node compacts no logs: set log.cleaner.enable=true.")
+    for name in topics:
+        service.topic(name)
+    wanted = set(topics)
+    logs = [each.log for each in broker.partitions if each.topic in wanted and each.is_open]
+    refused = sorted({log.topic for log in logs if not log.config.compact})
+    if refused:
+        raise Problem(409, f"Topic {refused[0]!r} is not compacted: add compact to its cleanup.policy.")
+    service.note_change("COMPACT")
 
+    async def work(operation: Operation) -> None:
+        operation.result["partitions"] = compacted = []
+        for log in logs:
+            result = await cleaner.clean_now(log)
+            row: dict[str, Any] = {"topic": log.topic, "partition": log.partition}
+            if result is not None:
+                row |= {"records_read": result.records_read, "records_kept": result.records_kept}
+            compacted.append(row)
+            operation.advance()
 
-async def list_events(service: Service, call: Call) -> Any:
-    kind = call.query.get("kind", "")
-    found = [row for row in await service.events() if row["kind"].startswith(kind)]
-    return {"total": len(found), "events": found[: call.query.get("limit", EVENTS_MAX)]}
+    about = f"compacts the replicas of {', '.join(sorted(wanted))} on node {broker.node_id}"
+    return service.begin("compaction", about, work, unit="replicas", total=len(logs))
 
 
 async def list_directories(service: Service, call: Call) -> Any:
@@ -159,6 +206,8 @@ async def reassign(service: Service, call: Call) -> Any:
 NODE = {"node": Field("integer", "node id", low=0)}
 ROUTES = (
     Route("GET", "/v1/cluster/status", "Summarizes the cluster", cluster_status),
+    Route("GET", "/v1/cluster/overview", "Summarizes nodes, problems and failovers", cluster_overview),
+    Route("GET", "/v1/pipelines", "Lists the pipelines of this machine with rates and lag", list_pipelines),
     Route("GET", "/v1/cluster/nodes", "Lists the nodes with their leaders, replicas and lag", list_nodes),
     Route(
         "GET",
@@ -175,16 +224,12 @@ ROUTES = (
         force_election,
         body={"partitions": PARTITIONS, "unclean": Field("boolean", "true lets a replica out of sync lead")},
     ),
-    Route("POST", "/v1/cluster/compact-log", "Writes a metadata snapshot on this node now", compact_log, body={}),
     Route(
-        "GET",
-        "/v1/events",
-        "Lists what happened, the newest first",
-        list_events,
-        query={
-            "kind": Field("string", "only kinds that begin with this text"),
-            "limit": Field("integer", low=1, high=EVENTS_MAX),
-        },
+        "POST",
+        "/v1/cluster/compact-log",
+        "Writes a metadata snapshot on this node now, or compacts this node's replicas of named topics now",
+        compact_log,
+        body={"topics": list_of(Field("string"), "compacted topics; default: the metadata log")},
     ),
     Route(
         "GET", "/v1/nodes/{node}/directories", "Lists a node's log directories and moves", list_directories, path=NODE

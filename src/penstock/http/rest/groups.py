@@ -84,11 +84,16 @@ async def _partitions(service: Service, call: Call, before: Offsets) -> list[Top
         if not before:
             raise Problem(404, f"Group {call.path['group']!r} has no committed offsets: give topics.")
         return sorted(before)
-    found = {name: service.topic(name) for name in topics}
-    wanted = sorted((name, index) for name, topic in found.items() for index in topic.partitions)
+    wanted = partitions_of_topics(service, topics)
     if len(wanted) > RESET_MAX:
         raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
     return wanted
+
+
+def partitions_of_topics(service: Service, topics: list[str]) -> list[TopicPartition]:
+    """Returns the partitions of topics, sorted. Raises Problem if a topic does not exist."""
+    found = {name: service.topic(name) for name in topics}
+    return sorted((name, index) for name, topic in found.items() for index in topic.partitions)
 
 
 async def _targets(
@@ -111,7 +116,7 @@ async def _targets(
     return {each: min(max(chosen[each], first[each]), last[each]) for each in last if each in first}
 
 
-GROUP = {"group": Field("string", "id of the group")}
+GROUP = {"group": Field("string", "id of the group; write a slash as %2F")}
 ROUTES = (
     Route(
         "GET",

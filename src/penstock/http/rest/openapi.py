@@ -8,6 +8,7 @@ from typing import Any
 from penstock.http.rest.fields import object_schema
 from penstock.http.rest.problems import BODY_TYPE, PROBLEM
 from penstock.http.rest.routes import Route
+from penstock.http.streams import EVENT_STREAM
 
 PROBLEM_SCHEMA = {
     "type": "object",
@@ -37,10 +38,11 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Problem"}
     failed = {"description": "problem details", "content": {PROBLEM: {"schema": schema}}}
+    kind = EVENT_STREAM if route.streams else BODY_TYPE
     told: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "responses": {str(route.status): {"description": "done", "content": {BODY_TYPE: {}}}, "default": failed},
+        "responses": {str(route.status): {"description": "done", "content": {kind: {}}}, "default": failed},
     }
     parameters = [
         {"name": name, "in": where, "required": where == "path" or each.required, "schema": each.schema()}

@@ -1,6 +1,6 @@
 """Implements operations on records: read a limited number of records from an offset or a time on, and append records.
 
-In an answer, a key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null.
+`record_rows` says how an answer shows a record.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
 from penstock.http.rest.problems import Problem
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, matching_records, record_row, record_size
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
-from penstock.records.record import read_records as records_of
 
 if TYPE_CHECKING:
     from penstock.http.rest.service import Service
     from penstock.records.record import Record
 
 RECORDS_MAX = 500
-#: Bytes of keys, values and headers in one answer. A longer record is shown without its value.
-ANSWER_MAX_BYTES = 2 * 1024 * 1024
-#: Bytes of one batch after decompression; larger batches are left out, because they cost too much memory.
-BATCH_MAX_BYTES = 8 * 1024 * 1024
 #: Bytes and seconds that one request may spend on a search for matching records.
 READ_MAX_BYTES = 8 * 1024 * 1024
 READ_S = 5.0
@@ -55,18 +51,18 @@ async def read_records(service: Service, call: Call) -> Any:
             for fetched in await consumer.poll():
                 for header, batch in fetched.batches:
                     try:
-                        records = await asyncio.to_thread(_matching, batch, fetched.fetch_offset, wanted)
+                        records = await asyncio.to_thread(matching_records, batch, fetched.fetch_offset, wanted)
                     except KafkaError as error:
                         if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                             raise
                         records, left_out = [], left_out + 1
                     for record in records:
-                        answer_room -= _size(record)
+                        answer_room -= record_size(record)
                         if len(found) >= limit or (answer_room < 0 and found):
                             return _answer(partition, found, record.offset, end, left_out)
                         found.append(record)
                     next_offset = header.base_offset + header.last_offset_delta + 1
-                    room -= len(batch) + sum(map(_size, records))
+                    room -= len(batch) + sum(map(record_size, records))
                     if room <= 0:
                         return _answer(partition, found, next_offset, end, left_out)
             next_offset = max(next_offset, consumer.position(key))
@@ -75,15 +71,11 @@ async def read_records(service: Service, call: Call) -> Any:
 
 def _answer(partition: int, found: list[Record], next_offset: int, end: int, left_out: int) -> dict[str, Any]:
     return {
-        "records": [_row(partition, each) for each in found],
+        "records": [record_row(partition, each) for each in found],
         "next_offset": next_offset,
         "end_offset": end,
         "batches_left_out": left_out,
     }
-
-
-def _size(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"") + sum(len(each) for _, each in record.headers if each)
 
 
 def _start(call: Call) -> int | Since:
@@ -93,40 +85,6 @@ def _start(call: Call) -> int | Since:
         return Since(call.query["timestamp_ms"])
     offset: int = call.query.get("offset", EARLIEST)
     return offset
-
-
-def _matching(batch: memoryview, first: int, wanted: bytes) -> list[Record]:
-    """Returns the records from offset `first` on whose key or value contains `wanted`.
-
-    Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
-    """
-    return [
-        each
-        for each in records_of(batch, BATCH_MAX_BYTES)
-        if each.offset >= first and (wanted in (each.key or b"") or wanted in (each.value or b""))
-    ]
-
-
-def _row(partition: int, record: Record) -> dict[str, Any]:
-    too_long = _size(record) > ANSWER_MAX_BYTES
-    return {
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp,
-        "size": _size(record),
-        "key": None if too_long else _shown(record.key),
-        "value": None if too_long else _shown(record.value),
-        "headers": [] if too_long else [{"name": name, "value": _shown(value)} for name, value in record.headers],
-    }
-
-
-def _shown(data: bytes | None) -> dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
 
 
 async def produce_records(service: Service, call: Call) -> Any:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.http.guard import Need
 from penstock.http.messages import CHANGES, Request, Response
+from penstock.http.operations import MAX_RUNNING, TooManyOperationsError
 from penstock.http.rest.fields import Field, FieldError, check_object, parse_texts
 from penstock.http.rest.problems import Problem, kafka_problem, problem
 from penstock.http.roles import Role
+from penstock.http.streams import EVENT_STREAM, MAX_STREAMS, EventStream, TooManyStreamsError
 from penstock.protocol.errors import KafkaError
 from penstock.security.vocabulary import Operation as AclOperation
 
@@ -49,6 +51,8 @@ class Route:
     """
     public: bool = False
     """True if the route needs no login."""
+    streams: bool = False
+    """True if the answer is a stream of server-sent events."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -86,8 +90,7 @@ class Router:
 
     def find(self, request: Request) -> Match | Response:
         """Returns the route of the request; a response with problem details if there is none."""
-        parts = request.path.split("/")[1:]
-        matches = [(each, found) for each in self.routes if (found := each.match(parts)) is not None]
+        matches = [(each, found) for each in self.routes if (found := each.match(request.parts)) is not None]
         if not matches:
             return problem(404, f"There is no resource {request.path}: /v1/openapi.json lists all of them.")
         method = "GET" if request.method == "HEAD" else request.method
@@ -121,8 +124,14 @@ class Match:
             return problem(error.status, error.detail, **error.more)
         except KafkaError as error:
             return kafka_problem(error)
+        except TooManyStreamsError:
+            return problem(503, f"{MAX_STREAMS} streams are open on this node: close one, or try again later.")
+        except TooManyOperationsError:
+            return problem(503, f"{MAX_RUNNING} operations run on this node: cancel one, or try again later.")
         except TimeoutError:
             return problem(504, "The node did not answer in time: try again.")
+        if isinstance(answer, EventStream):
+            return Response(route.status, EVENT_STREAM, b"", stream=answer)
         return (route.status, answer)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.limits.audit import OK
 from penstock.broker.requests.access_control import visible_topics
 from penstock.http.guard import NOBODY, Caller, no_role
 from penstock.http.rest.problems import Problem
+from penstock.http.roles import Role
 from penstock.security.vocabulary import AclResource
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
     from penstock.client.event_records import EventRow
+    from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
-    from penstock.http.roles import Role
+    from penstock.http.pipelines import Pipeline
+    from penstock.http.streams import Streams
+    from penstock.log.cleaner import Cleaner
     from penstock.metadata.image import TopicImage
 
 
@@ -34,7 +38,19 @@ class Service:
     """Returns a client whose requests are checked with the caller's ACLs."""
     state: Callable[[], Awaitable[tuple[Facts, Overview]]]
     events: Callable[[], Awaitable[list[EventRow]]]
+    pipelines: Callable[[], Awaitable[list[Pipeline]]]
+    operations: Operations
+    streams: Streams
+    cleaner: Cleaner | None = None
     caller: Caller = NOBODY
+
+    def begin(self, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None) -> dict[str, Any]:
+        """Starts an operation of the caller and returns its description. Raises TooManyOperationsError."""
+        return self.operations.start(self.caller.principal, kind, about, work, unit=unit, total=total).as_json()
+
+    def may_see(self, operation: Operation) -> bool:
+        """Returns True if the caller started the operation, or is an administrator."""
+        return operation.principal == self.caller.principal or self.caller.role >= Role.ADMIN
 
     def require(self, role: Role) -> None:
         """Raises Problem if the caller does not have this role."""

@@ -1,0 +1,138 @@
+"""Runs operations that outlive their request, such as moves of replicas, with progress and cancellation.
+
+An operation is a task on this node. It is not stored: after a restart of the node it is gone, and what the cluster has
+begun on its behalf (a reassignment, for example) goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+#: Operations that run at the same time.
+MAX_RUNNING = 8
+#: Operations that are remembered, with those that have ended.
+MAX_KEPT = 100
+#: Notes that one operation keeps.
+MAX_NOTES = 100
+
+
+class OperationError(Exception):
+    """Raised by the work of an operation to end it as failed. The message has subject, cause and remedy."""
+
+
+class TooManyOperationsError(Exception):
+    """Raised if MAX_RUNNING operations run already."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """The state of one operation. Its work updates `done`, `total`, `result` and `notes` while it runs."""
+
+    number: int
+    principal: str
+    """The caller who started the operation."""
+    kind: str
+    about: str
+    """A sentence that says what the operation does."""
+    started_ms: int
+    unit: str = ""
+    done: int = 0
+    total: int | None = None
+    state: str = "running"
+    """running, done, failed or cancelled."""
+    ended_ms: int | None = None
+    error: str | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def advance(self, count: int = 1) -> None:
+        self.done += count
+
+    def note(self, sentence: str) -> None:
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(sentence)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.summary(), "result": dict(self.result), "notes": list(self.notes)}
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the operation without its result, for lists."""
+        return {
+            "operation": self.number,
+            "kind": self.kind,
+            "by": self.principal,
+            "about": self.about,
+            "state": self.state,
+            "progress": {"done": self.done, "total": self.total, "unit": self.unit},
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "error": self.error,
+        }
+
+
+Work = Callable[[Operation], Awaitable[None]]
+
+
+class Operations:
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._all: dict[int, Operation] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._last = 0
+
+    def start(
+        self, principal: str, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None
+    ) -> Operation:
+        """Starts an operation. Raises TooManyOperationsError."""
+        if len(self._tasks) >= MAX_RUNNING:
+            raise TooManyOperationsError
+        self._last += 1
+        operation = Operation(self._last, principal, kind, about, self._wall_ms(), unit, total=total)
+        self._all[operation.number] = operation
+        for number in [each for each in self._all if each not in self._tasks][: max(0, len(self._all) - MAX_KEPT)]:
+            del self._all[number]
+        task = asyncio.get_running_loop().create_task(self._run(operation, work), name=f"http: {kind}")
+        self._tasks[operation.number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(operation.number, None))
+        return operation
+
+    def list(self) -> list[Operation]:
+        """Returns the operations, the newest first."""
+        return [self._all[number] for number in sorted(self._all, reverse=True)]
+
+    def get(self, number: int) -> Operation | None:
+        return self._all.get(number)
+
+    def cancel(self, operation: Operation) -> bool:
+        """Cancels a running operation. Returns False if it has ended already."""
+        task = self._tasks.get(operation.number)
+        return task is not None and task.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, operation: Operation, work: Work) -> None:
+        try:
+            await work(operation)
+            operation.state = "done"
+        except asyncio.CancelledError:
+            operation.state = "cancelled"
+            raise
+        except (KafkaError, OperationError, TimeoutError) as error:
+            operation.state, operation.error = "failed", str(error) or "a node did not answer in time: try again"
+        except Exception:
+            logger.exception("operation %d (%s) failed", operation.number, operation.kind)
+            operation.state, operation.error = "failed", "an unexpected error: the node's log has the cause"
+        finally:
+            operation.ended_ms = self._wall_ms()

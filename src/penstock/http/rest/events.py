@@ -1,0 +1,82 @@
+"""Operations on events: list them, and follow them as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock.http.events import EVENTS_MAX
+from penstock.http.rest.fields import Field
+from penstock.http.rest.routes import Call, Route
+from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
+
+if TYPE_CHECKING:
+    from penstock.client.event_records import EventRow
+    from penstock.http.rest.service import Service
+    from penstock.http.streams import Chunks
+
+#: Pause between two looks at the events. The looks of all streams share one read of the topic of events.
+LOOK_EVERY_S = 1.0
+
+
+async def list_events(service: Service, call: Call) -> Any:
+    found = _matching(await service.events(), call)
+    return {"total": len(found), "events": found[: call.query.get("limit", EVENTS_MAX)]}
+
+
+async def stream_events(service: Service, call: Call) -> Any:
+    """Sends the newest events, the oldest of them first, and then each new event of the cluster."""
+    return service.streams.open(lambda _slot: _events(service, call))
+
+
+async def _events(service: Service, call: Call) -> Chunks:
+    yield HEARTBEAT
+    known = _matching(await service.events(), call)
+    for row in reversed(known[: call.query.get("last", 20)]):
+        yield message("event", row)
+    seen = set(map(_key, known))
+    silent_s = 0.0
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        silent_s += LOOK_EVERY_S
+        found = _matching(await service.events(), call)
+        for row in reversed(found):
+            if _key(row) not in seen:
+                yield message("event", row)
+                silent_s = 0.0
+        seen = set(map(_key, found))  # events that the topic no longer has don't come back
+        if silent_s >= HEARTBEAT_S:
+            yield HEARTBEAT
+            silent_s = 0.0
+
+
+def _matching(rows: list[EventRow], call: Call) -> list[EventRow]:
+    kind, node = call.query.get("kind", ""), call.query.get("node")
+    return [row for row in rows if row["kind"].startswith(kind) and node in (None, row["node"])]
+
+
+def _key(row: EventRow) -> tuple[Any, ...]:
+    return row["at_ms"], row["node"], row["kind"], row["text"]
+
+
+FILTER = {
+    "kind": Field("string", "only kinds that begin with this text"),
+    "node": Field("integer", "only events of this node", low=0),
+}
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/events",
+        "Lists what happened, the newest first",
+        list_events,
+        query={**FILTER, "limit": Field("integer", low=1, high=EVENTS_MAX)},
+    ),
+    Route(
+        "GET",
+        "/v1/events/stream",
+        "Sends events as they happen, as server-sent events",
+        stream_events,
+        query={**FILTER, "last": Field("integer", "earlier events to send first; default: 20", low=0, high=EVENTS_MAX)},
+        streams=True,
+    ),
+)

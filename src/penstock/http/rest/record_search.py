@@ -1,0 +1,224 @@
+"""Follows the records of a topic as server-sent events, and searches a whole topic as an operation.
+
+Both read with a client of their own channel, decode in a thread, and rest as long as they have decoded, so that they
+take at most about half of one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.consumer import Consumer, ConsumerSettings, Position
+from penstock.client.offsets import list_offsets
+from penstock.http.rest.fields import Field, list_of
+from penstock.http.rest.groups import partitions_of_topics
+from penstock.http.rest.problems import Problem
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, matching_records, record_row, record_size
+from penstock.http.rest.records import FETCH_BYTES, RECORDS_MAX, TOPIC
+from penstock.http.rest.routes import Call, Route
+from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
+
+if TYPE_CHECKING:
+    from penstock.client.client import AsyncClient
+    from penstock.client.fetched import Fetched
+    from penstock.http.operations import Operation
+    from penstock.http.rest.service import Service
+    from penstock.http.streams import Chunks
+    from penstock.protocol.vocabulary import TopicPartition
+    from penstock.records.record import Record
+
+#: Partitions that one stream or search may read.
+PARTITIONS_MAX = 1000
+#: Records that a stream sends after one fetch; the others are skipped and counted.
+ROUND_MAX = 100
+#: Pause between two fetches of a stream. With ROUND_MAX it bounds the rate of a stream.
+ROUND_S = 0.5
+#: A longer record is sent without its value.
+STREAMED_MAX_BYTES = 64 * 1024
+
+
+# --- live tail
+
+
+async def stream_records(service: Service, call: Call) -> Any:
+    """Sends new records of a topic. If more records arrive than the stream may send, skips some and says how many."""
+    wanted = _wanted(service, call.path["topic"], call.query.get("partition"))
+    client = await service.client()
+    position: Position = LATEST
+    if "offset" in call.query:
+        if len(wanted) != 1:
+            raise Problem(400, "offset needs partition: each partition has its own offsets.")
+        position = call.query["offset"]
+    contains = call.query.get("contains", "").encode()
+    return service.streams.open(lambda slot: _tail(client, slot, dict.fromkeys(wanted, position), contains))
+
+
+async def _tail(client: AsyncClient, slot: int, start: Mapping[TopicPartition, Position], contains: bytes) -> Chunks:
+    settings = ConsumerSettings(
+        READ_COMMITTED,
+        max_bytes=FETCH_BYTES,
+        partition_max_bytes=FETCH_BYTES,
+        reset=LATEST,
+        channel=f"stream-{slot}",
+    )
+    yield HEARTBEAT
+    silent_s = 0.0
+    async with Consumer(client, settings) as consumer:
+        await consumer.assign(start)
+        while True:
+            fetched = await consumer.poll(ROUND_S)
+            sent = 0
+            async for partition, record in _decoded(fetched, contains):
+                sent += 1
+                if sent <= ROUND_MAX:
+                    yield message("record", record_row(partition, record, STREAMED_MAX_BYTES))
+            skipped = max(0, sent - ROUND_MAX) + await _catch_up(consumer, fetched)
+            if skipped:
+                yield message("skipped", {"records": skipped})
+            silent_s = 0.0 if sent or skipped else silent_s + ROUND_S
+            if silent_s >= HEARTBEAT_S:
+                yield HEARTBEAT
+                silent_s = 0.0
+            if fetched:
+                await asyncio.sleep(ROUND_S)
+
+
+async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
+    """Moves partitions that are far behind to their end. Returns the number of offsets left out."""
+    behind = {
+        (each.topic, each.partition): each.last_stable_offset
+        for each in fetched
+        if each.last_stable_offset - each.next_offset > ROUND_MAX
+    }
+    if not behind:
+        return 0
+    skipped = sum(end - consumer.position(key) for key, end in behind.items())
+    await consumer.seek(behind)
+    return max(0, skipped)
+
+
+async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tuple[int, Record]]:
+    """Yields the matching records with their partitions. Leaves out batches that unpack to too many bytes."""
+    loop = asyncio.get_running_loop()
+    for each in fetched:
+        for _, batch in each.batches:
+            began_s = loop.time()
+            found: list[Record] = []
+            try:
+                found = await asyncio.to_thread(matching_records, batch, each.fetch_offset, contains)
+            except KafkaError as error:
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
+            await asyncio.sleep(loop.time() - began_s)
+            for record in found:
+                yield each.partition, record
+
+
+# --- search
+
+
+async def search_records(service: Service, call: Call) -> Any:
+    """Searches a topic for records that contain a text in key or value, as an operation."""
+    topic, body = call.path["topic"], call.body
+    if not body["contains"]:
+        raise Problem(400, "contains is empty: give the text to search for.")
+    known = _wanted(service, topic, None)
+    wanted = [(topic, index) for index in dict.fromkeys(body["partitions"])] if "partitions" in body else known
+    for each in wanted:
+        if each not in known:
+            raise Problem(404, f"There is no partition {topic}-{each[1]}.")
+    client, since = await service.client(), body.get("timestamp_ms", EARLIEST)
+    ends = await list_offsets(client, dict.fromkeys(wanted, LATEST), isolation_level=READ_COMMITTED)
+    starts = await list_offsets(client, dict.fromkeys(wanted, since))
+    ranges = {
+        key: (starts[key].offset, ends[key].offset) for key in wanted if 0 <= starts[key].offset < ends[key].offset
+    }
+    limit, contains = body.get("limit", 100), body["contains"]
+
+    async def work(operation: Operation) -> None:
+        rows: list[dict[str, Any]] = []
+        operation.result.update(records=rows, complete=False)
+        room = ANSWER_MAX_BYTES
+        for key, (start, end) in ranges.items():
+            async for row, size, moved in _found(client, key, start, end, contains.encode()):
+                operation.advance(moved)
+                if row is None:
+                    continue
+                room -= size
+                if len(rows) >= limit or room < 0:
+                    operation.note("The search stopped, because the result is full: search for a longer text.")
+                    return
+                rows.append(row)
+        operation.result["complete"] = True
+
+    about = f"searches {topic} for {contains[:60]!r}"
+    total = sum(end - start for start, end in ranges.values())
+    return service.begin("search", about, work, unit="offsets", total=total)
+
+
+async def _found(
+    client: AsyncClient, key: TopicPartition, start: int, end: int, contains: bytes
+) -> AsyncIterator[tuple[dict[str, Any] | None, int, int]]:
+    """Yields each matching record with its size, and (None, 0, offsets) after each part of the partition was read."""
+    settings = ConsumerSettings(
+        READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
+    )
+    async with Consumer(client, settings) as consumer:
+        await consumer.assign({key: start})
+        at = start
+        while at < end:
+            fetched = await consumer.poll()
+            async for partition, record in _decoded(fetched, contains):
+                if record.offset < end:
+                    yield record_row(partition, record, STREAMED_MAX_BYTES), record_size(record), 0
+            reached = min(end, max(at, consumer.position(key)))
+            yield None, 0, reached - at
+            at = reached
+
+
+def _wanted(service: Service, topic: str, partition: int | None) -> list[TopicPartition]:
+    wanted = partitions_of_topics(service, [topic])
+    if partition is not None:
+        wanted = [each for each in wanted if each[1] == partition]
+        if not wanted:
+            raise Problem(404, f"There is no partition {topic}-{partition}.")
+    if len(wanted) > PARTITIONS_MAX:
+        raise Problem(400, f"Topic {topic!r} has {len(wanted)} partitions: name one of them.")
+    return wanted
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/topics/{topic}/records/stream",
+        "Sends new records of a topic as server-sent events",
+        stream_records,
+        path=TOPIC,
+        query={
+            "partition": Field("integer", "default: all partitions", low=0, high=2**31 - 1),
+            "offset": Field("integer", "first offset of the partition; default: the end", low=0),
+            "contains": Field("string", "only records with this text in their key or value"),
+        },
+        streams=True,
+        own_acls=True,
+    ),
+    Route(
+        "POST",
+        "/v1/topics/{topic}/search",
+        "Searches all records of a topic for a text in their key or value",
+        search_records,
+        path=TOPIC,
+        body={
+            "contains": Field("string", "the text", required=True),
+            "partitions": list_of(Field("integer", low=0), "default: all partitions"),
+            "timestamp_ms": Field("integer", "only records at or after this time", low=0),
+            "limit": Field("integer", "records in the result; default: 100", low=1, high=RECORDS_MAX),
+        },
+        status=202,
+        own_acls=True,
+    ),
+)

@@ -1,0 +1,67 @@
+"""Server-sent events: the format, and the limit on streams that are open at the same time.
+
+A stream is an asynchronous iterator that the connection reads only while the peer has taken all earlier bytes. So a
+stream buffers nothing for a slow peer, and the connection is cut if the peer takes nothing for some time. A source
+yields HEARTBEAT if it has had nothing else for HEARTBEAT_S seconds, so that a lost peer is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+#: Streams open at the same time. Other requests keep the rest of the connections.
+MAX_STREAMS = 16
+HEARTBEAT_S = 10.0
+HEARTBEAT = b": alive\n\n"
+EVENT_STREAM = "text/event-stream"
+
+Chunks = AsyncGenerator[bytes, None]
+
+
+def message(kind: str, value: Any) -> bytes:
+    """Returns one server-sent event. JSON without line breaks fits into one data line."""
+    return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
+
+
+class TooManyStreamsError(Exception):
+    """Raised if MAX_STREAMS streams are open already."""
+
+
+class Streams:
+    """Counts open streams, and gives each a slot number below MAX_STREAMS."""
+
+    def __init__(self) -> None:
+        self._free = list(range(MAX_STREAMS))
+
+    def open(self, make: Callable[[int], Chunks]) -> EventStream:
+        """Opens a stream. `make` gets the slot number and returns the source. Raises TooManyStreamsError."""
+        if not self._free:
+            raise TooManyStreamsError
+        slot = self._free.pop()
+        return EventStream(make(slot), lambda: self._free.append(slot))
+
+    @property
+    def count(self) -> int:
+        return MAX_STREAMS - len(self._free)
+
+
+class EventStream:
+    """An open stream. The reader calls `aclose`, also if it has read nothing."""
+
+    def __init__(self, chunks: Chunks, release: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._release: Callable[[], None] | None = release
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+            await self._chunks.aclose()

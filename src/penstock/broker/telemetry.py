@@ -181,7 +181,9 @@ class Telemetry:
                 "The client pushed before the push interval had passed: wait for the end of the interval.",
             )
         if subscription_id != instance.subscription_id:
-            raise KafkaError(ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: request the new one.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SUBSCRIPTION_ID, "The subscription has changed: request the new subscription."
+            )
         if compression not in set(Codec):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

@@ -375,7 +375,8 @@ def run_reset(args: argparse.Namespace) -> int:
             )
         if not any(each in part.isr for each in others):
             raise Failure(
-                f"no other replica of {args.partition} is in sync, so there is none to copy: wait until one is in sync",
+                f"no other replica of {args.partition} is in sync, so no copy can be made: "
+                "wait until one of the other replicas is in sync",
                 Exit.FAILED,
             )
         if partition in broker.run(broker.cluster.reassignments()):

@@ -81,7 +81,9 @@ def _address(args: argparse.Namespace) -> tuple[int, str, int | None]:
     if args.kind == "broker" and args.name == EVERY_BROKER:
         return kind, "", None
     if not args.name.isdigit():
-        raise Failure(f'{args.name!r} is not a broker: give its id, or "{EVERY_BROKER}" for all brokers', Exit.USAGE)
+        raise Failure(
+            f'{args.name!r} is not a broker id: give a number, or "{EVERY_BROKER}" for all brokers', Exit.USAGE
+        )
     return kind, args.name, int(args.name)
 
 

@@ -86,7 +86,8 @@ def _replica(broker: Broker, text: str) -> tuple[int, TopicPartition]:
     if len(part.replica_nodes) != 1:
         nodes = ", ".join(map(str, part.replica_nodes))
         raise Failure(
-            f"{text} has replicas on nodes {nodes}: name one, such as {text}@{part.replica_nodes[0]}", Exit.USAGE
+            f"{text} has replicas on nodes {nodes}: name one of these nodes, such as {text}@{part.replica_nodes[0]}",
+            Exit.USAGE,
         )
     return part.replica_nodes[0], partition
 
@@ -99,8 +100,8 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
             raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
         case ErrorCode.REPLICA_NOT_AVAILABLE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Failure(
-                f"node {node} has no replica of {replica}: if it gets one before it restarts, it creates the replica "
-                f"in {directory}",
+                f"node {node} has no replica of {replica} yet: if the replica is assigned to the node before the node "
+                f"restarts, it is created in {directory}",
                 Exit.NOT_FOUND,
             )
         case ErrorCode.KAFKA_STORAGE_ERROR:

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"there is no command {value!r}{near(value, action.choices) or available(action.choices)}")
         suggestion = near(str(value), map(str, action.choices))
-        raise argparse.ArgumentError(action, f"{value!r} is none of {listed(action.choices)}{suggestion}")
+        raise argparse.ArgumentError(action, f"{value!r} is not one of {listed(action.choices)}{suggestion}")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         convert = self._registry_get("type", action.type, action.type)

@@ -64,7 +64,9 @@ def parse_span(texts: Iterable[str], default: Position) -> Span:
         if text.startswith("e@"):
             stop_ms = parse_time(text[2:])
         elif start is not None:
-            raise Failure("-o is given two start positions: keep one (e@TIME is a stop)", Exit.USAGE)
+            raise Failure(
+                "-o is given twice with a start position: keep one of them (only e@TIME sets a stop)", Exit.USAGE
+            )
         else:
             start = parse_position(text)
     return Span(start or default, stop_ms)

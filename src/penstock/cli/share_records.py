@@ -88,7 +88,7 @@ def run_drain(args: argparse.Namespace) -> int:
         found = broker.run(broker.share.windows(args.group, args.topic))
         if is_idle(found):
             raise Failure(
-                f"no member of {args.group} fetches records, so none is in flight and nothing was archived: "
+                f"no member of {args.group} fetches records, so no record is in flight and nothing was archived: "
                 f"`penstock share reset {args.group} --to-latest` drops the records that are left",
                 Exit.FAILED,
             )

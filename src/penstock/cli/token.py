@@ -122,7 +122,7 @@ def _ask(args: argparse.Namespace, request: Any) -> Any:
 def _principal(text: str) -> tuple[str, str]:
     kind, colon, name = text.partition(":")
     if not (kind and colon and name):
-        raise Failure(f"{text!r} is no principal: write User:NAME", Exit.USAGE)
+        raise Failure(f"{text!r} is not a principal: write User:NAME", Exit.USAGE)
     return kind, name
 
 
@@ -134,4 +134,6 @@ def _hmac(path: str) -> bytes:
     except OSError as problem:
         raise Failure(f"{path} can't be read: {problem.strerror or problem}", Exit.USAGE) from None
     except (binascii.Error, ValueError):
-        raise Failure(f"{path} has no HMAC in base64: use what `penstock token create` printed", Exit.USAGE) from None
+        raise Failure(
+            f"{path} has no HMAC in base64: use the HMAC that `penstock token create` printed", Exit.USAGE
+        ) from None

@@ -142,7 +142,7 @@ def run_abort(args: argparse.Namespace) -> int:
         except Failure as failure:
             if failure.code is not Exit.NOT_FOUND:
                 raise
-            remedy = f"`penstock txn hanging {args.topic}` shows the open ones"
+            remedy = f"`penstock txn hanging {args.topic}` shows the open transactions"
             raise Failure(f"{failure.message}: {remedy}", Exit.NOT_FOUND) from failure
     row = {"topic": args.topic, "partition": args.partition, "producer_id": found.producer_id, "result": "aborted"}
     return outcome(args.output, list(row), [row], [])

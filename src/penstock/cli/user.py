@@ -101,5 +101,5 @@ def _password(path: str | None) -> str:
         except OSError as problem:
             raise Failure(f"{path} can't be read: {problem.strerror or problem}", Exit.USAGE) from None
     if not password:
-        raise Failure("the password is empty: give one", Exit.USAGE)
+        raise Failure("the password is empty: give a password", Exit.USAGE)
     return password

@@ -32,7 +32,7 @@ class RealLock:
 def lock_directory(path: str) -> RealLock:
     """Locks the directory. Raises DirectoryLockedError if it is locked, OSError if locking is impossible here."""
     key = os.path.realpath(path)
-    taken = f"Another process or broker already uses {path}: stop that one, or give this one another directory."
+    taken = f"Another process or broker already uses {path}: stop that process or broker, or use another directory."
     if key in _LOCKED_HERE:
         raise DirectoryLockedError(taken)
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)

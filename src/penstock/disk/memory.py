@@ -204,7 +204,7 @@ class MemoryDisk:
     def lock(self, path: str) -> MemoryLock:
         if path in self.volume.locks:
             raise DirectoryLockedError(
-                f"Another process or broker already uses {path}: stop that one, or give this one another directory."
+                f"Another process or broker already uses {path}: stop that process or broker, or use another directory."
             )
         self.volume.locks.add(path)
         return MemoryLock(path, self.volume.locks)

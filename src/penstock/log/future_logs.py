@@ -113,12 +113,12 @@ class FutureLogs:
         if directory.file(name) in self._retiring:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{directory.file(name)}, the old log of a move, is not removed yet: ask again in a few seconds.",
+                f"{directory.file(name)}, the old log of a move, is not removed yet: request the move again soon.",
             )
         if disk.exists(directory.file(name)):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{directory.file(name)} exists already: move it away, and ask again.",
+                f"{directory.file(name)} exists already: move it away, and request the move again.",
             )
         path = directory.file(f"{name}.{logs.environment.random.randbytes(16).hex()}{FUTURE_SUFFIX}")
         place = LogPlace(directory.path, path, current.topic, current.partition, current.topic_id)

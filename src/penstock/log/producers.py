@@ -430,5 +430,5 @@ def _check_marker(
         raise KafkaError(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             f"A coordinator with the newer epoch {entry.coordinator_epoch} has already ended a transaction of producer "
-            f"{header.producer_id}: epoch {marker.coordinator_epoch} is over.",
+            f"{header.producer_id}: coordinator epoch {marker.coordinator_epoch} is fenced.",
         )

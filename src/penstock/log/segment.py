@@ -311,7 +311,7 @@ class Segment:
                 if header.max_timestamp > timestamp:
                     timestamp, offset = header.max_timestamp, header.last_offset
         except CorruptBatchError as error:  # readers of the batch get the error: appends need not stop
-            logger.warning("a damaged batch hides the timestamps of the records after it from retention: %s", error)
+            logger.warning("retention can't read the timestamps of records after a damaged batch: %s", error)
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def last_timestamp_fits(self) -> bool:

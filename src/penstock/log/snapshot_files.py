@@ -67,7 +67,7 @@ class SnapshotFiles:
                     entries = parse_snapshot(self._disk.read_bytes(self.path(offset), MAX_SNAPSHOT_BYTES))
                 except (SnapshotError, OSError) as error:
                     logger.warning(
-                        "producer snapshot %s is damaged and removed; an older one or the log itself replaces it: %s",
+                        "producer snapshot %s is damaged and removed; an older snapshot or the log is used instead: %s",
                         self.path(offset),
                         error,
                     )

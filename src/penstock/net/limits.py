@@ -290,7 +290,7 @@ class LimitedLog:
         since, lines = self._kinds.get(kind, (now, 0))
         if now - since >= self.PERIOD_S:
             if lines > self.LINES:
-                self._logger.warning("%d more lines like the next one were not logged", lines - self.LINES)
+                self._logger.warning("%d log lines of the same kind as the next line were left out", lines - self.LINES)
             since, lines = now, 0
         self._kinds[kind] = (since, lines + 1)
         return lines < self.LINES

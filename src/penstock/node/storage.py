@@ -153,7 +153,7 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
             raise StorageError(f"There is no feature {name}: use {others}.")
         low, high = SUPPORTED_FEATURES[name]
         if not low <= wanted <= high:
-            raise StorageError(f"{name} has no level {wanted}: give one from {low} to {high}.")
+            raise StorageError(f"{name} has no level {wanted}: give a level from {low} to {high}.")
         features[name] = wanted
     for (name, at_level), (needed, least) in DEPENDENCIES.items():
         if features.get(name, 0) >= at_level and features.get(needed, 0) < least:

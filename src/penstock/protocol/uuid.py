@@ -16,7 +16,7 @@ def uuid_to_str(value: bytes) -> str:
 def uuid_from_str(text: str) -> bytes:
     """Parses an id. Raises ValueError unless `text` is the 22-character form of sixteen bytes."""
     if len(text) > TEXT_LENGTH + 2:
-        raise ValueError(f"an id must have {TEXT_LENGTH} characters, but this one has {len(text)}")
+        raise ValueError(f"an id must have {TEXT_LENGTH} characters, not {len(text)}")
     try:
         value = urlsafe_b64decode(text.rstrip("=") + "==")
     except (Base64Error, ValueError) as error:

@@ -272,9 +272,7 @@ def _only_batch(view: memoryview) -> memoryview:
     if not found:
         raise NotOneBatchError("A produce request needs one whole record batch for each partition.")
     if len(found) > 1:
-        raise NotOneBatchError(
-            f"A produce request must have one record batch for each partition, but this one has {len(found)}."
-        )
+        raise NotOneBatchError(f"A produce request must have one record batch for each partition, not {len(found)}.")
     return found[0][1]
 
 

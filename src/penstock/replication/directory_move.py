@@ -80,7 +80,7 @@ class Action(Enum):
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
     START = "start the move"
-    REPLACE = "cancel the move under way, then start this one"
+    REPLACE = "cancel the move under way, then start the new move"
     CANCEL = "cancel the move under way"
 
 

@@ -43,9 +43,9 @@ def strict_object(text: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(text, object_pairs_hook=_without_repetition, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise TokenError(f"the {what} is no valid JSON") from None
+        raise TokenError(f"the {what} is not valid JSON") from None
     if not isinstance(found, dict):
-        raise TokenError(f"the {what} is no JSON object")
+        raise TokenError(f"the {what} is not a JSON object")
     return found
 
 
@@ -55,14 +55,14 @@ def check_claims(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> 
     if expires is None or issued is None:
         raise TokenError("the claim exp or iat is missing")
     if now_s - rules.skew_s >= expires:
-        raise TokenError("it has expired")
+        raise TokenError("the token has expired")
     if begins is not None and now_s + rules.skew_s < begins:
-        raise TokenError("it is not valid yet")
+        raise TokenError("the token is not valid yet")
     if expires < max(issued, begins or 0):
-        raise TokenError("it ends before it begins")
+        raise TokenError("the token expires before its validity begins")
     _check_audience(claims.get("aud"), rules.audiences)
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
-        raise TokenError("its issuer is not the expected one")
+        raise TokenError("the token's issuer is not the expected issuer")
     subject = claims.get(rules.subject_claim)
     if not isinstance(subject, str) or not _trimmed(subject):
         raise TokenError(f"the claim {rules.subject_claim} names no subject")
@@ -85,9 +85,9 @@ def _check_audience(audience: object, expected: frozenset[str]) -> None:
     if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
         raise TokenError("the claim aud is missing or is not a list of names")
     if not expected:
-        raise TokenError("it names an audience, but sasl.oauthbearer.expected.audience is not set")
+        raise TokenError("the token names an audience, but sasl.oauthbearer.expected.audience is not set")
     if expected.isdisjoint(named):
-        raise TokenError("its audience is not the expected one")
+        raise TokenError("the token's audience is not the expected audience")
 
 
 def _scopes(value: object) -> frozenset[str]:
@@ -96,7 +96,7 @@ def _scopes(value: object) -> frozenset[str]:
         return frozenset()
     texts = [_trimmed(each) for each in named if isinstance(each, str)]
     if len(texts) != len(named) or not all(texts) or len(set(texts)) != len(texts):
-        raise TokenError("its scopes are repeated, empty or not texts")
+        raise TokenError("the token's scopes are repeated, empty or not texts")
     return frozenset(texts)
 
 
@@ -116,4 +116,4 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -36,14 +36,14 @@ def parse_jaas(text: str) -> JaasEntry:
     """Returns the only entry of a JAAS line. Raises ValueError; the message contains no secrets."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
-        raise ValueError('it is not `module required name="value";`: check that it ends with a semicolon')
+        raise ValueError('the line is not `module required name="value";`: check that it ends with a semicolon')
     module, flag, *rest = tokens[:-1]
     if module[0] != "word" or flag[1].lower() not in _FLAGS:
-        raise ValueError(f"it has no control flag ({', '.join(sorted(_FLAGS))}) after the login module")
+        raise ValueError(f"the line has no control flag ({', '.join(sorted(_FLAGS))}) after the login module")
     options: dict[str, str] = {}
     while rest:
         if len(rest) < 3 or rest[0][0] != "word" or rest[1] != ("mark", "=") or rest[2][0] == "mark":
-            raise ValueError('its options are not all name="value"')
+            raise ValueError('the options are not all name="value"')
         name, _, (_, value), *rest = rest
         options[name[1]] = value
     return JaasEntry(module[1], options)
@@ -56,7 +56,9 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise ValueError("it has a quotation mark without its counterpart, or a character that must be quoted")
+            raise ValueError(
+                "the line has a quotation mark without its counterpart, or a character that must be quoted"
+            )
         position = match.end()
         quoted, word, mark = match.groups()
         if quoted is not None:

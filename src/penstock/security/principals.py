@@ -92,5 +92,5 @@ def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable
     if not certificate:
         return None
     if not certificate.get("subject"):
-        raise ValueError("its subject is empty")
+        raise ValueError("the certificate's subject is empty")
     return f"User:{map_name(distinguished_name(certificate['subject']))}"

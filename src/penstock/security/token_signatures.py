@@ -56,19 +56,19 @@ class TokenKeys:
         """Returns the claims of a token with a valid signature. Raises TokenError."""
         compact = _COMPACT.fullmatch(token)
         if compact is None:
-            raise TokenError("it is no signed JWT")
+            raise TokenError("the token is not a signed JWT")
         header = strict_object(_decoded(compact[1], "header"), "token's header")
         algorithm, kid = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
-            raise TokenError("its signature has an algorithm that is not accepted")
+            raise TokenError("the token's signature has an algorithm that is not accepted")
         if kid is not None and not isinstance(kid, str):
-            raise TokenError("its key id is no text")
+            raise TokenError("the token's key id is not a text")
         if "crit" in header or "b64" in header:
-            raise TokenError("its header demands an extension that is not supported")
+            raise TokenError("the token's header demands an extension that is not supported")
         try:
             signed = jws.deserialize_compact(token, self._key(algorithm, kid), registry=_REGISTRY)
         except (JoseError, ValueError):
-            raise TokenError("its signature is wrong") from None
+            raise TokenError("the token's signature is wrong") from None
         return strict_object(signed.payload or b"", "token's content")
 
     def _key(self, algorithm: str, kid: str | None) -> Key:
@@ -125,8 +125,8 @@ def _usable(entry: object) -> Key | None:
 
 def _decoded(segment: str, what: str) -> bytes:
     if len(segment) > MAX_HEADER_BYTES:
-        raise TokenError(f"its {what} is too long")
+        raise TokenError(f"the token's {what} is too long")
     try:
         return base64.b64decode(segment + "=" * (-len(segment) % 4), altchars=b"-_", validate=True)
     except ValueError:
-        raise TokenError(f"its {what} is no base64") from None
+        raise TokenError(f"the token's {what} is not base64") from None

@@ -172,7 +172,7 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
             found[index] = _walk(raw, data, places[index], limits[index], chunk[index][0].records_count)
         starts, ends, apart = _measured(found, limits, data)
         if apart.any():
-            raise invalid("A record does not end where the next one begins.")
+            raise invalid("A record does not end where the next record begins.")
     return starts, ends
 
 

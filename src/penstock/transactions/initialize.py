@@ -37,7 +37,7 @@ def initialize(
     """Handles InitProducerId. With `keep`, an open transaction is kept; otherwise it is aborted."""
     try:
         if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty: give an id.")
         timeout_ms = _timeout_ms(shard, timeout_ms, two_phase)
         return _initialize(shard, turn, transactional_id, timeout_ms, expected, keep)
     except KafkaError as error:

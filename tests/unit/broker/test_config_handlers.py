@@ -144,8 +144,8 @@ def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] |
             "INVALID_REQUEST",
             "This broker can't describe broker 77: send the request to that broker, or name 1 here.",
         ),
-        (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give it one."),
-        (GROUP, "", "INVALID_REQUEST", "The group has no name: give it one."),
+        (METRICS, "", "INVALID_REQUEST", "The subscription has no name: give a name."),
+        (GROUP, "", "INVALID_REQUEST", "The group has no name: give a name."),
     ],
 )
 def test_invalid_resources_are_refused(broker: Any, kind: int, name: str, code: str, message: str) -> None:

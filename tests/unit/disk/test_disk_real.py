@@ -126,7 +126,7 @@ def test_a_directory_held_by_another_process_is_refused(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(DirectoryLockedError, match="stop that one, or give this one another directory"):
+        with pytest.raises(DirectoryLockedError, match="stop that process or broker, or use another directory"):
             RealDisk().lock(str(tmp_path))
     finally:
         holder.communicate()

@@ -160,7 +160,7 @@ def test_a_validate_only_request_changes_nothing() -> None:
             "t",
             [("a", SET, None), ("b", APPEND, None)],
             "INVALID_REQUEST",
-            "No value is given for a, b: give one or delete the config.",
+            "No value is given for a, b: give a value, or delete the config.",
         ),
         (
             TOPIC,
@@ -269,7 +269,7 @@ def test_a_validate_only_request_changes_nothing() -> None:
             "'client_id=[' is not a client match: The regular expression '[' is not valid: it ends too early at"
             " position 1.",
         ),
-        (METRICS, "", [("interval.ms", SET, "1000")], "INVALID_REQUEST", "The subscription has no name: give it one."),
+        (METRICS, "", [("interval.ms", SET, "1000")], "INVALID_REQUEST", "The subscription has no name: give a name."),
         (
             METRICS,
             "s",

@@ -71,7 +71,7 @@ def test_a_validate_only_request_changes_nothing() -> None:
     [
         ([], [(PRODUCE, 1.0)], "The quota has no entity: name a user, client-id or ip."),
         ([("foo", "x")], [(PRODUCE, 1.0)], "'foo' is not a type of quota entity: use user, client-id or ip."),
-        ([(USER, "")], [(PRODUCE, 1.0)], "The user has an empty name: give one, or null for the default."),
+        ([(USER, "")], [(PRODUCE, 1.0)], "The user has an empty name: give a name, or null for the default."),
         ([(USER, "a")], [("nope", 1.0)], "There is no quota 'nope' for this type of entity: check the key."),
         (
             [(USER, "a")],
@@ -96,7 +96,7 @@ def test_a_validate_only_request_changes_nothing() -> None:
         (
             [(IP, "not a host!!")],
             [("connection_creation_rate", 1.0)],
-            "'not a host!!' is not an IP address: give one, or localhost.",
+            "'not a host!!' is not an IP address: give an IP address, or localhost.",
         ),
         (
             [(IP, "1.2.3.4"), (USER, "a")],
@@ -191,7 +191,7 @@ def test_describe_client_quotas_filters_by_entity(filters: Filter, strict: bool,
         (
             [(USER, EXACT, None)],
             ErrorCode.INVALID_REQUEST,
-            "An EXACT match of user needs a name: give one, or use DEFAULT.",
+            "An EXACT match of user needs a name: give a name, or use DEFAULT.",
         ),
         (
             [(USER, DEFAULT, "x")],

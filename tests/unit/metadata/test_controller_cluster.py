@@ -205,7 +205,7 @@ def test_a_validate_only_request_changes_no_features() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("metadata.version", 31, UP), "Controller 1 supports levels 7 to 30: give one of them."),
+        (("metadata.version", 31, UP), "Controller 1 supports levels 7 to 30: give one of these levels."),
         (("metadata.version", 29, UP), "The feature is at 30: request a safe or an unsafe downgrade"),
         (("metadata.version", 29, SAFE), "could be lost: keep the level."),
         (("metadata.version", 29, UNSAFE), "metadata.version can't go back from 30 to 29. Penstock doesn't rewrite"),

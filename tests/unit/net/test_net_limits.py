@@ -181,7 +181,10 @@ def test_rate_limited_log_counts_the_lines_that_it_omits(caplog: pytest.LogCaptu
     assert caplog.messages == [*(f"line {number}" for number in range(LimitedLog.LINES)), "something else"]
     now += LimitedLog.PERIOD_S
     log.warning("flood", "again")
-    assert caplog.messages[-2:] == [f"{100 - LimitedLog.LINES} more lines like the next one were not logged", "again"]
+    assert caplog.messages[-2:] == [
+        f"{100 - LimitedLog.LINES} log lines of the same kind as the next line were left out",
+        "again",
+    ]
 
 
 def test_repeated_stack_traces_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -149,7 +149,7 @@ def test_reason_of_a_refused_token_is_in_the_audit_file_once_and_not_in_the_answ
 
     with_node(scenario, keys_url, penstock_audit_file=str(tmp_path / "audit.log"))
     lines = (tmp_path / "audit.log").read_text().splitlines()
-    assert [line.count("it has expired") for line in lines] == [1, 1]
+    assert [line.count("the token has expired") for line in lines] == [1, 1]
     assert "eyJ" not in "".join(lines)
 
 

@@ -152,6 +152,6 @@ def test_formatting_is_refused_if_a_voter_has_a_reserved_directory_id() -> None:
 
 
 def test_a_feature_level_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(StorageError, match=r"streams\.version has no level 2: give one from 0 to 1"):
+    with pytest.raises(StorageError, match=r"streams\.version has no level 2: give a level from 0 to 1"):
         formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 2}))
     formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 0}))

@@ -79,7 +79,7 @@ def test_oversize_first_message_is_refused_before_it_is_parsed() -> None:
 
 def check(token: str) -> BearerToken:
     if token != "good":
-        raise TokenError("it has expired")
+        raise TokenError("the token has expired")
     return BearerToken("ann", 5_000)
 
 
@@ -98,10 +98,10 @@ def test_refused_token_gets_the_error_status_and_ends_the_sasl_exchange(reply: b
     status = sasl.token(client.first())
     assert json.loads(status) == {"status": "invalid_token"}
     assert client.step(status) == b"\x01"
-    assert (sasl.state, sasl.user, sasl.refusal) == (SaslState.EXCHANGE, None, "it has expired")
+    assert (sasl.state, sasl.user, sasl.refusal) == (SaslState.EXCHANGE, None, "the token has expired")
     with pytest.raises(SaslError) as failed:
         sasl.token(reply)
-    assert (str(failed.value), failed.value.reason) == (REFUSED, "it has expired")
+    assert (str(failed.value), failed.value.reason) == (REFUSED, "the token has expired")
     assert (sasl.state, sasl.user) == (SaslState.FAILED, None)
 
 
@@ -155,7 +155,7 @@ def test_subjects_that_differ_in_characters_beyond_the_ascii_blanks_are_differen
         ({"exp": None}, "exp or iat is missing"),
         ({"iat": None}, "exp or iat is missing"),
         ({"nbf": NOW + 31}, "not valid yet"),
-        ({"iat": NOW + 200}, "ends before it begins"),
+        ({"iat": NOW + 200}, "expires before its validity begins"),
         ({"exp": True}, "exp is not a time"),
         ({"exp": "9999999999"}, "exp is not a time"),
         ({"exp": -1}, "exp is not a time"),
@@ -187,10 +187,10 @@ def test_clock_skew_is_tolerated_at_the_start_and_at_the_end_of_a_token_lifetime
     ("claims", "reason"),
     [
         ({}, "aud is missing"),
-        ({"aud": "other"}, "audience is not the expected one"),
+        ({"aud": "other"}, "audience is not the expected audience"),
         ({"aud": ["kafka", 7]}, "aud is missing or is not a list"),
         ({"aud": {"kafka": 1}}, "aud is missing or is not a list"),
-        ({"aud": []}, "audience is not the expected one"),
+        ({"aud": []}, "audience is not the expected audience"),
         ({"aud": "kafka"}, "issuer"),
         ({"aud": "kafka", "iss": "https://evil.example"}, "issuer"),
         ({"aud": "kafka", "iss": ["https://issuer.example"]}, "issuer"),
@@ -248,7 +248,7 @@ def test_tokens_of_rsa_and_ec_keys_are_verified(rsa: TokenIssuer, curve: TokenIs
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE"])
 def test_unsigned_token_is_refused(keys: TokenKeys, algorithm: str) -> None:
     header, content = b64(json.dumps({"alg": algorithm}).encode()), b64(json.dumps(CLAIMS).encode())
-    with pytest.raises(TokenError, match="no signed JWT"):
+    with pytest.raises(TokenError, match="not a signed JWT"):
         keys.claims(f"{header}.{content}.")
     with pytest.raises(TokenError, match="algorithm that is not accepted"):
         keys.claims(f"{header}.{content}.{b64(b'x')}")
@@ -281,7 +281,7 @@ def test_token_with_an_unknown_key_id_is_refused(rsa: TokenIssuer, keys: TokenKe
         keys.claims(rsa.signed(b"{}", kid="rsa-2"))
     with pytest.raises(UnknownKeyError, match="no such key"):  # the id of a key of another type
         keys.claims(rsa.signed(b"{}", kid="ec-1"))
-    with pytest.raises(TokenError, match="key id is no text"):
+    with pytest.raises(TokenError, match="key id is not a text"):
         keys.claims(f"{b64(json.dumps({'alg': 'RS256', 'kid': {}}).encode())}.e30.eA")
 
 

@@ -144,7 +144,10 @@ class EventTopic:
     def _leader(topic: TopicImage) -> int:
         leader = topic.partitions[0].leader
         if leader == NO_LEADER:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{EVENT_TOPIC}-0 has no leader.")
+            raise KafkaError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"{EVENT_TOPIC}-0 has no leader: retry when one of its replicas is running.",
+            )
         return leader
 
     async def _append(self, entries: list[Entry]) -> None:

@@ -283,7 +283,7 @@ class Lifecycle:
                 try:
                     answer = await self._channel.ask(request, timeout_ms=MEMBERSHIP_TRY_MS)
                     result = answer.error_message or ErrorCode(answer.error_code).name
-                    logger.info("the request to change the quorum's voters was answered: %s", result)
+                    logger.info("the quorum's leader answered the request to change the voters: %s", result)
                 except KafkaError as error:
                     logger.info("the request to change the quorum's voters failed and is repeated: %s", error.message)
             await asyncio.sleep(1.0)

@@ -135,7 +135,9 @@ class Transactions:
         try:
             await self._producer_ids.ready()
         except KafkaError as error:
-            logger.info("the controller allocated no producer ids, retrying when one is needed: %s", error)
+            logger.info(
+                "no producer ids could be allocated; the next producer that needs an id repeats the request: %s", error
+            )
         finally:
             self._fetching_ids = False
 

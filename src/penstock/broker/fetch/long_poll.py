@@ -410,4 +410,4 @@ def _copy(done: asyncio.Task[Any], future: asyncio.Future[Any]) -> None:
 
 def _check_access(denies: Callable[[str], bool], topic: str) -> None:
     if denies(topic):
-        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The client may not read {topic}: add an ACL for it.")
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"The client may not read {topic}: add an ACL for READ.")

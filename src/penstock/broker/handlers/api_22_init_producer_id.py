@@ -55,7 +55,7 @@ async def _initialize(broker: Broker, request: InitProducerIdRequest) -> Answer:
         return Answer(ErrorCode.NONE, await broker.producer_ids.next(), 0)
     if not transactional_id:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "The transactional id is empty: give one, or null for an idempotent producer."
+            ErrorCode.INVALID_REQUEST, "The transactional id is empty: give an id, or null for an idempotent producer."
         )
     coordinator = await broker.transactions.coordinator(transactional_id)
     result = coordinator.run(

@@ -150,11 +150,11 @@ def _describe(broker: Broker, resource: DescribeConfigsResource) -> list[Describ
             return [Described(logger, level, source, type=0) for logger, level in logger_levels().items()]
         case ResourceType.CLIENT_METRICS:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The subscription has no name: give it one.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The subscription has no name: give a name.")
             return describe_client_metrics(image.config(ResourceType.CLIENT_METRICS, name))
         case _:
             if not name:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no name: give it one.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no name: give a name.")
             return describe_group(image.config(ResourceType.GROUP, name), broker.settings)
 
 

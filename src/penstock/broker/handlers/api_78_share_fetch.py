@@ -118,7 +118,9 @@ async def _fetch(
         topic = broker.metadata.image.topics_by_id.get(slot[0])
         try:
             if topic is not None and denies is not None and denies(topic.name):
-                raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL.")
+                raise KafkaError(
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client may not read the topic: add an ACL for READ."
+                )
             opened.append(shares.open(ShareKey(session.group, *slot)))
         except KafkaError as error:
             answers[slot] = PartitionData(partition_index=slot[1], error_code=error.code, error_message=error.message)

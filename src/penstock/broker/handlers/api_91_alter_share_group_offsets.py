@@ -40,7 +40,7 @@ async def _handle(
 ) -> AlterShareGroupOffsetsResponse:
     group_id = request.group_id
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give a group id.")
     image = broker.metadata.image
     responses = []
     wanted: list[tuple[ShareKey, int, AlterShareGroupOffsetsResponsePartition]] = []

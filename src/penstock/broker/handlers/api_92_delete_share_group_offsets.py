@@ -33,7 +33,7 @@ async def _handle(
 ) -> DeleteShareGroupOffsetsResponse:
     group_id = request.group_id
     if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give one.")
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: give a group id.")
     responses = []
     topic_ids = []
     for asked in request.topics:

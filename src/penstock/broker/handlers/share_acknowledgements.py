@@ -40,7 +40,9 @@ def check_topic_access(broker: Broker, denies: Callable[[str], bool] | None, slo
     """Raises TOPIC_AUTHORIZATION_FAILED if the client may not read the topic."""
     topic = broker.metadata.image.topics_by_id.get(slot[0])
     if topic is not None and denies is not None and denies(topic.name):
-        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client is not authorized: add an ACL for it.")
+        raise KafkaError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, "The client may not read the topic: add an ACL for READ."
+        )
 
 
 class Acknowledgements:

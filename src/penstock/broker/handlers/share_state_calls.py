@@ -46,7 +46,7 @@ def _started(
     key = ShareKey(group_id, topic.topic_id, partition.partition)
     try:
         if not group_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The group has no id: give it one.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The group id is empty: give a group id.")
         return _outcome(broker.share_states.run(key, decision(key, partition)))
     except KafkaError as error:
         return _refused(error)

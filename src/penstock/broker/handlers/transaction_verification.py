@@ -166,7 +166,7 @@ def produce_refusal(code: ErrorCode, api_version: int) -> KafkaError:
         case ErrorCode.PRODUCER_FENCED:
             return KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                "A newer producer with this transactional id fenced this one: close this producer.",
+                "A newer producer with the same transactional id has fenced this producer: close this producer.",
             )
         case ErrorCode.TRANSACTION_ABORTABLE if api_version < ABORTABLE_SINCE:
             return KafkaError(

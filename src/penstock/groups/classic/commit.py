@@ -42,7 +42,7 @@ def check_commit(
         return
     if group.state is State.COMPLETING_REBALANCE:
         # the generation is current, so the member has joined and only waits for its assignment
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment: sync first.")
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its assignment: send SyncGroup first.")
     if not member.is_waiting:
         keep_alive(turn, member)
 

@@ -38,7 +38,7 @@ def _sync(turn: Turn, group: ClassicGroup, request: SyncGroupRequest, token: Tok
     if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            "The sync names another protocol type or assignor than the join selected: rejoin.",
+            "SyncGroup names another protocol type or assignor than the JoinGroup response: rejoin.",
         )
     match group.state:
         case State.PREPARING_REBALANCE:

@@ -128,7 +128,7 @@ def sync(shard: GroupShard, turn: Turn, group: ConsumerGroup, request: SyncGroup
     if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (None, name):
         raise KafkaError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            "The sync names another protocol type or assignor than the join selected: rejoin.",
+            "SyncGroup names another protocol type or assignor than the JoinGroup response: rejoin.",
         )
     if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         await_rejoin(turn, group, member)

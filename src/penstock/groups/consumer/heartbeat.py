@@ -39,15 +39,15 @@ def check_request(turn: Turn, request: ConsumerGroupHeartbeatRequest, api_versio
     id_needed = api_version >= CLIENT_MADE_IDS_SINCE or epoch != JOIN_EPOCH
     reason = None
     if not request.group_id:
-        reason = "The group has no id: give it one."
+        reason = "The group id is empty: give a group id."
     elif id_needed and not request.member_id:
-        reason = "The member has no id: give it one."
+        reason = "The member id is empty: give a member id."
     elif request.instance_id == "":
-        reason = "The instance id is empty: give one, or null for none."
+        reason = "The instance id is empty: give an id, or null for a dynamic member."
     elif request.rack_id == "":
-        reason = "The rack id is empty: give one, or null for none."
+        reason = "The rack id is empty: give a rack, or null for no rack."
     elif first and request.rebalance_timeout_ms == -1:
-        reason = "The joining member has no rebalance timeout: give one."
+        reason = "The joining member has no rebalance timeout: set the timeout."
     elif first and (request.topic_partitions is None or request.topic_partitions):
         reason = "The joining member reports owned partitions: send an empty list."
     elif first and request.subscribed_topic_names is None and request.subscribed_topic_regex is None:

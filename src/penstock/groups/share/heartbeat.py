@@ -40,11 +40,11 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
     """Raises INVALID_REQUEST, with the reason, for an invalid ShareGroupHeartbeat request."""
     reason = None
     if not request.member_id:
-        reason = "The member has no id: give it one."
+        reason = "The member id is empty: give a member id."
     elif not request.group_id:
-        reason = "The group has no id: give it one."
+        reason = "The group id is empty: give a group id."
     elif request.rack_id == "":
-        reason = "The rack id is empty: give one, or null for none."
+        reason = "The rack id is empty: give a rack, or null for no rack."
     elif request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
         reason = "The joining member subscribes to no topics: give topic names."
     elif request.member_epoch < LEAVE_EPOCH:

@@ -84,17 +84,17 @@ def _invalid(request: StreamsGroupHeartbeatRequest) -> str | None:
     tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     reason = None
     if not request.member_id:
-        reason = "The member has no id: give it one."
+        reason = "The member id is empty: give a member id."
     elif not request.group_id:
-        reason = "The group has no id: give it one."
+        reason = "The group id is empty: give a group id."
     elif request.rack_id == "":
-        reason = "The rack id is empty: give one, or null for none."
+        reason = "The rack id is empty: give a rack, or null for no rack."
     elif epoch == JOIN_EPOCH and request.rebalance_timeout_ms == -1:
-        reason = "The joining member has no rebalance timeout: give one."
+        reason = "The joining member has no rebalance timeout: set the timeout."
     elif epoch == JOIN_EPOCH and any(each is None or each for each in tasks):
         reason = "The joining member reports owned tasks: send empty lists."
     elif epoch == JOIN_EPOCH and request.topology is None:
-        reason = "The joining member has no topology: give one."
+        reason = "The joining member has no topology: send the topology."
     elif epoch == LEAVE_STATIC_EPOCH:
         reason = "Only a static member can leave temporarily: give -1 to leave."
     elif epoch < LEAVE_STATIC_EPOCH:

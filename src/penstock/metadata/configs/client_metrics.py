@@ -78,7 +78,7 @@ class Subscription:
 
 def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) -> None:
     if not name:
-        raise ClientMetricsRequestError("The subscription has no name: give it one.")
+        raise ClientMetricsRequestError("The subscription has no name: give a name.")
     for each in values:
         if each not in CLIENT_METRICS_CONFIGS:
             raise ClientMetricsRequestError(f"There is no client metrics config '{each}': check its spelling.")

@@ -87,7 +87,7 @@ def _provider(name: str, properties: Mapping[str, str], surroundings: Surroundin
         return _of_environment(parameter, surroundings.environment)
     allowed = [posixpath.normpath(path.strip()) for path in parameter.split(",") if path.strip()]
     if not all(posixpath.isabs(path) for path in allowed):
-        raise ConfigError(f"{PROVIDERS}.{name}.param.allowed.paths has a relative path: write absolute ones.")
+        raise ConfigError(f"{PROVIDERS}.{name}.param.allowed.paths has a relative path: write absolute paths.")
     return (_of_file if kind == _FILE else _of_directory)(allowed, surroundings.read)
 
 

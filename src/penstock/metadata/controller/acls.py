@@ -79,7 +79,9 @@ def filter_of(asked: describe.DescribeAclsRequest | delete.DeleteAclsFilter) -> 
         ("permission type", selected.permission_type, Permission),
     ):
         if not value or value not in known.__members__.values():
-            raise _invalid(f"The filter has the {field} {value}, which does not exist: use a known one, or 1 for any.")
+            raise _invalid(
+                f"The filter has the {field} {value}, which does not exist: use a known number, or 1 for any."
+            )
     return selected
 
 

@@ -27,7 +27,7 @@ def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], re
     for broker_id in sorted(replicas):
         if broker_id not in brokers:
             raise refuse_assignment(
-                f"Broker {broker_id} is assigned a replica but is not registered: start it or name another."
+                f"Broker {broker_id} is assigned a replica but is not registered: start it, or name another broker."
             )
         if broker_id in seen:
             raise refuse_assignment(f"Broker {broker_id} is assigned the same partition twice: name each broker once.")
@@ -44,7 +44,7 @@ def new_partition(image: MetadataImage, topic_id: bytes, partition: int, replica
     isr = [broker_id for broker_id in replicas if image.brokers[broker_id].usable]
     if not isr:
         raise refuse_assignment(
-            f"Every broker assigned to partition {partition} is fenced or shutting down: name one that runs."
+            f"Every broker assigned to partition {partition} is fenced or shutting down: name a running broker."
         )
     return PartitionRecord(
         partition_id=partition,

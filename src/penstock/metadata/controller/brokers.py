@@ -87,8 +87,8 @@ def register_broker(
     if is_live and not same:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Another process runs as broker {registration.broker_id}: give this one a node.id of its own, "
-            "or wait until the other has stopped.",
+            f"Another process runs as broker {registration.broker_id}: give this process its own node.id, "
+            "or wait until the other process has stopped.",
         )
     features = SUPPORTED_FEATURES if registration.features is None else registration.features
     _check_features(image, registration.broker_id, features)

@@ -73,7 +73,7 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
         elif len(set(names)) != len(names):
             outcomes[index] = _invalid("The request contains a config key twice: give each key once.")
         elif nulls:
-            outcomes[index] = _invalid(f"No value is given for {', '.join(nulls)}: give one or delete the config.")
+            outcomes[index] = _invalid(f"No value is given for {', '.join(nulls)}: give a value, or delete the config.")
     return outcomes
 
 

@@ -86,7 +86,7 @@ def _check_supported(update: FeatureUpdateKey, supported: tuple[int, int] | None
         raise _refuse(update, f"{who} doesn't support this feature: upgrade the node first.")
     low, high = supported
     if not low <= update.max_version_level <= high:
-        raise _refuse(update, f"{who} supports levels {low} to {high}: give one of them.")
+        raise _refuse(update, f"{who} supports levels {low} to {high}: give one of these levels.")
 
 
 def _check_metadata_downgrade(update: FeatureUpdateKey, current: int) -> None:

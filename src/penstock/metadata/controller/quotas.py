@@ -113,14 +113,14 @@ def _keys_for(entity: QuotaEntity) -> Mapping[str, ConfigType]:
         if kind not in (USER, CLIENT_ID, IP):
             raise _invalid(f"'{kind}' is not a type of quota entity: use user, client-id or ip.")
         if name == "":
-            raise _invalid(f"The {kind} has an empty name: give one, or null for the default.")
+            raise _invalid(f"The {kind} has an empty name: give a name, or null for the default.")
     kinds = dict(entity)
     if IP not in kinds:
         return _USER_AND_CLIENT_KEYS
     if len(kinds) > 1:
         raise _invalid("A quota for an ip can't have a user or client-id: leave them out.")
     if kinds[IP] is not None and address_of(str(kinds[IP])) is None:
-        raise _invalid(f"'{kinds[IP]}' is not an IP address: give one, or localhost.")
+        raise _invalid(f"'{kinds[IP]}' is not an IP address: give an IP address, or localhost.")
     return _IP_KEYS
 
 
@@ -187,7 +187,7 @@ def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | 
         match component.match_type:
             case MatchType.EXACT:
                 if component.match is None:
-                    raise _invalid(f"An EXACT match of {kind} needs a name: give one, or use DEFAULT.")
+                    raise _invalid(f"An EXACT match of {kind} needs a name: give a name, or use DEFAULT.")
                 exact[kind] = component.match
             case MatchType.DEFAULT | MatchType.SPECIFIED as match_type:
                 if component.match is not None:

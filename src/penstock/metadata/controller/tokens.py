@@ -69,7 +69,10 @@ def create_token(
     owner = owner_of(request, requester)
     _check_limits(image, owner, len(request.renewers))
     if any(each.principal_type != USER for each in request.renewers) or not owner.startswith(f"{USER}:"):
-        raise KafkaError(ErrorCode.INVALID_PRINCIPAL_TYPE, f"Owner and renewers have the principal type {USER}.")
+        raise KafkaError(
+            ErrorCode.INVALID_PRINCIPAL_TYPE,
+            f"Owner and renewers must have the principal type {USER}: write User:name.",
+        )
     lifetime_ms = rules.max_lifetime_ms
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
@@ -176,20 +179,24 @@ def _found(image: MetadataImage, mac: bytes, rules: TokenRules, macs: TokenMacs)
     _secret(rules)
     token_id = macs.find(image.delegation_tokens, mac)
     if token_id is None:
-        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "There is no such delegation token.")
+        raise KafkaError(
+            ErrorCode.DELEGATION_TOKEN_NOT_FOUND,
+            "No delegation token has this HMAC: it may have expired. Create a new token.",
+        )
     return token_id, image.delegation_tokens[token_id]
 
 
 def _check_user(token: TokenImage, requester: str) -> None:
     if not may_use(token, requester):
         raise KafkaError(
-            ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, "Only the owner and the renewers of a token may do this."
+            ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,
+            "Only the owner and the renewers of a token may renew or expire it: log in as one of them.",
         )
 
 
 def _check_not_expired(token: TokenImage, now_ms: int) -> None:
     if min(token.max_timestamp, token.expiration_timestamp) < now_ms:
-        raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED, "The delegation token has expired: create a new one.")
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_EXPIRED, "The delegation token has expired: create a new token.")
 
 
 def _record(token_id: str, token: TokenImage, expiry_ms: int) -> DelegationTokenRecord:

@@ -154,7 +154,7 @@ def _overrides(topic: CreatableTopic) -> dict[str, str]:
     for config in topic.configs:
         if config.value is None:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"No value is given for {config.name}: give one or leave it out."
+                ErrorCode.INVALID_CONFIG, f"No value is given for {config.name}: give a value, or leave the config out."
             )
         overrides[config.name] = config.value
     try:
@@ -179,7 +179,9 @@ def _manual(image: MetadataImage, topic: CreatableTopic) -> list[list[int]]:
     replication_factor: int | None = None
     for assignment in topic.assignments:
         if assignment.partition_index in by_index:
-            raise refuse_assignment(f"Partition {assignment.partition_index} has two assignments: give it one.")
+            raise refuse_assignment(
+                f"Partition {assignment.partition_index} has two assignments: give each partition one."
+            )
         check_manual(image.brokers, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         by_index[assignment.partition_index] = assignment

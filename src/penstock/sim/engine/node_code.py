@@ -88,7 +88,9 @@ def other_version(path: str) -> NodeCode:
     try:
         return _code(OTHER, str(root))
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise VersionError(f"the version in {root} can't be loaded ({error}): use one with the same modules") from error
+        raise VersionError(
+            f"the version in {root} can't be loaded ({error}): use a version with the same modules"
+        ) from error
 
 
 def _package_directory(path: str) -> Path:

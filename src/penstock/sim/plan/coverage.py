@@ -61,7 +61,7 @@ def load_coverage(path: Path) -> Coverage:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["version"] != VERSION:
-            raise ValueError(f"its version is {saved['version']}, not {VERSION}")
+            raise ValueError(f"the file's version is {saved['version']}, not {VERSION}")
         return Coverage(
             {
                 Cell(kind, fault, role): int(count)
@@ -71,4 +71,4 @@ def load_coverage(path: Path) -> Coverage:
             }
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a coverage file ({error}): remove it, or name another one") from error
+        raise ValueError(f"{path} is not a coverage file ({error}): remove it, or name another file") from error

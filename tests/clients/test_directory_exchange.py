@@ -196,7 +196,7 @@ def described_streams(bootstrap: str) -> dict[str, tuple[int, list[int]]]:
     }
 
 
-def test_streams_group_goes_on_when_kafka_and_penstock_take_turns(kafka_jars: None, tmp_path: Path) -> None:
+def test_streams_group_continues_when_kafka_and_penstock_serve_it_in_turn(kafka_jars: None, tmp_path: Path) -> None:
     first, second = StreamsMember("first"), StreamsMember("second")
     cluster = kafka.KafkaCluster(data=tmp_path, heap=("-Xmx512M", "-Xms256M"))
     with cluster:

@@ -142,7 +142,7 @@ def test_committed_offsets_survive_a_killed_broker_and_the_group_continues(topic
         assert sorted(poll_until(consumers, lambda got: len(got) >= 20), key=int) == late
 
 
-def test_offsets_of_an_empty_group_can_be_reset_but_those_of_an_active_group_cannot(node: Broker, topic: str) -> None:
+def test_offsets_of_an_empty_group_can_be_reset_but_offsets_of_an_active_group_cannot(node: Broker, topic: str) -> None:
     with members(node, topic, 1) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         other = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"g-{topic}"})

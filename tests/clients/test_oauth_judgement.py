@@ -121,7 +121,7 @@ def penstocks(issuer: TokenIssuer, strictness: str, token: str) -> str:
     return f"accepted {found.subject} {found.expires_ms}"
 
 
-def test_tokens_are_judged_as_kafka_judges_them(
+def test_tokens_are_accepted_and_refused_as_in_kafka(
     cases: tuple[TokenIssuer, dict[str, tuple[str, str]]], kafkas: dict[str, str]
 ) -> None:
     issuer, tokens = cases

@@ -91,7 +91,7 @@ def test_a_message_of_ten_megabytes_is_read_as_it_was_sent(client: Client, topic
         assert [record.value for record in read(consumer, 3)] == [b"small", value, b"small"]
 
 
-def test_a_too_large_message_is_refused_and_the_next_is_accepted(client: Client, topic: NewTopicName) -> None:
+def test_too_large_message_is_refused_and_the_next_message_is_accepted(client: Client, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     with client.producer() as producer:
         refused = producer.send(name, bytes(2000))

@@ -213,14 +213,16 @@ def own(secured: Broker, authority: Certificates, login: Login | None, listener:
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
 @pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
-def test_own_client_authenticates(
+def test_penstocks_client_authenticates(
     secured: Broker, authority: Certificates, listener: str, mechanism: str, user: str
 ) -> None:
     answer = own(secured, authority, Login(mechanism, user, "ann-secret"), listener)
     assert "orders" in [topic.name for topic in answer.topics]
 
 
-def test_own_client_reports_a_refused_login_without_the_password(secured: Broker, authority: Certificates) -> None:
+def test_penstocks_client_reports_a_refused_login_without_the_password(
+    secured: Broker, authority: Certificates
+) -> None:
     with pytest.raises(KafkaError) as refused:
         own(secured, authority, Login("SCRAM-SHA-256", "ann", "hunter2"))
     assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED

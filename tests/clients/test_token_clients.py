@@ -50,7 +50,7 @@ def job(tmp_path: Path, token_id: str, mac: str) -> str:
 
 
 @pytest.mark.java
-def test_kafkas_tool_makes_a_token_and_kafkas_client_logs_in_with_it(
+def test_kafkas_tool_creates_a_token_and_kafkas_client_logs_in_with_the_token(
     broker: Broker, kafka_tool: KafkaTool, tmp_path: Path
 ) -> None:
     where = ("--bootstrap-server", broker.bootstrap, "--command-config", ann(tmp_path))

@@ -658,7 +658,7 @@ def test_acl_requests_without_an_authorizer_get_kafkas_answer(peer: Peer, versio
 # --- telemetry --------------------------------------------------------------------------------------------------
 
 
-def test_client_is_asked_for_no_metrics_if_there_is_no_metrics_subscription(peer: Peer) -> None:
+def test_client_gets_an_empty_list_of_metrics_if_there_is_no_metrics_subscription(peer: Peer) -> None:
     # subscriptions of other tests are deleted
     peer.settle(lambda: bool(peer.quietly(GetTelemetrySubscriptionsRequest()).push_interval_ms == 300_000))
     answer = peer.ask(GetTelemetrySubscriptionsRequest())

@@ -373,7 +373,7 @@ def test_a_fetch_of_an_unknown_replica_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_fetch_answers_only_the_last_of_two_entries_for_one_partition(peer: Peer) -> None:
+def test_fetch_with_two_entries_for_one_partition_returns_only_the_last_entry(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic, part(), part(offset=4))), 12)
     peer.said("""
@@ -461,7 +461,7 @@ def in_session(wire: Wire, session: int, epoch: int, *topics: FetchTopic, **more
     return fetch(*topics, session_id=session, session_epoch=epoch, **more)
 
 
-def test_a_session_answers_only_changed_partitions(peer: Peer) -> None:
+def test_response_in_a_fetch_session_has_only_changed_partitions(peer: Peer) -> None:
     topic = filled(peer, partitions=2, batches=1)
     wire = peer.connect()
     both = topic_of(topic, part(0, 2), part(1, 2))

@@ -224,7 +224,7 @@ def test_deleted_records_are_not_found_by_time(peer: Peer) -> None:
     """)
 
 
-def test_the_maximum_timestamp_is_that_of_a_readable_record(peer: Peer) -> None:
+def test_search_for_the_maximum_timestamp_ignores_deleted_records_and_records_without_a_timestamp(peer: Peer) -> None:
     deleted, untimed = peer.topic("deleted"), peer.topic("untimed")
     peer.produce(deleted, (100, 200))
     peer.quietly(delete(deleted, (0, -1)))

@@ -237,7 +237,7 @@ def test_fetches_below_the_log_start_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_kafka_appends_one_and_penstock_appends_both_of_two_entries_for_a_partition_in_one_produce(peer: Peer) -> None:
+def test_produce_with_two_entries_for_a_partition_appends_both_in_penstock_and_one_in_kafka(peer: Peer) -> None:
     topic = peer.topic()
     answers = peer.quietly(produce(topic, 0, 0), 12).responses[0].partition_responses
     assert [answer.error_code for answer in answers] == {"kafka": [0], "penstock": [0, 0]}[peer.name]

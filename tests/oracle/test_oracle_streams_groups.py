@@ -243,7 +243,7 @@ def test_invalid_heartbeats_of_streams_groups_get_kafkas_answers(peer: Peer) -> 
     """)
 
 
-def test_members_of_streams_groups_get_kafkas_tasks_step_by_step(peer: Peer) -> None:
+def test_members_of_streams_groups_get_the_same_tasks_as_in_kafka_at_every_step(peer: Peer) -> None:
     topic, group = peer.topic(partitions=4), eager_group(peer)
     first = Member(peer, group, MEMBER, reading(topic))
     peer.note(f"the first member: {first.shown()}")

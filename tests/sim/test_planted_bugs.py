@@ -106,7 +106,7 @@ def without_any(seed: int, profile: str, nodes: int, seconds: float, points: tup
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PLANTS]
 )
-def test_a_planted_bug_is_found_by_a_seed_that_finds_nothing_without_it(name: str) -> None:
+def test_seed_finds_its_planted_bug_and_breaks_no_rule_without_the_bug(name: str) -> None:
     plant = PLANTS[name]
     with plant.planted():
         for verdict in tries(plant, name):

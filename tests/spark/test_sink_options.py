@@ -89,7 +89,7 @@ def test_extra_columns_are_left_out_on_request_and_their_names_are_returned() ->
         check_columns({"value": "int"}, options)
 
 
-def test_option_compatibility_makes_a_stream_at_least_once_and_ignores_misspelt_options() -> None:
+def test_option_compatibility_makes_a_stream_deliver_at_least_once_and_ignores_misspelt_options() -> None:
     given = TO | {"compatibility": "kafka", "topik": "t", "kafka.compresion.type": "gzip", "kafka.acks": "1"}
     options = parse_sink_options(given, streaming=True)
     assert (options.exactly_once, options.acks, options.create_topics) == (False, 1, True)

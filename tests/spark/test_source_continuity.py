@@ -16,7 +16,7 @@ IDS = st.dictionaries(NAMES, st.text("xyz-_", min_size=1, max_size=3), max_size=
 
 
 @given(OFFSETS, IDS)
-def test_offset_survives_a_round_trip_and_sparks_own_source_reads_its_offsets(
+def test_stream_offset_survives_a_round_trip_and_sparks_own_source_can_read_it(
     offsets: dict[tuple[str, int], int], ids: dict[str, str]
 ) -> None:
     topics = {topic for topic, _ in offsets}

@@ -92,7 +92,7 @@ def test_values_of_equal_and_of_different_lengths_are_both_decoded_correctly(val
     assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
 
 
-def test_batches_are_decoded_in_place_without_the_bytes_between_them() -> None:
+def test_batch_that_is_left_out_between_two_batches_of_a_buffer_is_not_decoded() -> None:
     first, skipped, last = (
         build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10) for index in range(3)
     )

@@ -173,7 +173,7 @@ def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
     assert max(piece.size for piece in split(whole, max_records=9)) <= 9
 
 
-def test_record_limit_is_divided_by_the_records_of_each_partition_and_no_partition_starves() -> None:
+def test_record_limit_is_divided_in_proportion_to_partition_sizes_and_no_partition_starves() -> None:
     start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7}
     end = {("t", 0): 1000, ("t", 1): 101, ("t", 2): 7}
     moved = limited(start, end, 100)

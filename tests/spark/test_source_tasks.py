@@ -226,7 +226,7 @@ def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_p
     assert ends[-1] == batches[3][0].base_offset
 
 
-def test_a_scan_goes_on_when_the_log_moves_to_another_directory(tmp_path: Path) -> None:
+def test_scan_continues_when_the_log_moves_to_another_directory(tmp_path: Path) -> None:
     config = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b", "log.segment.bytes": "1048576"}
     with Broker(data=tmp_path / "a", topics={"moving": 1}, config=config) as broker:
         fill(broker, "moving", range(4000))

@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_verification_result() -> None:
     asyncio.run(scenario())
 
 
-def test_verifications_that_wait_for_a_request_are_sent_together_and_each_transaction_once_per_request() -> None:
+def test_waiting_verifications_share_a_request_that_names_each_transaction_at_most_once() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()

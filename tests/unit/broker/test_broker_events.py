@@ -40,7 +40,7 @@ class _Follower:
     def snapshot_damaged(self) -> None: ...
 
 
-def test_observer_receives_the_same_role_changes_as_the_quorum_follower() -> None:
+def test_observer_gets_an_event_for_each_role_change_of_the_quorum() -> None:
     async def run() -> tuple[list[NodeEvent], list[tuple[str, int, int]]]:
         events: list[NodeEvent] = []
         disk, clock = MemoryDisk(), SystemClock()

@@ -151,7 +151,7 @@ def test_lost_reply_fault_handles_the_request_and_sends_no_response() -> None:
     asyncio.run(scenario())
 
 
-def test_releasing_faults_ends_requests_that_wait_with_a_lost_reply() -> None:
+def test_releasing_faults_ends_the_wait_of_connections_with_a_lost_reply() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)

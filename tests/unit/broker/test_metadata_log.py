@@ -114,7 +114,7 @@ def run(coroutine: object) -> None:
     asyncio.run(coroutine)  # type: ignore[arg-type]
 
 
-def test_new_metadata_log_starts_with_the_features_of_its_format() -> None:
+def test_new_metadata_log_starts_with_the_features_chosen_at_formatting() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         assert metadata.image.features == {

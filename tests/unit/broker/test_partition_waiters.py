@@ -76,7 +76,7 @@ def test_waiting_produce_requests_complete_in_the_order_of_their_offsets() -> No
     run(scenario())
 
 
-def test_cancelled_produce_requests_do_not_accumulate_while_the_high_watermark_stands_still() -> None:
+def test_cancelled_produce_requests_do_not_accumulate_while_the_high_watermark_does_not_advance() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         for _ in range(100):

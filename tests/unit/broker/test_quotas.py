@@ -265,13 +265,13 @@ def test_connections_are_limited_by_address() -> None:
 
 
 @pytest.mark.parametrize("limit", [1e-7, 1e-200, 5e-324])
-def test_throttle_time_of_a_tiny_quota_fits_its_response(limit: float) -> None:
+def test_throttle_time_of_a_tiny_quota_fits_the_field_of_the_response(limit: float) -> None:
     for meter in (TokenBucket(limit, Window()).take, Rate(limit, Window()).record):
         assert [meter(5, START), meter(5, START + 1000)] == [THROTTLE_MAX_MS] * 2
     assert encode(CreateTopicsResponse(throttle_time_ms=THROTTLE_MAX_MS), 7)
 
 
-def test_quota_of_an_address_counts_all_its_spellings() -> None:
+def test_quota_of_an_address_applies_to_all_spellings_of_the_address() -> None:
     enforced = quotas(
         {
             ((IP, "0:0:0:0:0:0:0:1"),): {"connection_creation_rate": 1.0},

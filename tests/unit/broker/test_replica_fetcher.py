@@ -207,7 +207,7 @@ def test_a_leader_with_a_failed_disk_removes_no_replica_from_the_isr() -> None:
     run(scenario())
 
 
-def test_cancelled_waiters_are_dropped_while_the_high_watermark_stands_still() -> None:
+def test_cancelled_waiters_are_dropped_while_the_high_watermark_does_not_advance() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))

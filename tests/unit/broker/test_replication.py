@@ -30,7 +30,7 @@ def refused(error: pytest.ExceptionInfo[KafkaError], code: ErrorCode) -> bool:
     return error.value.code is code
 
 
-def test_record_is_committed_when_the_last_in_sync_replica_fetches_after_it() -> None:
+def test_record_is_committed_when_the_last_in_sync_replica_fetches_the_offset_after_it() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3))
@@ -48,7 +48,7 @@ def test_record_is_committed_when_the_last_in_sync_replica_fetches_after_it() ->
     run(scenario())
 
 
-def test_only_replica_of_a_partition_commits_a_record_at_once() -> None:
+def test_leader_that_is_the_only_replica_commits_a_record_at_once() -> None:
     async def scenario() -> None:
         cluster = Cluster(1)
         await cluster.start(led_by_1(1))

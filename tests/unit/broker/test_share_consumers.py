@@ -382,7 +382,9 @@ def test_sessions_refuse_wrong_epochs_and_their_number_is_limited(node: Broker, 
     run(scenario)
 
 
-def test_a_fetch_that_names_a_partition_twice_acknowledges_both_times(node: Broker, topic: str) -> None:
+def test_share_fetch_with_two_entries_for_a_partition_applies_the_acknowledgements_of_both(
+    node: Broker, topic: str
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)

@@ -48,11 +48,11 @@ def latest_init_producer_id(broker: Broker) -> int:
     return max(int(key.max_version) for key in keys if key.api_key == 22)
 
 
-def test_the_unstable_version_is_advertised_and_served_if_enabled(broker: Broker) -> None:
+def test_unstable_version_of_init_producer_id_is_advertised_and_served_if_enabled(broker: Broker) -> None:
     assert latest_init_producer_id(broker) == 6
 
 
-def test_the_unstable_version_is_neither_advertised_nor_served_unless_enabled() -> None:
+def test_unstable_version_of_init_producer_id_is_neither_advertised_nor_served_unless_enabled() -> None:
     with Broker(config={SETTING: "false"}) as off:
         assert latest_init_producer_id(off) == 5
         raw = RawProducer(off)

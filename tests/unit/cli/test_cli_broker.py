@@ -249,7 +249,7 @@ def test_produce_and_consume_follow_format_strings_and_delimiters(shell: Shell, 
     assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
 
 
-def test_produce_sends_one_record_per_file_and_one_per_line_with_option_l(
+def test_produce_sends_one_record_per_file_or_with_option_l_one_per_line(
     shell: Shell, name: str, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

@@ -110,7 +110,7 @@ def test_scram_users_of_arguments_and_of_a_file_are_in_the_bootstrap_file(tmp_pa
     assert b"secret" not in stored
 
 
-def test_scram_users_that_can_not_be_made_are_refused_before_anything_is_written(
+def test_invalid_scram_users_are_refused_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = properties(tmp_path, "broker,controller")

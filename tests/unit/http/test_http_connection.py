@@ -177,7 +177,7 @@ def test_requests_before_the_broker_is_ready_get_503() -> None:
     asyncio.run(scenario())
 
 
-def test_connections_above_the_limit_are_refused_while_all_open_ones_have_requests(
+def test_connections_above_the_limit_are_refused_while_all_open_connections_have_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
@@ -202,7 +202,7 @@ def test_connections_above_the_limit_are_refused_while_all_open_ones_have_reques
     asyncio.run(scenario())
 
 
-def test_an_idle_connection_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle peers can't keep the probe of an orchestrator away."""
     monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
 

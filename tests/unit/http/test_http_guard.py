@@ -45,7 +45,7 @@ def change(origin: str = "", site: str = "") -> Request:
 # --- forged changes -----------------------------------------------------------------------------------
 
 
-def test_a_change_of_a_program_or_of_the_own_console_is_genuine() -> None:
+def test_change_request_of_a_program_or_of_the_nodes_own_console_is_accepted() -> None:
     assert forged_change(change()) is None
     assert forged_change(change(origin="http://node:9644", site="same-origin")) is None
     assert forged_change(change(origin="https://NODE:9644")) is None
@@ -65,20 +65,20 @@ def test_a_change_of_a_program_or_of_the_own_console_is_genuine() -> None:
         {"origin": "http://node:9644", "site": "cross-site"},
     ],
 )
-def test_a_change_that_a_page_of_another_site_caused_is_refused(headers: dict[str, str]) -> None:
+def test_change_request_that_a_page_of_another_site_caused_is_refused(headers: dict[str, str]) -> None:
     refusal = forged_change(change(**headers))
     assert refusal is not None
     assert refusal.status == 403
 
 
-def test_reads_may_come_from_everywhere_because_other_pages_cannot_read_the_answer() -> None:
+def test_read_requests_are_accepted_from_pages_of_any_site_because_such_pages_cannot_see_the_answer() -> None:
     assert forged_change(Request("GET", "/v1/topics", origin="http://evil.example", site="cross-site")) is None
 
 
 # --- roles --------------------------------------------------------------------------------------------
 
 
-def test_roles_are_parsed_and_the_highest_one_counts() -> None:
+def test_roles_are_parsed_and_the_highest_role_of_a_user_applies() -> None:
     roles = Roles(
         parse_roles("view=User:ann; admin=User:CN=bob,O=Org ;operate=User:eve;view=User:eve"), frozenset({"User:root"})
     )
@@ -89,7 +89,7 @@ def test_roles_are_parsed_and_the_highest_one_counts() -> None:
     assert roles.of("User:ANN") is None
 
 
-def test_a_role_of_everybody_counts_unless_a_higher_one_is_given() -> None:
+def test_role_of_everybody_applies_to_a_user_without_a_higher_role() -> None:
     roles = Roles(parse_roles("view=User:*;admin=User:ann"))
     assert (roles.of("User:x"), roles.of("User:ann")) == (Role.VIEW, Role.ADMIN)
 
@@ -101,7 +101,7 @@ def test_without_roles_everybody_has_every_role() -> None:
 @pytest.mark.parametrize(
     "text", ["ann", "view", "view=ann", "view=:ann", "view=User:", "root=User:ann", "User:ann=view"]
 )
-def test_a_role_that_cannot_be_parsed_is_refused_with_the_entry(text: str) -> None:
+def test_role_entry_that_cannot_be_parsed_is_refused_and_named_in_the_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"penstock\.http\.roles has the entry"):
         parse_roles(text)
 
@@ -120,7 +120,7 @@ def with_role(role: str) -> Iterator[Broker]:
         yield broker
 
 
-def test_the_role_view_reads_and_changes_nothing() -> None:
+def test_role_view_allows_reads_and_no_changes() -> None:
     with with_role("view") as broker:
         for path in (*PAGES, "/v1/topics", "/v1/topics/t/records?partition=0", "/v1/groups", "/v1/configs/brokers/1"):
             assert ask(broker, "GET", path) == 200, path
@@ -131,14 +131,14 @@ def test_the_role_view_reads_and_changes_nothing() -> None:
         assert "topic" not in broker.node.broker.metadata.image.topics
 
 
-def test_the_role_operate_changes_topics_but_not_brokers() -> None:
+def test_role_operate_allows_changes_of_topics_but_not_of_brokers() -> None:
     with with_role("operate") as broker:
         assert ask(broker, "POST", "/v1/topics", {"name": "made"}) == 201
         assert ask(broker, "PATCH", "/v1/configs/topics/t", {"set": {"retention.ms": "60000"}}) == 200
         assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 403
 
 
-def test_the_role_admin_changes_brokers() -> None:
+def test_role_admin_allows_changes_of_brokers() -> None:
     with with_role("admin") as broker:
         assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 200
 

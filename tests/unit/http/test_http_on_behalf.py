@@ -135,14 +135,14 @@ def test_a_topic_without_an_acl_is_missing_from_the_list_of_topics(broker: Broke
     assert [topic.name for topic in answer.topics] == ["open"]
 
 
-def test_requests_that_cannot_be_checked_for_a_caller_are_not_sent(broker: Broker) -> None:
+def test_request_whose_access_cannot_be_checked_for_the_caller_is_not_sent(broker: Broker) -> None:
     async def ask(client: AsyncClient) -> Any:
         return await client.request(GetTelemetrySubscriptionsRequest())
 
     assert refused(broker, ask) is ErrorCode.INVALID_REQUEST
 
 
-def test_every_api_without_rules_of_its_own_is_checked_otherwise_or_not_sent() -> None:
+def test_every_api_without_access_rules_is_checked_in_another_way_or_not_sent() -> None:
     unchecked = {key for key, access in ACCESS.items() if access is OPEN} - OF_CONNECTIONS
     assert unchecked <= ON_BEHALF.keys() | NEVER_SENT | ANSWERED_HERE | CONTROLLER_APIS
 

@@ -228,7 +228,7 @@ def test_committed_sequence_stays_in_the_log_if_a_later_batch_of_the_producer_ma
     assert [entry.last_sequence for entry in log.producers] == [1]
 
 
-def test_batch_before_the_last_one_of_a_producer_is_removed_once_the_last_one_is_committed() -> None:
+def test_last_but_one_batch_of_a_producer_is_removed_once_its_last_batch_is_committed() -> None:
     logs, log, _ = new()
     produce(log, producer_id=9, producer_epoch=0, base_sequence=0)
     log.roll()

@@ -74,7 +74,7 @@ def test_request_that_needs_a_task_counts_as_several_requests_unless_tasks_start
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of_another(loop: str) -> None:
+def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of_another_connection(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=10)) as harness:

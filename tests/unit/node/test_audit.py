@@ -192,7 +192,7 @@ def test_refused_changes_of_one_user_do_not_suppress_lines_about_other_users_or_
     assert [line["names"] for line in written] == [["own"], ["ledger"], ["ledger"], ["other"]]
 
 
-def test_audit_remembers_a_limited_number_of_principals_and_writes_what_it_forgets() -> None:
+def test_audit_keeps_limits_of_a_bounded_number_of_principals_and_writes_the_count_of_lines_left_out() -> None:
     clock, written = Clock(), []
     audit = Audit(clock, lambda line: written.append(json.loads(line)))
 
@@ -210,7 +210,7 @@ def test_audit_remembers_a_limited_number_of_principals_and_writes_what_it_forge
     assert (missing["missing"], missing["principal"]) == (1_000 - passed, "User:bob")
 
 
-def test_audit_line_is_ascii_whatever_a_client_names() -> None:
+def test_audit_line_is_ascii_whatever_names_a_client_sends() -> None:
     written: list[bytes] = []
     audit = Audit(Clock(), written.append)
     name = 'é\u2028\u202e\x1b[2J\n{"time":"x"}'
@@ -272,7 +272,7 @@ def test_node_does_not_start_if_its_audit_file_cannot_be_written(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_audit_file_that_was_moved_away_is_created_again(tmp_path: Path) -> None:
+def test_audit_file_is_created_again_after_it_was_moved_away(tmp_path: Path) -> None:
     async def scenario(node: Node, port: int) -> None:
         admin = await connect(port, "admin", "a")
         await admin.request(creation("one"))

@@ -154,7 +154,7 @@ def test_tokens_are_seen_by_their_users_and_by_clients_with_an_acl() -> None:
     with_node(scenario)
 
 
-def test_describe_on_one_token_shows_that_token_alone() -> None:
+def test_client_with_describe_permission_on_one_token_sees_only_that_token() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann, bob = await connect(port, Login("PLAIN", "ann", "b")), await connect(port, Login("PLAIN", "bob", "c"))
         admin = await connect(port, Login("PLAIN", "admin", "a"))

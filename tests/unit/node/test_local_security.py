@@ -28,7 +28,7 @@ def test_local_security_files_are_created_once_and_readable_by_their_owner_only(
     assert min(map(len, first.passwords.values())) >= 32
 
 
-def test_nodes_accept_each_other_with_the_made_certificates(tmp_path: Path) -> None:
+def test_nodes_accept_each_other_with_the_generated_certificates(tmp_path: Path) -> None:
     made = local_security(str(tmp_path), "127.0.0.1").properties()
     properties = {name: value for name, value in made.items() if name.startswith("ssl.")}
     material = read_material(properties, read_file)

@@ -58,7 +58,7 @@ def test_clients_see_the_topic_of_events_as_internal_and_can_not_write_it() -> N
             producer.send(EVENT_TOPIC, b"{}").result()
 
 
-def test_events_after_a_restart_use_the_slots_after_the_last_one() -> None:
+def test_events_after_a_restart_use_the_slots_after_the_last_used_slot() -> None:
     assert last_slot(1, []) == 0
     assert last_slot(1, [b"1/7", b"2/9", b"1/8", None, b"x", b"1/y", b"11/3"]) == 8
     with Cluster(nodes=2, config=ENABLED) as cluster:

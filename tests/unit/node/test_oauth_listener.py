@@ -137,7 +137,7 @@ def test_session_ends_when_its_token_expires_unless_the_client_sends_a_new_token
     with_node(scenario, keys_url)
 
 
-def test_reason_of_a_refused_token_is_in_the_audit_file_once_and_not_in_the_answer(
+def test_reason_of_a_refused_token_is_written_once_to_the_audit_file_and_not_sent_to_the_client(
     issuer: TokenIssuer, keys_url: str, tmp_path: Path
 ) -> None:
     async def scenario(node: Node, port: int) -> None:
@@ -197,7 +197,7 @@ def test_many_tokens_with_unknown_keys_do_not_make_the_node_read_the_keys_of_the
     with_node(scenario, keys_url)
 
 
-def test_former_keys_stay_in_use_while_the_issuer_can_not_be_read(
+def test_former_keys_stay_in_use_while_the_keys_of_the_issuer_cannot_be_read(
     issuer: TokenIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = issuer.write_keys(tmp_path / "keys.json")

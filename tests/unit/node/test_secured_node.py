@@ -103,7 +103,7 @@ def test_sasl_token_without_a_handshake_is_refused_and_closes_the_connection() -
 
 
 @pytest.mark.parametrize("password", ["secret", "wrong"])
-def test_sasl_tokens_of_old_clients_are_accepted_as_raw_frames(password: str) -> None:
+def test_sasl_tokens_of_old_clients_are_accepted_in_frames_without_a_header(password: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 

@@ -121,7 +121,7 @@ def test_fault_rules_of_simcluster_apply_to_one_machine_only() -> None:
     assert SimCluster(nodes=3, seed=1).run(app) == 2
 
 
-def test_a_split_cluster_of_machines_has_one_group_that_serves_and_is_whole_again_after_it_healed() -> None:
+def test_larger_group_of_a_split_cluster_serves_and_all_machines_agree_after_the_split_heals() -> None:
     async def app(cluster: SimCluster) -> list[bytes | None]:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 1)

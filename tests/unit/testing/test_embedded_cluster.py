@@ -98,7 +98,7 @@ def test_using_an_unknown_or_stopped_node_of_a_cluster_raises_an_error() -> None
 SHORT_SESSIONS = {"broker.session.timeout.ms": 1000, "broker.heartbeat.interval.ms": 100}
 
 
-def test_the_smaller_group_of_a_split_cluster_loses_its_leaders_and_rejoins_after_it_healed() -> None:
+def test_smaller_group_of_a_split_cluster_loses_its_leaders_and_rejoins_after_the_split_heals() -> None:
     with Cluster(topics={"t": 1}, config=SHORT_SESSIONS) as cluster:
         write(cluster, "t", range(10))
         alone = cluster.controller

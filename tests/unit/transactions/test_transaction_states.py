@@ -29,7 +29,7 @@ def test_transaction_makes_only_the_transitions_of_the_table(before: State, afte
             txn.to(after, 5)
 
 
-def test_every_state_is_reachable_and_only_dead_is_final() -> None:
+def test_every_transaction_state_is_reachable_and_only_state_dead_is_final() -> None:
     assert set(COMES_FROM) == set(State)
     left = set().union(*COMES_FROM.values())
     assert set(State) - left == {State.DEAD}

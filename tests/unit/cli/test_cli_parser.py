@@ -39,7 +39,7 @@ from penstock.testing import Broker
         (["topic", "list", "--timeout", "nan"], "--timeout: 'nan' is not a number above zero"),
         (["up", "--port", "x"], "penstock up: --port: 'x' is not a port: give a number from 0 to 65535"),
         (["consume", "-t", "x", "-p", "y"], "-p/--partition: 'y' is not a whole number"),
-        (["sim", "--seed", "1", "--profile", "hostil"], "'hostil' is none of calm, network"),
+        (["sim", "--seed", "1", "--profile", "hostil"], "'hostil' is not one of calm, network"),
         (["-b"], "penstock: -b needs a value (`penstock --help` has more)"),
         (["--debug", "-b"], "penstock: -b needs a value"),
         (["-b", "localhost:9092"], "penstock: a command is missing: there are up, start,"),

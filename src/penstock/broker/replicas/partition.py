@@ -443,6 +443,6 @@ class Partition:
 def _estimated_bytes(log: Log, records: int) -> int:
     """Estimates the total size of a number of records from the average record size in the log.
 
-    Parked fetches wait for a number of bytes, but offsets only give a number of records.
+    The estimate is needed because parked fetches wait for a number of bytes, but offsets only give a number of records.
     """
     return max(1, records * log.size // max(1, log.log_end_offset - log.log_start_offset))

@@ -274,7 +274,7 @@ class AsyncClient:
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
         """Refreshes metadata before a request is retried.
 
-        Ignores errors: if the brokers can't be reached, the retried request fails and reports it.
+        Ignores errors: if the brokers can't be reached, the retried request fails with the same error.
         """
         try:
             await self._ask_metadata(topics)

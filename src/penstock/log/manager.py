@@ -536,7 +536,7 @@ class LogManager:
         return sum(log.producers.remove_expired(now_ms, self.environment.producer_expiration_ms) for log in self)
 
     def _all(self) -> list[Log]:
-        """Returns all logs: current logs, future logs of moves, and second logs with the same name.
+        """Returns all logs: current logs, future logs of moves, and logs that have the same name as a current log.
 
         If two directories have a log of the same name, `claim` decides later which log belongs to the current topic.
         """

@@ -55,7 +55,7 @@ class Turns:
         """True once this pass of the event loop may start no more requests."""
 
     def begin(self) -> None:
-        """Begins a pass of the event loop, at its first request: resets the request count and the start time."""
+        """Resets the request count and the start time, at the first request of a pass of the event loop."""
         self.open = True
         self.passes += 1
         self._left = self._limits.pass_max_requests

@@ -152,7 +152,8 @@ class _Reader(io.RawIOBase):
 
 
 def _is_loopback(host: str) -> bool:
-    """Returns True for `localhost` and loopback addresses. Other names are refused: DNS decides where they lead."""
+    """Returns True for `localhost` and loopback addresses. Returns False for all other names, because DNS may map them
+    to other machines."""
     if host == "localhost":
         return True
     try:

@@ -77,7 +77,10 @@ class ImageDelivery:
         )
 
     def start(self) -> None:
-        """Subscribes the listeners that are called from the start. Call this before the metadata log starts."""
+        """Subscribes the parts that get images even before this node has registered.
+
+        Call this before the metadata log starts.
+        """
         self._subscribe(Since.START)
 
     def follow(self) -> None:

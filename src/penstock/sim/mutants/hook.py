@@ -63,8 +63,10 @@ class MutantFinder(MetaPathFinder):
         return self._mutant.id
 
     def install(self) -> None:
-        """Installs the finder and imports the mutated module at once, because another finder may later take
-        precedence."""
+        """Installs the finder and imports the mutated module at once.
+
+        A later import could miss the mutant: another import finder may be installed with a higher precedence.
+        """
         check(self._mutant.module not in sys.modules, f"{self._mutant.module} was imported before its mutant")
         sys.meta_path.insert(0, self)
         import_module(self._mutant.module)
@@ -108,7 +110,8 @@ class ReachFinder(MetaPathFinder):
     def install(self, *, at_once: bool = False) -> None:
         """Installs the finder.
 
-        With `at_once`, all modules are imported now, because another finder may later take precedence.
+        With `at_once`, imports all modules now. Later imports could miss this finder: another import finder may be
+        installed with a higher precedence.
         """
         sys.meta_path.insert(0, self)
         for module in sorted(self._files) if at_once else ():

@@ -59,6 +59,6 @@ def murmur2(keys: Array) -> Array:
 
 
 def _word_at(data: Array, positions: Array) -> Array:
-    """Returns the little-endian words at the given positions, from a view of the bytes as overlapping words."""
+    """Returns the little-endian 32-bit word that begins at each of the given byte positions."""
     words = np.ndarray((len(data) - _WORD + 1,), "<u4", data, strides=(1,))
     return words[positions].astype(np.uint32, copy=False)

@@ -7,26 +7,19 @@ moves and plans only the remaining moves.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.confirm import ask
-from penstock.cli.cordon import set_cordoned
 from penstock.cli.exit import Exit, Failure
 from penstock.client.cluster_facts import Facts, readable
-from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+from penstock.client.replica_moves import MovePlan, copied_share, plan_moves
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
-    from penstock.client.cluster_admin import Reassignment
     from penstock.metadata.moves import Move
     from penstock.protocol.vocabulary import TopicPartition
-
-LOOK_EVERY_S = 0.5
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
 def run_drain(args: argparse.Namespace) -> int:
@@ -66,7 +59,7 @@ def run_rebalance(args: argparse.Namespace) -> int:
 
 def _run(
     args: argparse.Namespace,
-    plan: Any,
+    planner: Any,
     done: str,
     *,
     elect_all: bool = False,
@@ -90,35 +83,25 @@ def _run(
             raise Failure(f"the cluster has no {_named(unknown)}: it has {_named(sorted(there))}", Exit.NOT_FOUND)
         going = broker.run(broker.cluster.reassignments())
         try:
-            placement, racks, sizes = _starting_point(facts, going, args.topic)
-            moves = plan(placement, racks, sizes)
+            plan = plan_moves(facts, going, planner, args.topic, elect_all=elect_all, close=close)
         except PlanError as problem:
             raise Failure(str(problem), Exit.FAILED) from problem
-        _show(args, moves, facts)
-        ended = {**placement, **{move.partition: move.after for move in moves}}
-        wanted = ended if elect_all else {move.partition: move.after for move in moves}
-        elected = [each for each, replicas in wanted.items() if facts.partitions[each].leader not in replicas[:1]]
-        if elected:
-            output.note(f"{output.counted(len(elected), 'partition')} to be led by the preferred replica")
-        up = {node.node_id for node in facts.nodes if not node.fenced}
-        closing = sorted((set(close) & up) - facts.cordoned)
-        if closing:
-            output.note(f"{_named(closing)} to get no new replicas until `penstock cluster add {_words(closing)}`")
+        _show(args, plan, facts)
         if args.dry_run:
             return Exit.OK
-        if (moves or elected or closing) and not args.yes:
+        if plan and not args.yes:
             ask("go on?")
-        _cordon(broker, closing, "*")
-        _cordon(broker, sorted(set(reopen) & facts.cordoned), None)
-        if not moves and not going and not elected:
+        _note(broker.run(broker.replica_moves.cordon(plan.closing, "*")))
+        _note(broker.run(broker.replica_moves.cordon(sorted(set(reopen) & facts.cordoned), None)))
+        if not plan.moves and not going and not plan.elected:
             output.note(f"nothing to move: {done}")
             return Exit.OK
         try:
-            _carry_out(broker, args, moves, facts)
-            while close and (rest := _planned_again(broker, args, plan)):
+            _carry_out(broker, args, plan.moves, facts)
+            while close and (rest := _planned_again(broker, args, planner)):
                 # new topics may have placed replicas on the node before the cordon took effect
                 _carry_out(broker, args, *rest)
-            _elect(broker, elected)
+            _note(broker.run(broker.replica_moves.elect(plan.elected)))
         except KeyboardInterrupt:
             output.note("moves that have begun go on; the same command again waits for them and does the rest,")
             output.note("and `penstock cluster cancel` takes them back")
@@ -127,148 +110,52 @@ def _run(
     return Exit.OK
 
 
-def _planned_again(broker: Broker, args: argparse.Namespace, plan: Any) -> tuple[list[Move], Facts] | None:
+def _planned_again(broker: Broker, args: argparse.Namespace, planner: Any) -> tuple[list[Move], Facts] | None:
     from penstock.cli.cluster_status import read_facts
 
     facts = read_facts(broker)
-    moves = plan(*_starting_point(facts, broker.run(broker.cluster.reassignments()), args.topic))
+    moves = plan_moves(facts, broker.run(broker.cluster.reassignments()), planner, args.topic).moves
     return (moves, facts) if moves else None
 
 
-def _starting_point(
-    facts: Facts, going: Mapping[TopicPartition, Reassignment], topics: Sequence[str]
-) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, str | None], dict[TopicPartition, int]]:
-    """Returns the replicas of each partition, the racks of all usable brokers, and the sizes of partitions.
-
-    For a partition that is being reassigned, returns its replicas after the reassignment.
-    """
-    placement = {
-        each: going[each].target if each in going else part.replicas
-        for each, part in facts.partitions.items()
-        if not topics or each[0] in topics
-    }
-    racks = {node.node_id: node.rack for node in facts.nodes if not node.fenced}
-    sizes: dict[TopicPartition, int] = {}
-    for held in facts.sizes.values():
-        for each, held_bytes in held.items():
-            sizes[each] = max(sizes.get(each, 0), held_bytes)
-    return placement, racks, sizes
-
-
-def _show(args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
-    rows = []
-    total = 0
-    for move in moves:
-        leader = facts.partitions[move.partition].leader
-        size = facts.sizes.get(leader, {}).get(move.partition, 0) if move.copies else 0
-        total += size * len(move.adding)
-        rows.append(
-            {
-                "topic": move.partition[0],
-                "partition": move.partition[1],
-                "from": list(move.before),
-                "to": list(move.after),
-                "adding": list(move.adding),
-                "removing": list(move.removing),
-                "bytes": size * len(move.adding),
-            }
-        )
-    shown = rows if args.output == "json" else [{**row, "bytes": readable(int(str(row["bytes"])))} for row in rows]
-    if moves or args.output == "json":
+def _show(args: argparse.Namespace, plan: MovePlan, facts: Facts) -> None:
+    rows = plan.rows(facts)
+    shown = rows if args.output == "json" else [{**row, "bytes": readable(row["bytes"])} for row in rows]
+    if rows or args.output == "json":
         output.rows(args.output, ["topic", "partition", "from", "to", "adding", "removing", "bytes"], shown)
-    copied = sum(move.copies for move in moves)
-    if moves:
-        to_copy = f"{output.counted(copied, 'partition')} to copy ({readable(total)})"
-        output.note(f"{to_copy}, {len(moves) - copied} only to be led elsewhere")
+    if rows:
+        copied = sum(move.copies for move in plan.moves)
+        to_copy = f"{output.counted(copied, 'partition')} to copy ({readable(sum(row['bytes'] for row in rows))})"
+        output.note(f"{to_copy}, {len(rows) - copied} only to be led elsewhere")
+    if plan.elected:
+        output.note(f"{output.counted(len(plan.elected), 'partition')} to be led by the preferred replica")
+    if plan.closing:
+        later = f"until `penstock cluster add {_words(plan.closing)}`"
+        output.note(f"{_named(plan.closing)} to get no new replicas {later}")
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
     """Submits the moves in waves and waits for each wave to finish."""
-    copied = sorted((move for move in moves if move.copies), key=lambda move: move.partition)
     if args.throttle:
-        _throttle(broker, args.throttle, copied, [node.node_id for node in facts.nodes if not node.fenced])
+        nodes = [node.node_id for node in facts.nodes if not node.fenced]
+        broker.run(broker.replica_moves.throttle(args.throttle, sorted(moves, key=lambda move: move.partition), nodes))
     with output.Progress("moved", total=len(moves), unit="partitions") as progress:
-        _wait(broker, progress=None)  # wait for moves that an earlier run or another operator began
-        for start in range(0, len(moves), args.at_once):
-            wave = moves[start : start + args.at_once]
-            broker.run(broker.cluster.reassign({move.partition: move.after for move in wave}))
-            _wait(broker, progress)
-            progress.add(start + len(wave) - progress.done)
+        for ended in broker.steps(broker.replica_moves.carry_out(moves, args.at_once)):
+            progress.add(ended)
     if args.throttle:
-        _unthrottle(broker)
+        _note(broker.run(broker.replica_moves.unthrottle()))
 
 
-def _cordon(broker: Broker, nodes: Sequence[int], directories: str | None) -> None:
-    """Sets cordoned.log.dirs of the nodes to `directories`. None unsets the config, which uncordons the nodes."""
-    for node in nodes:
-        set_cordoned(broker, node, directories, lambda held: held.cordoned == (directories is not None))
-
-
-def _elect(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
-    if partitions:
-        for (topic, index), code in broker.run(broker.cluster.elect_leaders(partitions)).items():
-            output.note(f"{topic}-{index}: its preferred leader was not elected: {code.name}")
-
-
-def _wait(broker: Broker, progress: output.Progress | None) -> None:
+def _wait(broker: Broker, progress: output.Progress | None = None) -> None:
     """Waits until no move is under way. Adds each finished partition to `progress`."""
-    left: int | None = None
-    while True:
-        going = broker.run(broker.cluster.reassignments())
-        if progress is not None and left is not None and len(going) < left:
-            progress.add(left - len(going))
-        if not going:
-            return
-        left = len(going)
-        time.sleep(LOOK_EVERY_S)
+    for ended in broker.steps(broker.replica_moves.wait()):
+        if progress is not None:
+            progress.add(ended)
 
 
-# --- throttles: Kafka's own configs, so that Kafka's own tools can show and remove them -----------------------------
-
-
-def _throttle(broker: Broker, rate: int, moves: Sequence[Move], nodes: Sequence[int]) -> None:
-    leaders: dict[str, list[str]] = {}
-    followers: dict[str, list[str]] = {}
-    for move in moves:
-        topic, index = move.partition
-        leaders.setdefault(topic, []).extend(f"{index}:{node}" for node in move.before)
-        followers.setdefault(topic, []).extend(f"{index}:{node}" for node in move.adding)
-    for topic in leaders:
-        values = (",".join(leaders[topic]), ",".join(followers[topic]))
-        _alter(
-            broker,
-            ResourceType.TOPIC,
-            topic,
-            [(name, ConfigOperation.SET, value) for name, value in zip(THROTTLED, values)],
-        )
-    if moves:
-        for node in nodes:
-            _alter(broker, ResourceType.BROKER, str(node), [(name, ConfigOperation.SET, str(rate)) for name in RATES])
-
-
-def _unthrottle(broker: Broker) -> None:
-    """Removes all replication throttles, even throttles that other tools set. Called only when no move is under way."""
-    from penstock.protocol.errors import KafkaError
-
-    topics = [topic.name for topic in broker.topics() if topic.name]
-    set_on = broker.run(broker.cluster.topic_configs(topics, *THROTTLED)) if topics else {}
-    for topic, configs in set_on.items():
-        if any(configs.values()):
-            _alter(broker, ResourceType.TOPIC, topic, [(name, ConfigOperation.DELETE, None) for name in THROTTLED])
-    for node in broker.client.nodes():
-        try:
-            broker.client.alter_configs(
-                ResourceType.BROKER, str(node.node_id), [(name, ConfigOperation.DELETE, None) for name in RATES]
-            )
-        except KafkaError as problem:
-            output.note(f"node {node.node_id} is still throttled because its configs could not be changed: {problem}")
-
-
-def _alter(broker: Broker, kind: int, name: str, changes: list[tuple[str, int, str | None]]) -> None:
-    from penstock.cli.connect import refusals
-
-    with refusals():
-        broker.client.alter_configs(kind, name, changes)
+def _note(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        output.note(sentence)
 
 
 # --- moves under way ------------------------------------------------------------------------------------------------
@@ -299,21 +186,13 @@ def run_moves(args: argparse.Namespace) -> int:
         if args.wait:
             with output.Progress("moved", total=len(going), unit="partitions") as progress:
                 _wait(broker, progress)
-            _unthrottle(broker)
+            _note(broker.run(broker.replica_moves.unthrottle()))
     return Exit.OK
 
 
 def _arrived(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> dict[str, Any]:
-    """Returns the progress of the slowest new replica of a partition.
-
-    The progress is the replica's size as a percentage of the leader's size, and the number of records that it lacks.
-    """
-    leader = facts.partitions[partition].leader if partition in facts.partitions else -1
-    whole = facts.sizes.get(leader, {}).get(partition)
-    parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]
-    lags = [lag for node in adding if (lag := facts.lag(partition, node)) is not None]
-    share = None if not whole or not parts else f"{min(100, min(parts) * 100 // whole)} %"
-    return {"copied": share, "lag": max(lags) if lags else None}
+    share, lag = copied_share(facts, partition, adding)
+    return {"copied": None if share is None else f"{share} %", "lag": lag}
 
 
 def run_cancel(args: argparse.Namespace) -> int:
@@ -323,8 +202,8 @@ def run_cancel(args: argparse.Namespace) -> int:
         going = broker.run(broker.cluster.reassignments())
         if going:
             broker.run(broker.cluster.reassign(dict.fromkeys(going)))
-            _wait(broker, progress=None)
-        _unthrottle(broker)
+            _wait(broker)
+        _note(broker.run(broker.replica_moves.unthrottle()))
     rows = [
         {"topic": topic, "partition": index, "result": "cancelled", "not_added": list(each.adding)}
         for (topic, index), each in sorted(going.items())
@@ -388,7 +267,7 @@ def run_reset(args: argparse.Namespace) -> int:
             ask("go on?")
         for replicas in (others, part.replicas):
             broker.run(broker.cluster.reassign({partition: replicas}))
-            _wait(broker, progress=None)
+            _wait(broker)
         after = read_facts(broker)
     output.record(
         args.output,

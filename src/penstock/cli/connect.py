@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import socket
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,7 +22,9 @@ from penstock.client.access_admin import AccessAdmin
 from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
+from penstock.client.directory_moves import DirectoryMoves
 from penstock.client.group_admin import GroupAdmin
+from penstock.client.replica_moves import ReplicaMoves
 from penstock.client.share_admin import ShareAdmin
 from penstock.client.sync import Client
 from penstock.client.transaction_admin import TransactionAdmin
@@ -55,10 +57,22 @@ class Broker:
         self.share = ShareAdmin(client.asynchronous)
         self.transactions = TransactionAdmin(client.asynchronous)
         self.access = AccessAdmin(client.asynchronous)
+        self.replica_moves = ReplicaMoves(client.asynchronous)
+        self.directory_moves = DirectoryMoves(client.asynchronous)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         with refusals():
             return self.client.run(work)
+
+    def steps(self, work: AsyncIterator[T]) -> Iterator[T]:
+        """Runs an asynchronous iterator and yields its items. Ctrl-C ends it between two items or within one."""
+        end = object()
+
+        async def step() -> Any:
+            return await anext(work, end)
+
+        while (item := self.run(step())) is not end:
+            yield item
 
     def ask(self, request: Message, *, node: int | None = None) -> Any:
         """Sends one request to `node` (default: any node) and returns the response.

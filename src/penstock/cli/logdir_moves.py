@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import argparse
 import posixpath
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.confirm import ask
-from penstock.cli.cordon import CORDONED, set_cordoned
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.logdir_holdings import Held, copies, read_holdings
 from penstock.client.cluster_facts import readable
-from penstock.metadata.directory_balance import DirectoryMove, DirectoryState, PlacedReplica, balance, evacuate
-from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+from penstock.client.cordons import CORDONED, set_cordoned
+from penstock.client.directory_moves import NodeMove, Step, plan_rows, starting_point
+from penstock.metadata.directory_balance import DirectoryMove, balance, evacuate
+from penstock.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
     from penstock.client.cluster_admin import Holdings
     from penstock.protocol.vocabulary import TopicPartition
-
-LOOK_EVERY_S = 0.25
-RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-#: A planned move of a replica of one node.
-NodeMove = tuple[int, DirectoryMove]
 
 # --- one replica ----------------------------------------------------------------------------------------------------
 
@@ -44,7 +37,7 @@ def run_move(args: argparse.Namespace) -> int:
         held = read_holdings(broker, [node])
         current = held[node].replicas.get(partition)
         if args.throttle:
-            throttle(broker, args.throttle, held)
+            broker.run(broker.directory_moves.throttle(args.throttle, held))
         failures = broker.run(broker.cluster.move_replicas(node, {partition: args.directory}))
         if partition in failures:
             _refuse(node, partition, args.directory, failures[partition], held[node])
@@ -148,7 +141,7 @@ def run_balance(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
 
     def plan(holdings: Holdings) -> list[DirectoryMove]:
-        return balance(*_starting_point(holdings), args.keep_free)
+        return balance(*starting_point(holdings), args.keep_free)
 
     with connect(args) as broker:
         held = read_holdings(broker, args.node)
@@ -165,15 +158,19 @@ def run_evacuate(args: argparse.Namespace) -> int:
         cordoned = sorted(each.path for each in held[node].directories if each.cordoned)
 
         def plan(holdings: Holdings) -> list[DirectoryMove]:
-            return evacuate(path, *_starting_point(holdings), args.keep_free)
+            return evacuate(path, *starting_point(holdings), args.keep_free)
 
         def cordon() -> None:
-            set_cordoned(
-                broker,
-                node,
-                ",".join([*cordoned, path]),
-                lambda holdings: any(each.path == path and each.cordoned for each in holdings.directories),
+            problem = broker.run(
+                set_cordoned(
+                    broker.client.asynchronous,
+                    node,
+                    ",".join([*cordoned, path]),
+                    lambda holdings: any(each.path == path and each.cordoned for each in holdings.directories),
+                )
             )
+            if problem is not None:
+                output.note(problem)
 
         if path not in cordoned:
             output.note(f"{path} of node {node} to get no new replicas until it is taken out of {CORDONED}")
@@ -190,22 +187,6 @@ def _find_directory(held: Held, path: str) -> tuple[int, str]:
         nodes = ", ".join(map(str, having))
         raise Failure(f"nodes {nodes} have a log directory {path}: choose one with --node", Exit.USAGE)
     return having[0], wanted
-
-
-def _starting_point(holdings: Holdings) -> tuple[list[DirectoryState], dict[TopicPartition, PlacedReplica]]:
-    """Returns the directories of a node, and the directory that each replica will be in when the moves under way have
-    ended."""
-    replicas = {
-        partition: PlacedReplica(
-            holdings.futures[partition].directory if partition in holdings.futures else replica.directory, replica.size
-        )
-        for partition, replica in holdings.replicas.items()
-    }
-    directories = [
-        DirectoryState(each.path, each.usable_bytes, offline=bool(each.error), cordoned=each.cordoned)
-        for each in holdings.directories
-    ]
-    return directories, replicas
 
 
 def _plans(held: Held, plan: Callable[[Holdings], list[DirectoryMove]]) -> list[NodeMove]:
@@ -240,7 +221,7 @@ def _run(
     if cordon is not None:
         cordon()
     if args.throttle and moves:
-        throttle(broker, args.throttle, held)
+        broker.run(broker.directory_moves.throttle(args.throttle, held))
     failed = False
     try:
         wait(broker, held)  # moves that an earlier run or another operator began
@@ -258,127 +239,39 @@ def _run(
 
 
 def _show(args: argparse.Namespace, moves: Sequence[NodeMove]) -> None:
-    rows = [
-        {
-            "topic": move.partition[0],
-            "partition": move.partition[1],
-            "node": node,
-            "from": move.source,
-            "to": move.target,
-            "bytes": move.size if args.output == "json" else readable(move.size),
-        }
-        for node, move in moves
-    ]
+    rows = plan_rows(moves)
+    shown = rows if args.output == "json" else [{**row, "bytes": readable(row["bytes"])} for row in rows]
     if moves or args.output == "json":
-        output.rows(args.output, ["topic", "partition", "node", "from", "to", "bytes"], rows)
+        output.rows(args.output, ["topic", "partition", "node", "from", "to", "bytes"], shown)
     if moves:
         total = readable(sum(move.size for _, move in moves))
         output.note(f"{output.counted(len(moves), 'replica')} to move ({total})")
 
 
-def _carry_out(broker: Broker, moves: Iterable[NodeMove], at_once: int) -> bool:
+def _carry_out(broker: Broker, moves: Sequence[NodeMove], at_once: int) -> bool:
     """Runs the moves, at most `at_once` per node at a time. Returns True if any move failed."""
-    waiting: dict[int, deque[DirectoryMove]] = {}
-    for node, move in moves:
-        waiting.setdefault(node, deque()).append(move)
-    going: dict[int, dict[TopicPartition, DirectoryMove]] = {node: {} for node in waiting}
-    suspected: dict[int, set[TopicPartition]] = {node: set() for node in waiting}
     failed = False
-    with output.Progress("moved", total=sum(map(len, waiting.values())), unit="replicas") as progress:
-        while any(waiting.values()) or any(going.values()):
-            for node, queue in waiting.items():
-                begun = [queue.popleft() for _ in range(min(len(queue), at_once - len(going[node])))]
-                failed |= _begin(broker, node, begun, going[node])
-            time.sleep(LOOK_EVERY_S)
-            for node, under_way in going.items():
-                if under_way:
-                    holdings = broker.run(broker.cluster.holdings(node))
-                    ended, bad = _ended(node, under_way, holdings, suspected[node])
-                    progress.add(ended)
-                    failed |= bad
+    with output.Progress("moved", total=len(moves), unit="replicas") as progress:
+        for step in broker.steps(broker.directory_moves.carry_out(moves, at_once)):
+            failed |= note_step(step, progress)
     return failed
 
 
-def _begin(
-    broker: Broker, node: int, moves: Sequence[DirectoryMove], going: dict[TopicPartition, DirectoryMove]
-) -> bool:
-    """Starts moves of replicas. Adds each move that a node accepted to `going`.
-
-    Returns True if a move was refused.
-    """
-    wanted = {move.partition: move.target for move in moves}
-    failures = broker.run(broker.cluster.move_replicas(node, wanted)) if wanted else {}
-    for move in moves:
-        if move.partition in failures:
-            _note_failure(node, move, failures[move.partition].name)
-        else:
-            going[move.partition] = move
-    return bool(failures)
-
-
-def _ended(
-    node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings, suspected: set[TopicPartition]
-) -> tuple[int, bool]:
-    """Removes ended moves from `going`. Returns their number, and True if a move ended without moving its replica.
-
-    For a moment at the end of a move, Kafka lists neither a copy nor the replica in its new directory. A failed move
-    looks the same. So the first check that finds this only adds the move to `suspected`. If the next check finds it
-    again, the move has failed.
-    """
-    ended, failed = 0, False
-    for partition, move in list(going.items()):
-        replica = holdings.replicas.get(partition)
-        if partition in holdings.futures:
-            suspected.discard(partition)
-            continue
-        behind = replica is not None and replica.directory != move.target
-        if behind and partition not in suspected:
-            suspected.add(partition)
-            continue
-        del going[partition]
-        ended += 1
-        if behind:
-            _note_failure(node, move, "the move failed or was cancelled, see the node's log")
-            failed = True
-    return ended, failed
-
-
-def _note_failure(node: int, move: DirectoryMove, reason: str) -> None:
-    topic, index = move.partition
-    output.note(f"node {node}: {topic}-{index} was not moved from {move.source} to {move.target}: {reason}")
+def note_step(step: Step, progress: output.Progress) -> bool:
+    """Adds a step to the progress and prints its failures. Returns True if there are any."""
+    progress.add(step.ended)
+    for sentence in step.failures:
+        output.note(sentence)
+    return bool(step.failures)
 
 
 def wait(broker: Broker, nodes: Iterable[int]) -> None:
     """Waits until no replica of these nodes is being moved."""
-    waiting = set(nodes)
     with output.Progress("moved", unit="replicas") as progress:
-        left: Mapping[int, int] = {}
-        while waiting:
-            now = {node: len(broker.run(broker.cluster.holdings(node)).futures) for node in sorted(waiting)}
-            progress.add(sum(max(0, left.get(node, 0) - count) for node, count in now.items()))
-            left, waiting = now, {node for node, count in now.items() if count}
-            if waiting:
-                time.sleep(LOOK_EVERY_S)
-
-
-# --- throttle: Kafka's own config, so that Kafka's own tools can show and remove it ---------------------------------
-
-
-def throttle(broker: Broker, rate: int, nodes: Iterable[int]) -> None:
-    from penstock.cli.connect import refusals
-
-    for node in nodes:
-        with refusals():
-            broker.client.alter_configs(ResourceType.BROKER, str(node), [(RATE, ConfigOperation.SET, str(rate))])
+        for count in broker.steps(broker.directory_moves.wait(nodes)):
+            progress.add(count)
 
 
 def unthrottle(broker: Broker, nodes: Iterable[int]) -> None:
-    """Removes these nodes' throttle on moves between log directories, because no move is under way.
-
-    A throttle that another tool has set is removed, too.
-    """
-    for node in nodes:
-        try:
-            broker.client.alter_configs(ResourceType.BROKER, str(node), [(RATE, ConfigOperation.DELETE, None)])
-        except KafkaError as problem:
-            output.note(f"node {node} is still throttled because its configs could not be changed: {problem}")
+    for sentence in broker.run(broker.directory_moves.unthrottle(nodes)):
+        output.note(sentence)

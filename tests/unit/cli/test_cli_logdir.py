@@ -12,6 +12,7 @@ import pytest
 from penstock.cli import logdir_moves
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
+from penstock.client import directory_moves
 from penstock.client.cluster_admin import ClusterAdmin, FutureReplica, HeldReplica, Holdings
 from penstock.metadata.directory_balance import DirectoryMove
 from penstock.protocol.vocabulary import TopicPartition
@@ -29,7 +30,7 @@ def node() -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logdir_moves, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(directory_moves, "LOOK_EVERY_S", 0.02)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
@@ -146,7 +147,8 @@ def test_logdir_move_counts_as_failed_only_if_two_successive_checks_find_the_rep
         ((Holdings([], {}),), [(1, False)]),  # the topic was deleted
     ):
         going, suspected = {move.partition: move}, set[TopicPartition]()
-        assert [logdir_moves._ended(1, going, look, suspected) for look in looks] == expected
+        steps = [directory_moves.ended(1, going, look, suspected) for look in looks]
+        assert [(step.ended, bool(step.failures)) for step in steps] == expected
         assert going == {}
 
 
@@ -161,7 +163,7 @@ def test_repeating_an_interrupted_logdir_balance_resumes_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(logdir_moves, "_ended", interrupt)
+        interrupted.setattr(logdir_moves, "note_step", interrupt)
         words = ("logdir", "balance", "--yes", "--at-once", "1", "--throttle", SLOW, "-b", node.bootstrap)
         assert "logdir cancel" in said(capsys, *words, code=Exit.INTERRUPTED)
     assert len(asked(capsys, node, "describe", "--over", "0.01")) == 1

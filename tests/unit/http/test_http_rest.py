@@ -50,6 +50,8 @@ CALLED_ELSEWHERE = (
     "delete_share_group",
     "delete_share_offsets",
     "abort_hanging",
+    "drain_nodes",
+    "evacuate_directory",
 )
 #: Routes that a cluster without an authorizer refuses.
 REFUSED = dict.fromkeys(("list_acls", "create_acls", "delete_acls"), (409, "SECURITY_DISABLED"))
@@ -64,6 +66,10 @@ BODIES: dict[str, Any] = {
     "produce_records": {"records": [{"value": "x", "partition": 0}]},
     "reset_offsets": {"earliest": True, "dry_run": True},
     "reassign": {"partitions": [{"topic": "orders", "partition": 0}]},
+    "drain_nodes": {"nodes": [2], "topics": [], "dry_run": True},
+    "rebalance_cluster": {"dry_run": True},
+    "balance_directories": {"dry_run": True},
+    "evacuate_directory": {"directory": "/data"},
     "set_password": {"password": "secret"},
     "change_records": {"topic": "orders", "partition": 0, "first": 0, "change": "release"},
     "abort_hanging": {"topic": "orders", "partition": 0, "start_offset": 0},

@@ -12,7 +12,7 @@ from rest_harness import HTTP, ask, begin_share_group, commit, ended
 from penstock.client.producer import ProducerSettings
 from penstock.http import operations, view
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
-from penstock.testing import Broker
+from penstock.testing import Broker, Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -253,3 +253,43 @@ def test_named_topics_are_compacted_at_once(broker: Broker) -> None:
     assert (row["topic"], row["records_read"], row["records_kept"]) == ("keyed", 3, 1)
     shown = ask(broker, "GET", "/v1/topics/keyed/records?partition=0").value["records"]
     assert [record["value"] for record in shown] == [{"text": "3"}]
+
+
+# --- moves
+
+
+def test_a_node_is_drained_and_the_cluster_rebalanced_by_operations() -> None:
+    with Cluster(nodes=3, config={**HTTP, "default.replication.factor": 2}) as cluster:
+        with cluster.client() as client:
+            client.create_topic("moved", 4, 2)
+        plan = ended(cluster, ask(cluster, "POST", "/v1/cluster/drain", {"nodes": [3], "dry_run": True}))
+        assert (plan["state"], plan["result"]["cordoned"]) == ("done", [3])
+        assert all(3 in row["from"] and 3 not in row["to"] for row in plan["result"]["moves"])
+        assert plan["result"]["moves"]
+        drained = ended(cluster, ask(cluster, "POST", "/v1/cluster/drain", {"nodes": [3], "at_once": 2}))
+        assert (drained["state"], drained["notes"]) == ("done", [])
+        assert drained["progress"]["done"] == drained["progress"]["total"] == len(drained["result"]["moves"])
+        rows = ask(cluster, "GET", "/v1/cluster/replication-status").value["partitions"]
+        assert rows
+        assert not any(3 in row["replicas"] for row in rows)
+        back = ended(cluster, ask(cluster, "POST", "/v1/cluster/rebalance", {"onto": [3]}))
+        assert back["state"] == "done"
+        rows = ask(cluster, "GET", "/v1/cluster/replication-status").value["partitions"]
+        assert any(3 in row["replicas"] for row in rows)
+        assert ask(cluster, "POST", "/v1/cluster/drain", {"nodes": [9]}).status == 404
+        assert ask(cluster, "POST", "/v1/cluster/drain", {"nodes": [1, 2]}).status == 409, "too few nodes are left"
+        assert ask(cluster, "POST", "/v1/cluster/rebalance", {"onto": [9]}).status == 409
+
+
+def test_a_log_directory_is_evacuated_and_directories_are_balanced_by_operations() -> None:
+    with Broker(config={**HTTP, "log.dirs": "/data/a,/data/b"}, topics={"moved": 4}) as broker:
+        held = ask(broker, "GET", "/v1/nodes/1/directories").value["directories"]
+        assert [each["path"] for each in held] == ["/data/a", "/data/b"]
+        done = ended(broker, ask(broker, "POST", "/v1/nodes/1/evacuate", {"directory": "/data/b/"}))
+        assert (done["state"], done["progress"]["done"] > 0) == ("done", True)
+        held = ask(broker, "GET", "/v1/nodes/1/directories").value["directories"]
+        assert [(each["path"], each["replicas"] > 0) for each in held] == [("/data/a", True), ("/data/b", False)]
+        assert held[1]["cordoned"] is True
+        assert ended(broker, ask(broker, "POST", "/v1/nodes/1/balance", {"dry_run": True}))["state"] == "done"
+        assert ask(broker, "POST", "/v1/nodes/1/evacuate", {"directory": "/data/x"}).status == 404
+        assert ask(broker, "POST", "/v1/nodes/7/balance", {}).status == 502

@@ -11,6 +11,7 @@ from penstock.http.rest import (
     events,
     groups,
     health,
+    moves,
     operations,
     record_search,
     records,
@@ -32,6 +33,7 @@ async def openapi(service: Service, call: Call) -> Any:
 ROUTES: tuple[Route, ...] = (
     *health.ROUTES,
     *cluster.ROUTES,
+    *moves.ROUTES,
     *operations.ROUTES,
     *events.ROUTES,
     *topics.ROUTES,

@@ -100,6 +100,21 @@ def test_a_copy_follows_a_truncation_of_the_current_log() -> None:
     assert state(log) == before
 
 
+def test_copy_is_cut_at_the_lowest_of_several_truncations() -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    log.truncate_to(30)
+    fill(log, first=5)
+    log.truncate_to(log.log_end_offset - 2)
+    fill(log, first=8)
+    before = state(log)
+    run(ended(logs, future))
+    assert state(log) == before
+
+
 def test_copy_starts_again_when_the_log_start_of_the_current_log_passes_the_end_of_the_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
@@ -140,7 +155,8 @@ def test_deleting_records_removes_their_segments_from_the_copy() -> None:
 
 
 def test_a_compacted_log_whose_last_records_are_gone_keeps_its_end() -> None:
-    logs = directories()
+    disk = MemoryDisk()
+    logs = directories(disk)
     log = log_in_a(logs)
     produce(log, 3)
     log.roll()
@@ -148,7 +164,10 @@ def test_a_compacted_log_whose_last_records_are_gone_keeps_its_end() -> None:
     log.segments.active.base_offset = 9
     move(logs, log)
     assert log.log_end_offset == 9
-    assert produce(log, 1) == 9
+    run(logs.close())
+    [moved] = directories(disk)
+    assert moved.log_end_offset == 9
+    assert produce(moved, 1) == 9
 
 
 def test_producers_whose_records_were_deleted_are_still_remembered() -> None:

@@ -17,7 +17,7 @@ from penstock.http.overview import Overview, Row
 from penstock.http.pipelines import Pipeline
 
 if TYPE_CHECKING:
-    from penstock.broker.controlplane.controller import Failover
+    from penstock.broker.controlplane.failovers import Failover
     from penstock.replication.directory_move import MoveFigures
 
 TOPICS_SHOWN = 100

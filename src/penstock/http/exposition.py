@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from penstock.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,6 +31,12 @@ class Distribution(NamedTuple):
     counts: Sequence[int]
     """The measurements in each bucket, one more than there are bounds."""
     total: float
+
+    @classmethod
+    def in_seconds(cls, found: Histogram, units_per_s: int) -> Distribution:
+        """Returns the measurements of a histogram whose unit is a part of a second."""
+        bounds = tuple(bound / units_per_s for bound in found.bounds)
+        return cls(bounds, tuple(found.counts), found.total / units_per_s)
 
 
 @dataclass(slots=True)

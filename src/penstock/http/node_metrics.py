@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from penstock.http.exposition import Family, counter, gauge
+from penstock.http.failover_metrics import failover_families
 from penstock.http.overview import DAMAGED_MAX
 from penstock.http.request_metrics import request_families
 from penstock.http.share_metrics import share_families
@@ -18,7 +19,6 @@ from penstock.net.traffic import KNOWN
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
-    from penstock.broker.controlplane.controller import Controller
     from penstock.http.pipelines import Pipeline
     from penstock.http.view import View
     from penstock.net.server import Server
@@ -32,7 +32,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from request_families(view.broker.times)
     yield from _quorum(view.broker)
     yield from _replication(view.broker)
-    yield from _failovers(view.broker.controller)
+    yield from failover_families(view.broker)
     yield from _events(view.broker)
     yield from directory_families(view.broker)
     yield from _moves(view.broker)
@@ -147,32 +147,6 @@ def _replication(broker: Broker) -> Iterator[Family]:
         "penstock_replica_truncated_records_total", "Records removed by truncation.", counts.truncated_records
     )
     yield counter("penstock_replica_resets_total", "Logs restarted at their leader's log start.", counts.resets)
-
-
-def _failovers(controller: Controller) -> Iterator[Family]:
-    """Yields failover metrics.
-
-    Every node knows the last failover. The counts include only failovers that this node decided as the controller.
-    """
-    yield gauge("penstock_controller_active", "Whether this node is the active controller.", int(controller.active))
-    yield counter(
-        "penstock_failovers_total", "Brokers that this controller has failed over.", controller.failover_count
-    )
-    unclean = controller.unclean_elections
-    yield counter("penstock_unclean_elections_total", "Leaders elected outside of the in-sync set.", unclean)
-    if controller.failovers:
-        last = controller.failovers[-1]
-        yield gauge(
-            "penstock_failover_last_timestamp_seconds",
-            "Time of the last failover's elections in seconds since 1970.",
-            last.elected_ms / 1000,
-        )
-        yield gauge("penstock_failover_last_partitions", "Partitions that the last failover changed.", last.partitions)
-        if last.detected_ms is not None:
-            took_s = max(0, last.elected_ms - last.detected_ms) / 1000
-            yield gauge(
-                "penstock_failover_last_duration_seconds", "From detection to election in the last failover.", took_s
-            )
 
 
 def directory_families(broker: Broker) -> Iterator[Family]:

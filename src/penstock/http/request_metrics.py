@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.broker.requests.request_times import BOUNDS_NS, PHASES
+from penstock.broker.requests.request_times import PHASES
 from penstock.http.exposition import Distribution, Family, counter, histogram
 
 if TYPE_CHECKING:
     from penstock.broker.requests.request_times import RequestTimes
-
-_BOUNDS_S = tuple(bound / 1_000_000_000 for bound in BOUNDS_NS)
 
 
 def request_families(times: RequestTimes) -> Iterator[Family]:
@@ -23,7 +21,6 @@ def request_families(times: RequestTimes) -> Iterator[Family]:
     phases = histogram("penstock_request_seconds", "How long requests took, by API and phase, estimated by sampling.")
     for name, api in sorted(times.by_api().items()):
         for phase, found in zip(PHASES, api):
-            if found.sum_ns:
-                value = Distribution(_BOUNDS_S, tuple(found.counts), found.sum_ns / 1_000_000_000)
-                phases.add(value, api=name, phase=phase)
+            if found.total:
+                phases.add(Distribution.in_seconds(found, 1_000_000_000), api=name, phase=phase)
     yield phases

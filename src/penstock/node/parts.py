@@ -170,7 +170,8 @@ def make_broker(
     peers = Peers(
         node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s, world.to_brokers
     )
-    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), logs.dirs.note_incarnation)
+    note, observer = logs.dirs.note_incarnation, world.observer
+    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), note, observer)
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch

@@ -232,7 +232,7 @@ def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
 
     stage = play(script)
     (failover,) = stage.controller.failovers
-    assert (failover.broker_id, failover.partitions, stage.controller.failover_count) == (1, 1, 1)
+    assert (failover.broker_id, failover.partitions, stage.controller.failovers.count) == (1, 1, 1)
 
 
 def test_a_killed_process_is_fenced_at_once() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from penstock.broker.controlplane.controller_channel import ControllerChannel
 from penstock.broker.controlplane.lifecycle import Directories, Identity, Lifecycle
+from penstock.broker.events import NodeEvent, Observer, log_event
+from penstock.broker.events.kinds import NetworkPartitionSuspected
 from penstock.client.connection import BrokerConnection
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import METADATA_VERSION
@@ -80,13 +82,46 @@ def test_requests_to_a_paused_controller_go_to_the_next_controller_once_it_is_kn
     run(scenario())
 
 
-def alive(ask: Any, directories: Any = lambda: Directories([], [], [])) -> Lifecycle:
+def alive(ask: Any, directories: Any = lambda: Directories([], [], []), observer: Observer = log_event) -> Lifecycle:
     """Returns a broker that counts as registered for its heartbeats."""
     image = SimpleNamespace(offset=5, brokers={}, features={METADATA_VERSION: 30})
     metadata = SimpleNamespace(image=image, reaches_other_cluster=False)
     identity = Identity(1, "c", bytes(16), True, False, {}, {})
     channel = SimpleNamespace(ask=ask)
-    return Lifecycle(identity, cast(Any, channel), cast(Any, metadata), Settings({"node.id": "1"}), directories)
+    settings = Settings({"node.id": "1"})
+    parts = (identity, cast(Any, channel), cast(Any, metadata), settings, directories)
+    return Lifecycle(*parts, observer=observer)
+
+
+def test_a_broker_without_an_answer_for_a_session_timeout_suspects_the_network_once_for_each_outage() -> None:
+    async def scenario() -> None:
+        events: list[NodeEvent] = []
+        answering = True
+
+        async def ask(request: Any, **_: Any) -> Any:
+            await asyncio.sleep(0.1)
+            if not answering:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "No answer.")
+            return BrokerHeartbeatResponse(is_fenced=False)
+
+        lifecycle = alive(ask, observer=events.append)
+        unfencing = asyncio.ensure_future(lifecycle.unfence())
+        await asyncio.sleep(5)
+        answering = False
+        await asyncio.sleep(8)
+        assert events == []
+        await asyncio.sleep(20)
+        reason = "no controller has answered broker 1 for 9000 ms"
+        assert events == [NetworkPartitionSuspected(reason, ())]
+        answering = True
+        await asyncio.sleep(5)
+        answering = False
+        await asyncio.sleep(20)
+        assert len(events) == 2
+        unfencing.cancel()
+        await lifecycle.close()
+
+    run(scenario())
 
 
 def test_state_change_during_a_heartbeat_is_sent_right_after_the_response() -> None:

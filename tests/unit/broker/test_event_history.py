@@ -97,7 +97,7 @@ class Quorum:
 def test_resignation_of_a_running_quorum_leader_is_reported_as_a_lost_majority() -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
-    assert quorum.changed("resigned", 3, -1) == ["quorum.majority_lost", "quorum.role"]
+    assert quorum.changed("resigned", 3, -1) == ["quorum.majority_lost", "network.suspected", "quorum.role"]
 
 
 @pytest.mark.parametrize(("stopping", "is_voter"), [(True, True), (False, False)])

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from penstock.broker.controlplane.controller import Failover
+from penstock.broker.controlplane.failovers import Failover
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.http.console import ATTENTION_SHOWN, TOPICS_SHOWN, PageContext, page, sparkline
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from penstock.broker.controlplane.failovers import Detection, Failovers
 from penstock.broker.events import Observer, log_event
 from penstock.broker.events.from_images import events_between
-from penstock.broker.events.kinds import BrokerFenced, BrokerRegistered
+from penstock.broker.events.kinds import BrokerRegistered
 from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
@@ -29,7 +28,6 @@ from penstock.metadata.controller.heartbeats import Heartbeats, Session
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.controller.tokens import remove_expired
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import FENCINGS_MAX
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -64,29 +62,6 @@ CHECK_SESSIONS_EVERY_MS = 1000
 PAUSE_MS = 500
 #: Time between two checks of a silent broker while its fencing is not committed.
 RECHECK_MS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Failover:
-    """Describes one fencing of a broker: when the failure was detected, and when its partitions had new leaders.
-
-    Every node reads the fencing from the metadata log. Only the controller that decided the fencing knows `how` and
-    `detected_ms`. Times are wall clock.
-    """
-
-    broker_id: int
-    elected_ms: int
-    partitions: int
-    how: str | None = None
-    detected_ms: int | None = None
-
-
-class _Detection(NamedTuple):
-    """Holds how and when this controller detected that a broker failed, and the time of the broker's last heartbeat."""
-
-    how: str
-    detected_ms: int
-    last_heard_ms: int | None
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -125,10 +100,7 @@ class Controller:
         self._observer = observer
         self.active = False
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
-        self.failovers: deque[Failover] = deque(maxlen=FENCINGS_MAX)
-        self.failover_count = 0
-        #: How and when a failure was detected, by broker id and epoch, until the fencing is committed.
-        self._detected: dict[tuple[int, int], _Detection] = {}
+        self.failovers = Failovers(clock.wall_ms, observer)
         self.unclean_elections = 0
         self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -332,7 +304,7 @@ class Controller:
         return False
 
     async def _fence(
-        self, broker_id: int, epoch: int, how: str, detected_ms: int, *, heard_before_ms: int | None = None
+        self, broker_id: int, epoch: int, how: str, detected_ms: int, *, heard_before_ms: int, silent: bool = False
     ) -> None:
         rules = self.rules
 
@@ -341,37 +313,17 @@ class Controller:
             if broker is None or broker.epoch != epoch:
                 return Decision([], 0)
             session = self.beats.session(broker_id, epoch, self._now_ms())
-            if heard_before_ms is not None and session.last_contact_ms > heard_before_ms:
+            if session.last_contact_ms > heard_before_ms:
                 return Decision([], 0)
             session.shutdown_offset = None
             decision = fence_broker(image, broker_id, rules)
             if decision.records:
-                self.failover_count += 1
-                self._detected[broker_id, epoch] = _Detection(how, detected_ms, self._last_heard_ms(session))
+                detection = Detection(how, detected_ms, self._last_heard_ms(session), silent)
+                self.failovers.decided(broker_id, epoch, detection)
             return decision
 
         await self._decide(decide)
-        self._detected.pop((broker_id, epoch), None)
-
-    def _list_failovers(self, image: MetadataImage) -> None:
-        for each in image.changes.fencings:
-            found = self._detected.get((each.broker_id, each.broker_epoch))
-            if found is None:
-                self.failovers.append(Failover(each.broker_id, each.timestamp_ms, each.partitions))
-                continue
-            now_ms = self._clock.wall_ms()
-            self.failovers.append(Failover(each.broker_id, now_ms, each.partitions, found.how, found.detected_ms))
-            self._observer(
-                BrokerFenced(
-                    each.broker_id,
-                    each.broker_epoch,
-                    found.how,
-                    found.last_heard_ms,
-                    found.detected_ms,
-                    now_ms,
-                    each.partitions,
-                )
-            )
+        self.failovers.ended(broker_id, epoch)
 
     def _last_heard_ms(self, session: Session) -> int | None:
         """Returns the wall-clock time of a broker's last heartbeat; None if this controller received none."""
@@ -401,9 +353,8 @@ class Controller:
         image = self._metadata.image
         for broker_id in self.beats.stale(image, now_ms):
             how = f"was silent for {self.beats.session_timeout_ms} ms"
-            await self._fence(
-                broker_id, image.brokers[broker_id].epoch, how, self._clock.wall_ms(), heard_before_ms=now_ms
-            )
+            epoch, detected_ms = image.brokers[broker_id].epoch, self._clock.wall_ms()
+            await self._fence(broker_id, epoch, how, detected_ms, heard_before_ms=now_ms, silent=True)
 
     # --- leaders ----------------------------------------------------------------------------------------
 
@@ -426,11 +377,12 @@ class Controller:
 
         If a config change now allows unclean elections, holds them at once.
         """
-        self._list_failovers(new)
+        self.failovers.apply(new)
         if not self.active:
             return
         for event in events_between(old, new):
             self._observer(event)
+            self.failovers.note(event)
         if new.configs is old.configs:
             return
         kinds = {kind for kind, _ in new.changes.configs}

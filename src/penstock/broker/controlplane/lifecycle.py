@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.controlplane.metadata_storage import StorageError
+from penstock.broker.events import Observer, log_event
+from penstock.broker.events.kinds import NetworkPartitionSuspected
 from penstock.metadata.controller.assignments import has_directories
 from penstock.metadata.controller.broker_states import CORDONED_SINCE
 from penstock.metadata.controller.brokers import CONTROLLERS_REGISTER_SINCE
@@ -98,7 +100,10 @@ class Lifecycle:
         settings: Settings,
         directories: Callable[[], Directories],
         note_incarnation: Callable[[int, bytes], None] = lambda epoch, asking: None,
+        observer: Observer = log_event,
     ) -> None:
+        self._observer = observer
+        self._suspects_network = False
         self._note_incarnation = note_incarnation
         self.identity = identity
         self.broker_epoch = -1
@@ -334,6 +339,7 @@ class Lifecycle:
                 pause_s = await self._handle_answer(answer, interval_s)
             except KafkaError as error:
                 logger.warning("a heartbeat of broker %d got no answer: %s", self.identity.node_id, error.message)
+                self._no_answer()
             except RefusedError as error:
                 logger.critical("%s", error)
             except Exception:  # without heartbeats this broker would be fenced for good
@@ -344,9 +350,19 @@ class Lifecycle:
             except TimeoutError:
                 pass
 
+    def _no_answer(self) -> None:
+        """Suspects a network partition, once for each outage, if no controller has answered for a session timeout."""
+        timeout_s = self._settings.int("broker.session.timeout.ms") / 1000
+        silent = self._answered_at and asyncio.get_running_loop().time() - self._answered_at >= timeout_s
+        if silent and not self._suspects_network:
+            self._suspects_network = True
+            reason = f"no controller has answered broker {self.identity.node_id} for {timeout_s * 1000:.0f} ms"
+            self._observer(NetworkPartitionSuspected(reason, ()))
+
     async def _handle_answer(self, answer: Any, interval_s: float) -> float:
         """Handles the response to a heartbeat, and returns the pause until the next heartbeat."""
         self._answered_at = asyncio.get_running_loop().time()
+        self._suspects_network = False
         code = ErrorCode(answer.error_code)
         if code in NOT_REGISTERED:
             logger.warning("broker %d registers again: its heartbeat got %s", self.identity.node_id, code.name)

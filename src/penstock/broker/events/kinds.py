@@ -118,6 +118,45 @@ class BrokerFenced(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkPartitionSuspected(NodeEvent):
+    """This node no longer hears from other nodes that may still run: the network may be split.
+
+    The leader of the quorum suspects a partition when it loses its majority or fences a silent broker, and a broker
+    suspects one when no controller has answered it for a session timeout. A machine that lost its power looks the same.
+    """
+
+    KIND: ClassVar[str] = "network.suspected"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    reason: str
+    nodes: tuple[int, ...]
+    """The nodes that this node does not hear from; empty if they are not known."""
+
+    def __str__(self) -> str:
+        return f"the network may be split: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstWriteAfterFailover(NodeEvent):
+    """This node took over partitions of a fenced broker, and the first write to one of them is committed."""
+
+    KIND: ClassVar[str] = "failover.first_write"
+
+    partition: str
+    broker_id: int
+    """The fenced broker."""
+    broker_epoch: int
+    elected_ms: int
+    """The controller's wall-clock time of the elections."""
+    took_ms: int
+    """Milliseconds from the election to the first write, as measured on this node."""
+
+    def __str__(self) -> str:
+        what = f"the first write after broker {self.broker_id} was fenced"
+        return f"{self.partition}: {what} is committed, {self.took_ms} ms after the election"
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerUnfenced(NodeEvent):
     KIND: ClassVar[str] = "broker.unfenced"
 

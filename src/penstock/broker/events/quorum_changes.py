@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.broker.events.kinds import MajorityLost, MajorityRegained, QuorumRoleChanged
+from penstock.broker.events.kinds import (
+    MajorityLost,
+    MajorityRegained,
+    NetworkPartitionSuspected,
+    QuorumRoleChanged,
+)
 from penstock.protocol.vocabulary import NO_NODE
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ class QuorumChanges:
         """
         if role == "resigned" and self._role == "leader" and is_voter and not stopping:
             self._observer(MajorityLost(epoch))
+            self._observer(NetworkPartitionSuspected("the quorum's leader lost its majority", ()))
         self._role = role
         self._observer(QuorumRoleChanged(self._node_id, role, epoch, leader_id))
         if leader_id == NO_NODE:

@@ -12,6 +12,7 @@ from penstock.broker.events import Observer, log_event
 from penstock.broker.replicas.followed_partition import Counts
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
+from penstock.broker.replicas.takeovers import Takeovers
 from penstock.broker.replicas.throttle import FOLLOWER_RATE, Throttle
 from penstock.broker.tasks import Tasks
 from penstock.metadata.image import EMPTY_IMAGE, topic_changes
@@ -61,6 +62,7 @@ class ReplicaManager:
         self.isr_changes = isr_changes
         self._assignments = assignments
         self.counts = Counts()
+        self.takeovers = Takeovers(node_id, partitions, observer)
         self.throttle = Throttle(FOLLOWER_RATE, node_id, settings)
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._followed: dict[Key, tuple[Partition, ReplicaFetcher]] = {}
@@ -116,6 +118,7 @@ class ReplicaManager:
         if old.brokers is not new.brokers:
             self._brokers_changed(old, new)
         self._retire_idle()
+        self.takeovers.apply(old, new)
 
     def _brokers_changed(self, old: MetadataImage, new: MetadataImage) -> None:
         """Rechecks the led partitions: a fenced broker no longer holds back the high watermark or the low watermark."""

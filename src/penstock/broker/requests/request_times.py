@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from penstock.histogram import Histogram
 from penstock.net.later import Later
 from penstock.net.reply import Reply, WatchedReply
 
@@ -59,20 +59,6 @@ class TimedConnection(Protocol):
     def muted_s(self) -> float:
         """Returns for how many more seconds the connection is muted."""
         ...
-
-
-class Histogram:
-    """Counts durations of one phase in buckets."""
-
-    __slots__ = ("counts", "sum_ns")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_NS) + 1)
-        self.sum_ns = 0
-
-    def add(self, duration_ns: int, weight: int) -> None:
-        self.counts[bisect_left(BOUNDS_NS, duration_ns)] += weight
-        self.sum_ns += duration_ns * weight
 
 
 #: One histogram for each phase of an API's requests, in the order of PHASES.
@@ -126,7 +112,7 @@ class RequestTimes:
         for name, weight, durations in self._pending:
             api = self._apis.get(name)
             if api is None:
-                api = self._apis[name] = tuple(Histogram() for _ in PHASES)
+                api = self._apis[name] = tuple(Histogram(BOUNDS_NS) for _ in PHASES)
             for histogram, duration_ns in zip(api, durations):
                 histogram.add(duration_ns, weight)
         self._pending.clear()

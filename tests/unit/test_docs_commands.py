@@ -256,6 +256,7 @@ NOT_RUN = {
     "security.md: listeners=SASL_SSL://10.0.0.1:9092,CONTROLLER://10.0.0.1:9093": SECURED,
     "security.md: security.protocol=SASL_SSL": SECURED,
     "security.md: sasl.enabled.mechanisms=OAUTHBEARER": "tests/clients/test_oauth_listeners.py has such a listener",
+    "security.md: penstock.http.listener=https://10.0.0.1:9644": "tests/unit/node/test_http_security.py has such nodes",
     "security.md: config.providers=file,env": "tests/unit/metadata/test_configs_providers.py resolves such files",
     "simulation.md: penstock sim --profile points --seeds 1..100 --nodes 3 --seconds 20 --jo": POINTS,
     "simulation.md: from penstock.testing import SimBridge": BRIDGE,

@@ -28,7 +28,8 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
             f"--http {args.http} leaves too few ports above it for {args.nodes} nodes: choose a lower port", Exit.USAGE
         )
     host = f"[{first.host}]" if ":" in first.host else first.host
-    return [f"{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]
+    scheme = "https://" if first.tls else ""
+    return [f"{scheme}{host}:{first.port + index if first.port else 0}" for index in range(args.nodes)]
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PROPERTY = "penstock.http.listener"
+#: The name of HTTP among the listeners: in audit lines, and after `listener.name.` in properties.
+LISTENER = "HTTP"
 LOOPBACK = "127.0.0.1"
 LOCAL_NAMES = frozenset({"localhost", LOOPBACK, "::1"})
-_PATTERN = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]/@\s]*):)?(?P<port>\d{1,5})")
+_PATTERN = re.compile(r"(?:(?P<scheme>https?)://)?(?:(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]/@\s]*):)?(?P<port>\d{1,5})")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 
 
@@ -19,6 +21,7 @@ class HttpAddress:
     host: str
     port: int
     """The port to listen on; 0 chooses a free port."""
+    tls: bool = False
 
     @property
     def is_any(self) -> bool:
@@ -28,20 +31,23 @@ class HttpAddress:
     def url(self, port: int) -> str:
         """Returns the URL for clients on this machine, with the port that was bound."""
         host = "localhost" if self.is_any else self.host
-        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def parse_address(text: str) -> HttpAddress | None:
-    """Parses `host:port`, or a port alone, which means the loopback address. Returns None for empty text.
+    """Parses `host:port`, or a port alone, which means the loopback address; `https://` before it means TLS.
 
-    Raises ValueError.
+    Returns None for empty text. Raises ValueError.
     """
     if not text.strip():
         return None
     match = _PATTERN.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65_535:
-        raise ValueError(f"{PROPERTY} can't be {text.strip()!r}: write host:port, such as 127.0.0.1:9644.")
-    return HttpAddress((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))
+        raise ValueError(
+            f"{PROPERTY} can't be {text.strip()!r}: write host:port, such as 127.0.0.1:9644, or https://host:port."
+        )
+    return HttpAddress((match["host"] or LOOPBACK).strip("[]"), int(match["port"]), match["scheme"] == "https")
 
 
 class Names:

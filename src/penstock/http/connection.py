@@ -80,22 +80,27 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = False
         self._lingering = 0
         self._paused = False
-        self._peer = NO_PEER
+        self.peer = NO_PEER
         self._streaming = False
         #: Completed when all bytes of a stream so far are sent.
         self._sent: asyncio.Future[None] | None = None
+        self._delayed = False
 
     @property
     def idle(self) -> bool:
-        """Returns True if no request is in progress on this connection."""
-        return self._task is None and not self._unsent
+        """Returns True if this connection may be closed for another one.
+
+        It has no request in progress, or its peer waits for the answer to a failed login.
+        """
+        return self._delayed or (self._task is None and not self._unsent)
 
     # --- events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # so that resume_writing signals an empty buffer
-        self._peer = _peer_of(self._transport)
+        self.peer = _peer_of(self._transport)
+        # So that resume_writing signals an empty buffer. A TLS transport pauses at `high` bytes already, not beyond.
+        self._transport.set_write_buffer_limits(high=1 if self.peer.tls else 0, low=0)
         refusal = self._server.admit(self)
         if refusal is not None:
             self._refuse(refusal)
@@ -135,7 +140,8 @@ class HttpConnection(asyncio.Protocol):
             return False  # the peer of a stream has gone: the stream has no end to wait for
         self._http.receive_data(b"")
         self._process_received()
-        return self._task is not None or self._unsent  # the pending request is still answered
+        # The pending request is still answered; TLS can't be closed in one direction only.
+        return not self.peer.tls and (self._task is not None or self._unsent)
 
     def pause_writing(self) -> None:
         self._unsent = True
@@ -144,7 +150,12 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = False
         if self._sent is not None and not self._sent.done():
             self._sent.set_result(None)
-        if self._task is None:
+        if self._task is not None:
+            return
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # the bytes were those of a TLS handshake
+            self._resume_reading()
+            self._process_received()
+        else:
             self._answered()
 
     # --- requests
@@ -185,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
         if size > HEADER_MAX_BYTES:  # h11 checks the limit only while headers arrive
             self._refuse(text(431, f"The headers are too long: the maximum is {HEADER_MAX_BYTES} bytes."))
             return
-        found = parse_request(event.method, event.target, event.headers, self._server.names, self._peer)
+        found = parse_request(event.method, event.target, event.headers, self._server.names, self.peer)
         if isinstance(found, Response):
             self._refuse(found)
         else:
@@ -194,6 +205,7 @@ class HttpConnection(asyncio.Protocol):
     async def _answer(self) -> None:
         request, self._request = self._request, None
         assert request is not None
+        began = asyncio.get_running_loop().time()
         if self._body:
             request, self._body = replace(request, body=b"".join(self._body)), []
         try:
@@ -201,6 +213,10 @@ class HttpConnection(asyncio.Protocol):
         except Exception:
             logger.exception("HTTP request %s %s failed", request.method, request.path)
             response = FAILED
+        if response.delay_s:
+            self._delayed = True
+            await asyncio.sleep(began + response.delay_s - asyncio.get_running_loop().time())
+            self._delayed = False
         if response.stream is not None:
             await self._stream(response, response.stream)
         else:

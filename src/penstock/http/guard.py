@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.requests.context import ANONYMOUS, RequestContext
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.http.address import LISTENER
 from penstock.http.messages import CHANGES, Request, Response
 from penstock.http.rest.problems import BODY_TYPE, problem
 from penstock.http.roles import Role, Roles
@@ -21,8 +22,6 @@ from penstock.security.vocabulary import Operation
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-#: The name of HTTP among the listeners: in audit lines, and after `listener.name.` in properties.
-LISTENER = "HTTP"
 #: The API whose name denials of whole routes have in log and audit lines.
 DESCRIBE_CLUSTER = 60
 #: Values of Sec-Fetch-Site with which browsers mark requests of this site's own pages, and of the user.

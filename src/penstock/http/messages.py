@@ -85,6 +85,8 @@ class Response:
     cache: str = "no-store"
     stream: BodyStream | None = None
     """If set, the body comes from this stream, and `body` is empty."""
+    delay_s: float = 0.0
+    """The answer is sent when this time has passed since the request arrived, as Kafka delays failed logins."""
 
 
 def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:

@@ -6,17 +6,27 @@ Parser and pages are imported at the first connection, because many brokers neve
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.http.address import HttpAddress, Names
+from penstock.net.limits import AT_ONCE, LimitedLog
 
 if TYPE_CHECKING:
+    import ssl
+
     from penstock.http.connection import HttpConnection
     from penstock.http.messages import Request, Response
+    from penstock.net.limits import Arrival
     from penstock.net.network import Listening, Network
 
+logger = logging.getLogger(__name__)
+
 MAX_CONNECTIONS = 64
+#: TLS handshakes of one host that may be in progress at a time.
+MAX_HANDSHAKES_OF_HOST = 16
 STOP_S = 1.0
 
 
@@ -26,14 +36,49 @@ class Site(Protocol):
     async def close(self) -> None: ...
 
 
+class Handshakes:
+    """Counts the TLS handshakes in progress, in all and by host, so that slow peers keep no others away."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
+        self._tls = tls
+        self._by_host: dict[str, int] = {}
+        self._log = LimitedLog(logger, time.monotonic)
+
+    def context(self) -> ssl.SSLContext:
+        return self._tls()
+
+    def enter(self, host: str) -> Arrival | None:
+        mine = self._by_host.get(host, 0)
+        if mine >= MAX_HANDSHAKES_OF_HOST or sum(self._by_host.values()) >= MAX_CONNECTIONS:
+            return None
+        self._by_host[host] = mine + 1
+        return AT_ONCE
+
+    def leave(self, host: str) -> None:
+        left = self._by_host.pop(host, 0) - 1
+        if left > 0:
+            self._by_host[host] = left
+
+    def failed(self, host: str, reason: str) -> None:
+        self._log.info("handshake", lambda: f"the TLS handshake of {host} with the HTTP listener failed: {reason}")
+
+
 class HttpServer:
     """Listens from `start` to `stop`. Serves requests once `serve` was called."""
 
-    def __init__(self, address: HttpAddress, network: Network, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        address: HttpAddress,
+        network: Network,
+        names: Iterable[str] = (),
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """Prepares the server. `tls` returns the current TLS context; None serves without TLS."""
         self.names = Names(address, names)
         self.stopping = False
         self._address = address
         self._network = network
+        self._handshakes = None if tls is None else Handshakes(tls)
         self._listening: Listening | None = None
         self._connections: set[HttpConnection] = set()
         self._quiet = asyncio.Event()
@@ -44,7 +89,8 @@ class HttpServer:
 
     async def start(self) -> None:
         """Opens the listener. Raises OSError if the address can't be bound."""
-        self._listening = await self._network.listen(self._address.host, self._address.port, self._connection)
+        host, port = self._address.host, self._address.port
+        self._listening = await self._network.listen(host, port, self._connection, tls=self._handshakes)
 
     @property
     def url(self) -> str:
@@ -93,6 +139,8 @@ class HttpServer:
         """
         from penstock.http.messages import TOO_MANY
 
+        if self._handshakes is not None:
+            self._handshakes.leave(connection.peer.host)
         if len(self._connections) >= MAX_CONNECTIONS:
             idle = next((each for each in self._connections if each.idle), None)
             if idle is None:

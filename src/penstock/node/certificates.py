@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
+    from penstock.node.http_security import HttpSecurity
     from penstock.node.listener_security import ListenerSecurity
     from penstock.node.peer_security import PeerSecurity
 
@@ -19,7 +20,10 @@ class Certificates:
     """Reads key stores and trust stores again when a file or a dynamic config has changed."""
 
     def __init__(
-        self, settings: Settings, listeners: Collection[ListenerSecurity], peers: Collection[PeerSecurity]
+        self,
+        settings: Settings,
+        listeners: Collection[ListenerSecurity | HttpSecurity],
+        peers: Collection[PeerSecurity],
     ) -> None:
         self._settings, self._listeners, self._peers = settings, listeners, peers
         #: This node's dynamic configs in its own metadata log; None once the settings have those of an image.

@@ -6,10 +6,11 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.http.address import PROPERTY, HttpAddress
+from penstock.http.address import LISTENER, PROPERTY, HttpAddress
+from penstock.node.http_security import HttpSecurity
 from penstock.node.listeners import (
     HttpUnavailableError,
     ListenerPlan,
@@ -21,6 +22,7 @@ from penstock.node.listeners import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.http.pipelines import Pipelines
     from penstock.http.server import HttpServer, Site
     from penstock.log.cleaner import Cleaner
@@ -31,20 +33,38 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Serves HTTP if the settings contain an HTTP address. Raises ListenerError for an invalid address."""
+    """Serves HTTP if the settings contain an HTTP address."""
 
     def __init__(
-        self, world: World, plans: Sequence[ListenerPlan], *, optional: bool = False, pipelines: Pipelines | None = None
+        self,
+        world: World,
+        plans: Sequence[ListenerPlan],
+        metadata: Callable[[], MetadataLog],
+        secret_of_nobody: Callable[[], bytes],
+        *,
+        optional: bool = False,
+        pipelines: Pipelines | None = None,
     ) -> None:
-        """Reads the HTTP address from the settings.
+        """Reads the HTTP address and its protection from the settings. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
-        that the console shows.
+        that the console shows. `metadata` and `secret_of_nobody` are for logins, see `HttpSecurity`.
         """
         self._world = world
         self._address = plan_http(world.settings)
         self._plans = plans
         self._roles = plan_roles(world.settings)
+        self.security: HttpSecurity | None = None
+        if self._address is not None:
+            self.security = HttpSecurity(
+                world.settings,
+                self._address,
+                plans,
+                lambda: metadata().image.scram_credentials,
+                secret_of_nobody,
+                world.clock.wall_ms,
+                world.audit,
+            )
         self._server: HttpServer | None = None
         self._started_ms = 0
         self._optional = optional
@@ -53,18 +73,26 @@ class HttpSide:
         self.problem: str | None = None
 
     @property
+    def securities(self) -> dict[str, HttpSecurity]:
+        """Returns the security of the HTTP listener by its name; an empty dict if HTTP is off."""
+        return {} if self.security is None else {LISTENER: self.security}
+
+    @property
     def url(self) -> str | None:
         """Returns the URL of the console; None if HTTP is off."""
         return None if self._server is None else self._server.url
 
     async def open(self) -> None:
         """Opens the listener. Raises HttpUnavailableError if the address can't be bound and HTTP is not optional."""
-        if self._address is None:
+        if self._address is None or self.security is None:
             return
+        for warning in self.security.warnings(self._world.settings):
+            logger.warning("%s", warning)
+        await self.security.start()
         self._started_ms = self._world.clock.wall_ms()
         from penstock.http.server import HttpServer
 
-        server = HttpServer(self._address, self._world.network, self._names(self._address))
+        server = HttpServer(self._address, self._world.network, self._names(self._address), self.security.tls)
         try:
             await server.start()
         except OSError as error:
@@ -82,7 +110,8 @@ class HttpSide:
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
 
     def serve(self, broker: Broker, server: Server, cleaner: Cleaner | None = None) -> None:
-        if self._server is None:
+        security = self.security
+        if self._server is None or security is None:
             return
 
         def make() -> Site:
@@ -93,10 +122,22 @@ class HttpSide:
             pipelines = self._pipelines or no_pipelines
             world = self._world
             listener = inter_broker_listener(world.settings, self._plans)
-            warnings = exposed_listeners(world.settings, self._plans)
-            to_brokers, started_ms, roles = world.to_brokers, self._started_ms, self._roles
-            parts = (broker, server, world.network, started_ms, pipelines)
-            return Site(View(*parts, listener, to_brokers, warnings, roles, cleaner=cleaner))
+            warnings = [*exposed_listeners(world.settings, self._plans), *security.warnings(world.settings)]
+            return Site(
+                View(
+                    broker,
+                    server,
+                    world.network,
+                    self._started_ms,
+                    pipelines,
+                    listener,
+                    world.to_brokers,
+                    warnings,
+                    self._roles,
+                    security.login,
+                    cleaner=cleaner,
+                )
+            )
 
         self._server.serve(make)
 
@@ -104,6 +145,8 @@ class HttpSide:
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
+        if self.security is not None:
+            self.security.close()
 
 
 def _is_loopback(host: str) -> bool:

@@ -26,7 +26,7 @@ from penstock.security.oauthbearer import OAUTHBEARER
 from penstock.security.plain import PlainServer
 from penstock.security.principals import certificate_principal, parse_mapping_rules
 from penstock.security.sasl_server import Exchange
-from penstock.security.scram import MECHANISMS, ScramMechanism, ScramServer
+from penstock.security.scram import MECHANISMS, ScramMechanism, ScramServer, secret_of_nobody
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
@@ -66,6 +66,7 @@ class ListenerSecurity:
         settings: Settings,
         plan: ListenerPlan,
         credentials: Callable[[], ScramCredentials],
+        secret: Callable[[], bytes],
         wall_ms: Callable[[], int],
         find_token: Callable[[ScramMechanism, str], TokenLookup | None],
         on_failure: OnFailure | None = None,
@@ -73,6 +74,7 @@ class ListenerSecurity:
         """Reads the listener's settings. Raises ListenerError.
 
         `credentials` returns the SCRAM credentials by user and mechanism; `find_token` returns a delegation token.
+        `secret` returns the secret with which credentials of missing users are made up.
         """
         self.name = plan.name
         self.tls: TlsSource | None = None
@@ -82,15 +84,15 @@ class ListenerSecurity:
             try:
                 self.tls = TlsSource(tls_properties(settings, plan.name))
                 self._map_name = parse_mapping_rules(
-                    _value(settings, plan.name, "ssl.principal.mapping.rules") or "DEFAULT"
+                    listener_value(settings, plan.name, "ssl.principal.mapping.rules") or "DEFAULT"
                 )
             except (TlsError, ValueError) as problem:
                 raise ListenerError(f"listener {plan.name}: {problem}") from None
         if is_sasl(plan.security_protocol):
-            enabled = _enabled_mechanisms(settings, plan.name)
+            enabled = enabled_mechanisms(settings, plan.name)
             if OAUTHBEARER in enabled:
-                self._tokens = _tokens(settings, plan.name, wall_ms)
-            mechanisms = _mechanisms(settings, plan.name, enabled, credentials, self._tokens, find_token)
+                self._tokens = token_listener(settings, plan.name, wall_ms)
+            mechanisms = _mechanisms(settings, plan.name, enabled, credentials, secret, self._tokens, find_token)
             self.sasl = _sasl_rules(settings, plan.name, mechanisms, wall_ms, on_failure)
 
     async def start(self) -> None:
@@ -143,7 +145,7 @@ def renewed(source: TlsSource, settings: Settings, own: Mapping[str, str] | None
         return False
 
 
-def _value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
+def listener_value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
     """Returns the property's value for this listener, or else its value for all listeners; None if neither is set.
 
     If `own` is given, uses it instead of the dynamic configs of this broker.
@@ -155,15 +157,15 @@ def _value(settings: Settings, listener: str, name: str, own: Mapping[str, str] 
 
 
 def tls_properties(settings: Settings, listener: str, own: Mapping[str, str] | None = None) -> dict[str, str]:
-    found = {name: _value(settings, listener, name, own) for name in _TLS_PROPERTIES}
+    found = {name: listener_value(settings, listener, name, own) for name in _TLS_PROPERTIES}
     return {name: value for name, value in found.items() if value is not None}
 
 
 # --- servers ----------------------------------------------------------------------------------------
 
 
-def _enabled_mechanisms(settings: Settings, listener: str) -> list[str]:
-    names = (_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")
+def enabled_mechanisms(settings: Settings, listener: str) -> list[str]:
+    names = (listener_value(settings, listener, "sasl.enabled.mechanisms") or "GSSAPI").split(",")
     return [name.strip() for name in names if name.strip()]
 
 
@@ -172,16 +174,17 @@ def _mechanisms(
     listener: str,
     names: Sequence[str],
     credentials: Callable[[], ScramCredentials],
+    secret: Callable[[], bytes],
     tokens: TokenListener | None,
     find_token: Callable[[ScramMechanism, str], TokenLookup | None],
 ) -> dict[str, Callable[[], Exchange]]:
-    secret = secrets.token_bytes(32)
+    shapes = CredentialShapes(credentials)
     mechanisms: dict[str, Callable[[], Exchange]] = {}
     for name in names:
         if name == PLAIN:
-            mechanisms[name] = partial(PlainServer, _plain_users(settings, listener))
+            mechanisms[name] = partial(PlainServer, plain_users(settings, listener))
         elif name in MECHANISMS:
-            mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, secret, find_token).exchange
+            mechanisms[name] = _ScramUsers(MECHANISMS[name], credentials, shapes, secret, find_token).exchange
         elif name == OAUTHBEARER and tokens is not None:
             mechanisms[name] = tokens.exchange
         else:
@@ -192,7 +195,7 @@ def _mechanisms(
     return mechanisms
 
 
-def _tokens(settings: Settings, listener: str, wall_ms: Callable[[], int]) -> TokenListener:
+def token_listener(settings: Settings, listener: str, wall_ms: Callable[[], int]) -> TokenListener:
     entry = jaas_entry(settings, listener, OAUTHBEARER)
     try:
         issuer_tls = endpoint_tls({} if entry is None else entry.options)
@@ -204,7 +207,7 @@ def _tokens(settings: Settings, listener: str, wall_ms: Callable[[], int]) -> To
 def token_property(settings: Settings, listener: str, name: str) -> str | None:
     """Returns a property of OAUTHBEARER: this listener's own value, the value for all listeners, or the default."""
     prefixed = settings.static.get(f"listener.name.{listener.lower()}.{OAUTHBEARER.lower()}.{name}")
-    found = _value(settings, listener, name) if prefixed is None else prefixed.strip()
+    found = listener_value(settings, listener, name) if prefixed is None else prefixed.strip()
     return settings.raw(name) if found is None else found
 
 
@@ -215,10 +218,10 @@ def _sasl_rules(
     wall_ms: Callable[[], int],
     on_failure: OnFailure | None,
 ) -> SaslRules:
-    lifetimes = [_value(settings, listener, f"{name.lower()}.connections.max.reauth.ms") for name in mechanisms]
-    lifetimes.append(_value(settings, listener, "connections.max.reauth.ms"))
-    size = _value(settings, listener, "sasl.server.max.receive.size")
-    delay_ms = _value(settings, listener, "connection.failed.authentication.delay.ms")
+    lifetimes = [listener_value(settings, listener, f"{name.lower()}.connections.max.reauth.ms") for name in mechanisms]
+    lifetimes.append(listener_value(settings, listener, "connections.max.reauth.ms"))
+    size = listener_value(settings, listener, "sasl.server.max.receive.size")
+    delay_ms = listener_value(settings, listener, "connection.failed.authentication.delay.ms")
     return SaslRules(
         mechanisms,
         max_token_bytes=settings.int("sasl.server.max.receive.size") if size is None else int(size),
@@ -233,6 +236,27 @@ def _sasl_rules(
     )
 
 
+class CredentialShapes:
+    """Returns the shapes of the SCRAM credentials, see `credential_of_nobody`. Computes them after a change only."""
+
+    def __init__(self, credentials: Callable[[], ScramCredentials]) -> None:
+        self._credentials = credentials
+        self._known: ScramCredentials | None = None
+        self._shapes: dict[ScramMechanism, list[tuple[int, int]]] = {}
+
+    def __call__(self) -> dict[ScramMechanism, list[tuple[int, int]]]:
+        known = self._credentials()
+        if known is not self._known:  # there may be many users
+            self._known = known
+            self._shapes = {
+                mechanism: sorted(
+                    {(len(one.salt), one.iterations) for (_, kind), one in known.items() if kind == mechanism}
+                )
+                for mechanism in ScramMechanism
+            }
+        return self._shapes
+
+
 class _ScramUsers:
     """Creates the SCRAM exchanges of one mechanism, from the current credentials."""
 
@@ -240,30 +264,25 @@ class _ScramUsers:
         self,
         mechanism: ScramMechanism,
         credentials: Callable[[], ScramCredentials],
-        secret: bytes,
+        shapes: CredentialShapes,
+        secret: Callable[[], bytes],
         find_token: Callable[[ScramMechanism, str], TokenLookup | None],
     ) -> None:
         self._mechanism = mechanism
         self._find_token = partial(find_token, mechanism)
         self._credentials = credentials
         self._secret = secret
-        self._known: ScramCredentials | None = None
-        self._shapes: list[tuple[int, int]] = []
+        self._shapes = shapes
 
     def exchange(self) -> ScramServer:
         known, mechanism = self._credentials(), self._mechanism
-        if known is not self._known:  # only after a change of the users: there may be many users
-            self._known = known
-            self._shapes = sorted(
-                {(len(one.salt), one.iterations) for (_, kind), one in known.items() if kind == mechanism}
-            )
-        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        nonce, shapes = secrets.token_urlsafe(NONCE_BYTES), self._shapes()[mechanism]
         return ScramServer(
-            mechanism, lambda user: known.get((user, mechanism)), nonce, self._secret, self._shapes, self._find_token
+            mechanism, lambda user: known.get((user, mechanism)), nonce, self._secret(), shapes, self._find_token
         )
 
 
-def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
+def plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
     entry = jaas_entry(settings, listener, PLAIN)
     if entry is None or not entry.passwords:
         raise ListenerError(
@@ -275,7 +294,7 @@ def _plain_users(settings: Settings, listener: str) -> Mapping[str, str]:
 
 def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry | None:
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    text = settings.static.get(name) or _value(settings, listener, "sasl.jaas.config")
+    text = settings.static.get(name) or listener_value(settings, listener, "sasl.jaas.config")
     if text is None:
         return None
     try:
@@ -284,10 +303,17 @@ def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry |
         raise ListenerError(f"{name} can't be parsed: {problem}") from None
 
 
+def nobody_secret(settings: Settings, cluster_id: Callable[[], str]) -> Callable[[], bytes]:
+    """Returns a function that returns the secret with which credentials of missing users are made up."""
+    token_key = settings.optional_str("delegation.token.secret.key")
+    return lambda: secret_of_nobody(cluster_id(), token_key)
+
+
 def securities(
     settings: Settings,
     plans: Sequence[ListenerPlan],
     metadata: Callable[[], MetadataLog],
+    secret_of_nobody: Callable[[], bytes],
     wall_ms: Callable[[], int],
     on_failure: OnFailure | None = None,
 ) -> dict[str, ListenerSecurity]:
@@ -301,7 +327,13 @@ def securities(
     tokens = TokenUsers(secret, lambda: metadata().image.delegation_tokens, wall_ms)
     return {
         plan.name: ListenerSecurity(
-            settings, plan, of_controllers if plan.controller else of_clients, wall_ms, tokens.find, on_failure
+            settings,
+            plan,
+            of_controllers if plan.controller else of_clients,
+            secret_of_nobody,
+            wall_ms,
+            tokens.find,
+            on_failure,
         )
         for plan in plans
     }

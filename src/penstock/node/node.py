@@ -38,7 +38,7 @@ from penstock.node.audit_file import AuditFile
 from penstock.node.certificates import Certificates
 from penstock.node.http import HttpSide
 from penstock.node.image_delivery import ImageDelivery
-from penstock.node.listener_security import securities
+from penstock.node.listener_security import ListenerSecurity, nobody_secret, securities
 from penstock.node.listeners import (
     SUPPORTED_PROTOCOLS,
     ListenerPlan,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from penstock.http.pipelines import Pipelines
     from penstock.metadata.configs.settings import Settings
     from penstock.net.network import Network
+    from penstock.node.http_security import HttpSecurity
     from penstock.protocol.vocabulary import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -104,17 +105,17 @@ class Node:
         path = settings.str("penstock.audit.file").strip()
         self._audit_file = AuditFile(path) if path else None
         audit = None if self._audit_file is None else Audit(clock, self._audit_file.put)
+        of_nobody = nobody_secret(settings, lambda: self.broker.cluster_id)
         self._security = securities(
             settings,
             self._plans,
             lambda: self.broker.metadata,
+            of_nobody,
             clock.wall_ms,
             None if audit is None else audit.login_failed,
         )
         self._peers = peer_securities(settings, self._plans)
         to_brokers, to_controllers = (peer.credentials for peer in self._peers)
-        settings.check_own = partial(check_own_tls, settings, self._security, self._peers)
-        self._certificates = Certificates(settings, self._security.values(), self._peers)
         history = EventHistory(settings.node_id, clock.wall_ms)
         to_log = log_event_as_json if settings.str("penstock.events.log.format") == "json" else log_event
         self._observer = notify_all((*observers, to_log, history.observe))
@@ -124,7 +125,17 @@ class Node:
         self._on_fatal = on_fatal
         self._faults = faults or Faults()
         self.quorum_plan = plan_quorum(settings, self._controller_listeners)
-        self.http = HttpSide(self._world, self._plans, optional=http_optional, pipelines=pipelines)
+        self.http = HttpSide(
+            self._world,
+            self._plans,
+            lambda: self.broker.metadata,
+            of_nobody,
+            optional=http_optional,
+            pipelines=pipelines,
+        )
+        protected: dict[str, ListenerSecurity | HttpSecurity] = {**self._security, **self.http.securities}
+        self._certificates = Certificates(settings, protected.values(), self._peers)
+        settings.check_own = partial(check_own_tls, settings, protected, self._peers)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()
         #: The parts that handlers use; None until `start` has made them.

@@ -143,9 +143,10 @@ class TokenListener:
         self._source.close()
 
     def exchange(self) -> OAuthBearerServer:
-        return OAuthBearerServer(self._check)
+        return OAuthBearerServer(self.check)
 
-    def _check(self, token: str) -> BearerToken:
+    def check(self, token: str) -> BearerToken:
+        """Returns the subject of an access token. Raises TokenError."""
         from penstock.security.token_signatures import UnknownKeyError
 
         keys = self._source.keys

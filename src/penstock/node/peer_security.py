@@ -16,6 +16,7 @@ from penstock.security.oauthbearer import OAUTHBEARER
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
+    from penstock.node.http_security import HttpSecurity
 
 
 class PeerSecurity:
@@ -58,7 +59,10 @@ def peer_securities(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[
 
 
 def check_own_tls(
-    settings: Settings, listeners: Mapping[str, ListenerSecurity], peers: Sequence[PeerSecurity], own: Mapping[str, str]
+    settings: Settings,
+    listeners: Mapping[str, ListenerSecurity | HttpSecurity],
+    peers: Sequence[PeerSecurity],
+    own: Mapping[str, str],
 ) -> None:
     """Raises ConfigError if TLS can't work on this node with the given dynamic configs."""
     connected = {peer.listener for peer in peers}

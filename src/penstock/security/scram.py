@@ -96,6 +96,36 @@ def credential_of(mechanism: ScramMechanism, salt: bytes, salted: bytes, iterati
     return ScramCredential(salt, stored, _mac(mechanism, salted, b"Server Key"), iterations)
 
 
+def password_matches(mechanism: ScramMechanism, keys: ScramKeys, password: str) -> bool:
+    """Returns True if the credential was made from this password. Takes milliseconds, so don't call it on a loop."""
+    salted = salted_password(mechanism, password, keys.salt, keys.iterations)
+    made = credential_of(mechanism, keys.salt, salted, keys.iterations)
+    return hmac.compare_digest(made.stored_key, keys.stored_key)
+
+
+def credential_of_nobody(
+    mechanism: ScramMechanism, secret: bytes, name: str, shapes: Sequence[tuple[int, int]]
+) -> ScramCredential:
+    """Makes up a credential for a name without one. The same name always gets the same credential.
+
+    The credential has one of the given shapes (length of the salt, iterations), and no password fits it.
+    """
+    drawn = hmac.new(secret, name.encode(), "sha512").digest()
+    known = shapes or [(SALT_BYTES, DEFAULT_ITERATIONS)]
+    salt_bytes, iterations = known[int.from_bytes(drawn[-4:], "big") % len(known)]
+    size = hashlib.new(mechanism.hash).digest_size
+    return ScramCredential(drawn[: min(salt_bytes, 60)], bytes(size), bytes(size), iterations)
+
+
+def secret_of_nobody(cluster_id: str, token_key: str | None) -> bytes:
+    """Returns the secret with which a node makes up credentials: all nodes of a cluster return the same.
+
+    So a name without a credential gets the same salt on each node, as a user does. `token_key` is the value of
+    `delegation.token.secret.key`; without it, who knows the cluster's id can compute the salts.
+    """
+    return hmac.digest((token_key or "").encode(), f"credentials of nobody in {cluster_id}".encode(), "sha256")
+
+
 def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
     return hmac.new(key, message, mechanism.hash).digest()
 
@@ -221,25 +251,12 @@ class ScramServer:
             self._token = self._find_token(self._name)
         found = self._find(self._name) if not self.by_token else self._token and self._token.credential
         self._known = found is not None
-        self._keys = found or self._of_nobody()
+        shapes = [TOKEN_SHAPE] if self.by_token else self._shapes
+        self._keys = found or credential_of_nobody(self._mechanism, self._secret, self._name, shapes)
         salt = base64.b64encode(self._keys.salt).decode()
         reply = f"r={self._nonce},s={salt},i={self._keys.iterations}"
         self._messages = f"{bare},{reply}"
         return reply.encode()
-
-    def _of_nobody(self) -> ScramCredential:
-        """Makes up a credential for a user or token that does not exist. The same name always gets the same credential.
-
-        The credential looks like the credential of an existing user or token.
-        """
-        drawn = hmac.new(self._secret, self._name.encode(), "sha512").digest()
-        salt_bytes, iterations = SALT_BYTES, DEFAULT_ITERATIONS
-        if self.by_token:
-            salt_bytes, iterations = TOKEN_SHAPE
-        elif self._shapes:
-            salt_bytes, iterations = self._shapes[int.from_bytes(drawn[-4:], "big") % len(self._shapes)]
-        size = hashlib.new(self._mechanism.hash).digest_size
-        return ScramCredential(drawn[: min(salt_bytes, 60)], bytes(size), bytes(size), iterations)
 
     def _final(self, message: bytes) -> bytes:
         text = _text(message)

@@ -24,12 +24,19 @@ def test_http_address_has_a_host_and_a_port_and_the_default_host_is_loopback(tex
     assert parse_address(text) == HttpAddress(host, port)
 
 
+def test_https_before_the_address_means_tls() -> None:
+    assert parse_address("https://node1:9644") == HttpAddress("node1", 9644, tls=True)
+    assert parse_address("https://[::1]:9644") == HttpAddress("::1", 9644, tls=True)
+    assert parse_address("http://node1:9644") == HttpAddress("node1", 9644)
+    assert HttpAddress("0.0.0.0", 0, tls=True).url(1) == "https://localhost:1/"
+
+
 def test_an_empty_address_turns_http_off() -> None:
     assert parse_address(" ") is None
 
 
 @pytest.mark.parametrize(
-    "text", ["nowhere", "http://localhost:80", "localhost:70000", "a b:1", "user@host:1", "::1:80"]
+    "text", ["nowhere", "ftp://localhost:80", "https://", "localhost:70000", "a b:1", "user@host:1", "::1:80"]
 )
 def test_an_invalid_address_is_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(ListenerError, match=r"penstock\.http\.listener can't be .*: write host:port"):

@@ -21,7 +21,7 @@ from penstock.http.guard import Caller
 from penstock.http.on_behalf import ANSWERED_HERE, NEVER_SENT, CallerClient
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_30_create_acls as create_acls
-from penstock.protocol.messages.api_71_get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
+from penstock.protocol.messages.api_68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from penstock.protocol.vocabulary import EARLIEST, ResourceType
 from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
 from penstock.testing import Broker, Cluster
@@ -137,7 +137,7 @@ def test_a_topic_without_an_acl_is_missing_from_the_list_of_topics(broker: Broke
 
 def test_request_whose_access_cannot_be_checked_for_the_caller_is_not_sent(broker: Broker) -> None:
     async def ask(client: AsyncClient) -> Any:
-        return await client.request(GetTelemetrySubscriptionsRequest())
+        return await client.request(ConsumerGroupHeartbeatRequest(group_id="mine"))
 
     assert refused(broker, ask) is ErrorCode.INVALID_REQUEST
 
@@ -147,15 +147,19 @@ def test_every_api_without_access_rules_is_checked_in_another_way_or_not_sent() 
     assert unchecked <= ON_BEHALF.keys() | NEVER_SENT | ANSWERED_HERE | CONTROLLER_APIS
 
 
+def _shown(result: str | dict[str, str]) -> str:
+    return result if isinstance(result, str) else ", ".join(f"{name}: {code}" for name, code in result.items())
+
+
 def test_a_change_and_a_denial_are_audited_with_the_caller(broker: Broker) -> None:
-    refused(broker, lambda client: Admin(client).delete_records({("closed", 0): 0}))
+    refused(broker, lambda client: Admin(client).delete_topics(["closed"]))
     path = Path(broker.node.settings.str("penstock.audit.file"))
     broker.run(broker.node._audit_file.close())  # type: ignore[union-attr]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    mine = [line for line in lines if line.get("principal") == ANN and line["api"] == "DeleteRecords"]
-    assert {(line["host"], line["listener"], line["operation"]) for line in mine} == {
-        ("10.0.0.7", "HTTP", "DELETE"),
-        ("10.0.0.7", "HTTP", "DELETE_RECORDS"),
+    mine = [line for line in lines if line.get("principal") == ANN and line["api"] == "DeleteTopics"]
+    assert {(line["host"], line["listener"], line["operation"], _shown(line["result"])) for line in mine} == {
+        ("10.0.0.7", "HTTP", "DELETE", "DENIED"),
+        ("10.0.0.7", "HTTP", "DELETE", "closed: TOPIC_AUTHORIZATION_FAILED"),
     }
     assert mine[0]["client_id"] == "http POST /v1/x"
 

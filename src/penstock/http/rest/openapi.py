@@ -23,6 +23,14 @@ PROBLEM_SCHEMA = {
 }
 
 
+#: The logins that a node may be configured to accept.
+SECURITY_SCHEMES = {
+    "password": {"type": "http", "scheme": "basic", "description": "A user of SCRAM or PLAIN."},
+    "token": {"type": "http", "scheme": "bearer", "description": "An access token of OAUTHBEARER's issuer."},
+    "certificate": {"type": "mutualTLS", "description": "A client certificate, mapped to a user."},
+}
+
+
 def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -31,7 +39,8 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Penstock", "version": version},
         "paths": paths,
-        "components": {"schemas": {"Problem": PROBLEM_SCHEMA}},
+        "components": {"schemas": {"Problem": PROBLEM_SCHEMA}, "securitySchemes": SECURITY_SCHEMES},
+        "security": [*({name: []} for name in SECURITY_SCHEMES), {}],
     }
 
 
@@ -44,6 +53,10 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "responses": {str(route.status): {"description": "done", "content": {kind: {}}}, "default": failed},
     }
+    if route.need is None:
+        told["security"] = []
+    else:
+        told["description"] = f"Needs the role {route.need.role.name.lower()}, if penstock.http.roles is set."
     parameters = [
         {"name": name, "in": where, "required": where == "path" or each.required, "schema": each.schema()}
         for where, fields in (("path", route.path), ("query", route.query))

@@ -1,0 +1,175 @@
+"""Authenticates HTTP requests: passwords (Basic), access tokens (Bearer) and client certificates.
+
+There are no sessions and no cookies: each request carries its credential. A password that was right is remembered as a
+keyed digest, because to check it takes milliseconds; the digest counts as long as the user's credential is unchanged.
+Other passwords are checked one after the other in one thread, which pauses after a wrong one, so that attackers get a
+fifth of one core at most. The answer to a wrong credential is delayed, and the connection closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.broker.requests.context import ANONYMOUS
+from penstock.http.messages import Request, Response
+from penstock.http.rest.problems import problem
+from penstock.net.limits import LimitedLog
+from penstock.security.bearer_tokens import BearerToken, TokenError
+from penstock.security.passwords import PasswordUsers
+
+logger = logging.getLogger(__name__)
+
+BASIC, BEARER = "basic", "bearer"
+MAX_USER, MAX_PASSWORD = 1_024, 4_096
+#: Passwords that are remembered. Beyond, the oldest one is forgotten.
+MAX_REMEMBERED = 1_000
+#: The thread pauses after a wrong password for this multiple of the time that the check took.
+PAUSE_SHARE = 4
+NO_LOGIN_SENTENCE = "This request needs a login."
+WRONG = "Invalid credentials."
+OnFailure = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoginRules:
+    """Holds what HTTP accepts as a login. None: not accepted."""
+
+    secret: bytes = field(repr=False)
+    """A random secret of this process."""
+    secret_of_nobody: Callable[[], bytes]
+    """Returns the secret with which credentials of missing users are made up."""
+    failure_delay_s: float
+    users: Callable[[str], PasswordUsers] | None = None
+    """Returns the current credentials of a user name."""
+    check_token: Callable[[str], BearerToken] | None = None
+    """Checks an access token. Raises TokenError."""
+    certificate_user: Callable[[Mapping[str, Any]], str] | None = None
+    """Returns the principal of a client certificate. Raises ValueError."""
+    on_failure: OnFailure | None = None
+    """Is called for a failed login, with the peer's host and the reason."""
+
+    @property
+    def schemes(self) -> list[str]:
+        """Returns the values of WWW-Authenticate."""
+        found = []
+        if self.users is not None:
+            found.append('Basic realm="Penstock", charset="UTF-8"')
+        if self.check_token is not None:
+            found.append('Bearer realm="Penstock"')
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    digest: bytes
+    credentials: PasswordUsers
+
+
+class WrongCredentialError(Exception):
+    """Raised for a refused credential. The message is the reason for the operator, and has no secret."""
+
+
+class RequestLogin:
+    """Returns the principal of each request."""
+
+    def __init__(self, rules: LoginRules) -> None:
+        self._rules = rules
+        self._remembered: dict[str, _Remembered] = {}
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http-login")
+        self._log = LimitedLog(logger, time.monotonic)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def identify(self, request: Request) -> str | Response:
+        """Returns the principal of the sender; or the response that refuses the request."""
+        rules = self._rules
+        try:
+            if request.authorization and rules.schemes:
+                return await self._by_header(request.authorization)
+            if rules.certificate_user is not None and request.peer.certificate is not None:
+                return _by_certificate(rules.certificate_user, request.peer.certificate)
+        except WrongCredentialError as error:
+            return self._refuse(request, str(error))
+        return _challenge(rules, NO_LOGIN_SENTENCE) if rules.schemes else ANONYMOUS
+
+    async def _by_header(self, header: str) -> str:
+        rules = self._rules
+        scheme, _, credential = header.partition(" ")
+        match scheme.lower():
+            case "basic" if rules.users is not None:
+                user, password = _parse_basic(credential.strip())
+                if not await self._accepts(rules.users(user), password):
+                    raise WrongCredentialError("invalid username or password")
+                return f"User:{user}"
+            case "bearer" if rules.check_token is not None:
+                try:
+                    return f"User:{rules.check_token(credential.strip()).subject}"
+                except TokenError as error:
+                    raise WrongCredentialError(f"invalid access token: {error}") from None
+            case _:
+                raise WrongCredentialError("the scheme of the Authorization header is not offered")
+
+    async def _accepts(self, known: PasswordUsers, password: str) -> bool:
+        user = known.user
+        digest = hmac.digest(self._rules.secret, f"{user}\0{password}".encode(), "sha256")
+        before = self._remembered.get(user)
+        if before is not None and before.credentials == known and hmac.compare_digest(before.digest, digest):
+            return True
+        secret, loop = self._rules.secret_of_nobody(), asyncio.get_running_loop()
+        if not await loop.run_in_executor(self._threads, _check, known, password, secret):
+            return False
+        self._remembered.pop(user, None)
+        if len(self._remembered) >= MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[user] = _Remembered(digest, known)
+        return True
+
+    def _refuse(self, request: Request, reason: str) -> Response:
+        host = request.peer.host
+        self._log.info("login", lambda: f"HTTP login from {host} failed: {reason}")
+        if self._rules.on_failure is not None:
+            self._rules.on_failure(host, reason)
+        answer = _challenge(self._rules, WRONG)
+        return replace(answer, headers=(*answer.headers, ("Connection", "close")), delay_s=self._rules.failure_delay_s)
+
+
+def _challenge(rules: LoginRules, sentence: str) -> Response:
+    return problem(401, sentence, *(("WWW-Authenticate", scheme) for scheme in rules.schemes))
+
+
+def _by_certificate(user_of: Callable[[Mapping[str, Any]], str], certificate: Mapping[str, Any]) -> str:
+    try:
+        return user_of(certificate)
+    except ValueError as error:
+        raise WrongCredentialError(f"the certificate names no user: {error}") from None
+
+
+def _parse_basic(text: str) -> tuple[str, str]:
+    """Returns user and password. Raises WrongCredentialError."""
+    wrong = WrongCredentialError("the Basic credential can't be parsed")
+    try:
+        user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        raise wrong from None
+    if not colon or not user or not password or len(user) > MAX_USER or len(password) > MAX_PASSWORD:
+        raise wrong
+    return user, password
+
+
+def _check(known: PasswordUsers, password: str, secret: bytes) -> bool:
+    """Checks a password in the thread. Pauses after a wrong one, so that guesses leave the machine to others."""
+    began = time.monotonic()
+    right = known.accept(password, secret)
+    if not right:
+        time.sleep(PAUSE_SHARE * (time.monotonic() - began))
+    return right

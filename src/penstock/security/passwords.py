@@ -1,0 +1,38 @@
+"""Checks a user name and password against the users of PLAIN and of SCRAM.
+
+A SCRAM credential is a hash of the password, and to compute it takes milliseconds. The effort is the same for a user
+that does not exist, and does not depend on the mechanism for which a user has a credential. So neither the answer nor
+its time shows which users exist.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.security.scram import ScramKeys, ScramMechanism, credential_of_nobody, password_matches
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordUsers:
+    """The users at one moment, for one user name."""
+
+    user: str
+    plain: str | None = field(repr=False)
+    """The user's password in the JAAS line of PLAIN; None if it has none."""
+    scram: Mapping[ScramMechanism, ScramKeys | None] = field(repr=False)
+    """The user's credential for each SCRAM mechanism that is offered; None if the user has none."""
+    shapes: Mapping[ScramMechanism, Sequence[tuple[int, int]]] = field(repr=False, compare=False)
+    """The shapes of all users' credentials, see `credential_of_nobody`."""
+
+    def accept(self, password: str, secret: bytes) -> bool:
+        """Returns True if the password is right. `secret` is for made-up credentials."""
+        expected = self.plain
+        same = hmac.compare_digest((expected or password + "x").encode(), password.encode())
+        right = same and expected is not None
+        for mechanism, known in self.scram.items():
+            keys = known or credential_of_nobody(mechanism, secret, self.user, self.shapes.get(mechanism, ()))
+            matches = password_matches(mechanism, keys, password)
+            right = right or (matches and known is not None)
+        return right

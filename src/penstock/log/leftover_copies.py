@@ -17,6 +17,7 @@ from penstock.log.directory import FUTURE_SUFFIX, LOG_START_FILE, RECOVERY_POINT
 from penstock.log.epochs import common_end
 from penstock.log.loading import LogPlace, open_log
 from penstock.log.scan import CorruptBatchError
+from penstock.log.stored_logs import read_topic_id
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.uuid import ZERO_UUID
 
@@ -62,8 +63,6 @@ class Logs(Protocol):
 
     def find(self, topic: str, partition: int, topic_id: bytes) -> Log | None: ...
 
-    def read_topic_id(self, path: str) -> bytes: ...
-
     def take_offline(self, directory: LogDir, error: OSError) -> None: ...
 
 
@@ -107,7 +106,7 @@ class LeftoverCopies:
             if key is None or not logs.disk.is_dir(directory.file(name)):
                 continue
             path = directory.file(name)
-            topic_id = logs.read_topic_id(path)
+            topic_id = read_topic_id(logs.disk, path)
             current = logs.find(*key, topic_id)
             if current is None:
                 self._load_orphan(Leftover(directory, path, *key, topic_id))

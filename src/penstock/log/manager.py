@@ -9,20 +9,17 @@ A directory that fails goes offline with all its logs, and the broker is notifie
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
 from penstock.allowance import UNLIMITED, Allowance
 from penstock.disk.api import is_shortage
-from penstock.log import directory_flush, moved_mark
+from penstock.log import directory_flush
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
-    parse_partition_metadata,
     render_partition_metadata,
 )
 from penstock.log.directories import LogDirectories
@@ -36,14 +33,15 @@ from penstock.log.directory import (
     Checkpoints,
     DirectoryError,
     LogDir,
-    parse_log_name,
 )
 from penstock.log.environment import DAY_MS, LogEnvironment
 from penstock.log.future_logs import FutureLogs
 from penstock.log.leftover_copies import Leftover
-from penstock.log.loading import LogPlace, create_log, open_log
+from penstock.log.loading import LogPlace, create_log
+from penstock.log.log_table import LogTable
 from penstock.log.removal import Removal
 from penstock.log.scan import CorruptBatchError
+from penstock.log.stored_logs import StoredLogs, read_topic_id
 from penstock.log.synced_mark import Mark
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -60,9 +58,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 __all__ = ["DirectoryError", "LogDir", "LogManager"]
-
-#: Logs handled before other tasks of the loop get a turn.
-OPEN_SLICE = 64
 
 
 class LogManager:
@@ -98,12 +93,10 @@ class LogManager:
             discard=self._discard,
             flush_wanted=self.flush_soon,
         )
-        self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._logs.values()))
-        self._logs: dict[TopicPartition, Log] = {}
-        #: Logs with the name of a log in `_logs` and another topic id, in other directories: see `claim`.
-        self._namesakes: dict[TopicPartition, list[Log]] = {}
+        self.environment.producer_ids.counted_by(lambda: sum(len(log.producers) for log in self._table))
+        self._table = LogTable(directory.path for directory in self.dirs.all)
+        self._stored = StoredLogs(self, self._table)
         self.futures = FutureLogs(self)
-        self._log_counts = dict.fromkeys((directory.path for directory in self.dirs.all), 0)
         #: Logs that asked for a flush; `Maintenance` flushes them.
         self.flush_queue: dict[Log, None] = {}
         self.flush_requested = asyncio.Event()
@@ -111,27 +104,26 @@ class LogManager:
         self.corruptions: dict[TopicPartition, str] = {}
 
     def __iter__(self) -> Iterator[Log]:
-        return iter(list(self._logs.values()))
+        return iter(self._table)
 
     def __len__(self) -> int:
-        return len(self._logs)
+        return len(self._table)
 
     def get(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get((topic, partition))
+        return self._table.get((topic, partition))
 
     def find(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
         """Returns the log of this partition with this topic id; None if there is no such log.
 
         A deleted topic with the same name may have left a log with the same name and partition.
         """
-        key = (topic, partition)
-        known = [*self._namesakes.get(key, ()), *filter(None, [self._logs.get(key)])]
+        known = self._table.with_name((topic, partition))
         return next((log for log in known if log.topic_id == topic_id), None)
 
     def synced_partitions(self) -> dict[bytes, list[int]]:
         """Returns the partitions whose logs have a synced mark (`synced_mark` explains it), grouped by topic id."""
         found: dict[bytes, list[int]] = {}
-        for log in (*self._logs.values(), *chain.from_iterable(self._namesakes.values())):
+        for log in self._table.with_namesakes():
             if log.durability.mark is Mark.PRESENT:
                 found.setdefault(log.topic_id, []).append(log.partition)
         return found
@@ -144,180 +136,23 @@ class LogManager:
         """Opens every log. Raises DirectoryError or DirectoryLockedError if this node may not use a directory."""
         try:
             for directory in self.dirs.all:
-                self._open_directory(directory, node_id, cluster_id)
+                self._stored.acquire(directory, node_id, cluster_id)
             if all(directory.offline for directory in self.dirs):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
                 raise DirectoryError(f"No log directory can be used ({reasons}): free space or replace the disk.")
-            self._finish_moves()
+            self._stored.finish_moves()
             for directory in self.dirs.all:
                 if not directory.offline:
-                    await self._load_directory(directory, config_of)
+                    await self._stored.load_directory(directory, config_of)
             self.futures.leftovers.load(LogConfig())
         except BaseException:
             self.abandon()
             raise
 
-    def _open_directory(self, directory: LogDir, node_id: int, cluster_id: str) -> None:
-        try:
-            directory.acquire()
-            directory.identify(node_id, cluster_id, self.environment.random)
-            directory.take_clean_mark()
-        except OSError as error:
-            self._failed_at_start(directory, error)
-
-    def _finish_moves(self) -> None:
-        places: dict[str, list[LogDir]] = {}
-        for directory in self.dirs:
-            if not directory.offline:
-                try:
-                    for name in directory.log_names():
-                        places.setdefault(name, []).append(directory)
-                except OSError as error:
-                    self._failed_at_start(directory, error)
-        try:
-            moved_mark.finish_moves(self.disk, places, lambda owner, name: self.aside(owner, name, DELETE_SUFFIX))
-            moved_mark.put_replaced_logs_aside(
-                self.disk, places, self.read_topic_id, lambda owner, name: self.aside(owner, name, STRAY_SUFFIX)
-            )
-        except OSError as error:
-            raise DirectoryError(
-                f"A move between log directories could not be finished ({error}): repair the disk of one of them, or "
-                "remove its directory from log.dirs."
-            ) from error
-
-    def _failed_at_start(self, directory: LogDir, error: OSError) -> None:
-        if is_shortage(error):
-            raise DirectoryError(
-                f"{directory.path} can't be opened ({error.strerror or error}), though the disk did not fail: raise "
-                "the process's limit of open files (ulimit -n, LimitNOFILE=), or give the process more memory."
-            ) from error
-        self.take_offline(directory, error)
-
-    async def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig] | None) -> None:
-        try:
-            directory.remove_leftovers()
-            recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
-            log_starts = directory.read_checkpoint(LOG_START_FILE)
-            high_watermarks = directory.read_checkpoint(HIGH_WATERMARK_FILE)
-            cleaned = directory.read_checkpoint(CLEANER_FILE)
-            damaged = False
-            for count, name in enumerate(directory.log_names()):
-                key = parse_log_name(name)
-                assert key is not None
-                if key[0] == METADATA_TOPIC:  # the metadata log opens, verifies and cuts this one itself
-                    continue
-                config = config_of(key[0]) if config_of is not None else LogConfig()
-                log = self._load(directory, name, key, config, recovery_points.get(key, 0), log_starts.get(key, 0))
-                if log is not None:
-                    log.update_high_watermark(high_watermarks.get(key, 0))
-                    log.note_compacted(cleaned.get(key, 0))
-                    promised = max(recovery_points.get(key, 0), cleaned.get(key, 0))
-                    damaged = damaged or log.log_end_offset < promised
-                if count % OPEN_SLICE == OPEN_SLICE - 1:
-                    await asyncio.sleep(0)
-            if damaged:  # other records will get the offsets that the checkpoints promise
-                directory.write_checkpoints(self._checkpoints(directory))
-        except OSError as error:
-            self._failed_at_start(directory, error)
-
-    def _load(
-        self,
-        directory: LogDir,
-        name: str,
-        key: TopicPartition,
-        config: LogConfig,
-        recovery_point: int,
-        log_start: int,
-    ) -> Log | None:
-        """Opens a log that is on disk. Returns None if it is damaged or set aside."""
-        topic, partition = key
-        path = directory.file(name)
-        place = LogPlace(directory.path, path, topic, partition, self.read_topic_id(path))
-        if key in self._logs:
-            self._refuse_second_copy(key, place)
-        if not moved_mark.stays(self.disk, path, self.dirs):
-            self._withhold(key, path)
-            return None
-        try:
-            log = open_log(
-                self.environment,
-                place,
-                config,
-                recovery_point=recovery_point,
-                log_start_offset=log_start,
-                clean=directory.clean,
-            )
-        except CorruptBatchError as error:
-            # The log is neither served nor changed: the operator decides.
-            if key in self._logs:
-                raise DirectoryError(
-                    f"{topic}-{partition} is in {self._logs[key].log_dir} and, damaged, in {directory.path}: move "
-                    "one of them away."
-                ) from error
-            self.corruptions[key] = str(error)
-            logger.error(
-                "%s is not served, because it is damaged; restore it from a replica or move it away: %s", path, error
-            )
-            return None
-        if key in self._logs:
-            self._namesakes.setdefault(key, []).append(log)
-        else:
-            self._register(log)
-        if directory.clean:
-            return log
-        if log.topic_id == ZERO_UUID and not recovery_point and log.log_end_offset:
-            # The first sync of a log also syncs its topic id, so these records were never synced. They may belong to a
-            # deleted topic, and a new topic may have its name.
-            logger.warning("%s lost its topic id in a power loss before its first sync: it is set aside as stray", path)
-            self.set_stray(topic, partition)
-            return None
-        if log.recovery_point < log.log_end_offset:
-            self.flush_soon(log)
-        return log
-
-    def _withhold(self, key: TopicPartition, path: str) -> None:
-        """Keeps a log offline because it may be an old log: its partition may have been moved to a directory that is
-        offline now."""
-        offline = ", ".join(each.path for each in self.dirs if each.offline)
-        reason = f"the log may have been moved to {offline}, which is offline: repair the disk, or replace it"
-        self.corruptions[key] = reason
-        logger.error("%s is not served: %s", path, reason)
-
-    def _refuse_second_copy(self, key: TopicPartition, place: LogPlace) -> None:
-        """Raises DirectoryError if the log in `place` may be a second copy of a partition that is already open.
-
-        A log of the same name that belongs to another topic is allowed: a topic may be deleted and created again while
-        one of its directories is offline.
-        """
-        for known in (self._logs[key], *self._namesakes.get(key, ())):
-            if ZERO_UUID in (known.topic_id, place.topic_id) or known.topic_id == place.topic_id:
-                raise DirectoryError(
-                    f"{key[0]}-{key[1]} is in {known.log_dir} and in {place.log_dir}: move one of them away."
-                )
-
-    def read_topic_id(self, path: str) -> bytes:
-        try:
-            data = self.disk.read_bytes(f"{path}/{PARTITION_METADATA_FILE}", 1 << 12)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return ZERO_UUID
-            raise
-        return parse_partition_metadata(data) or ZERO_UUID
-
-    def _register(self, log: Log) -> None:
-        self._logs[log.topic, log.partition] = log
-        self._log_counts[log.log_dir] += 1
-
-    def _unregister(self, log: Log) -> None:
-        del self._logs[log.topic, log.partition]
-        self._log_counts[log.log_dir] -= 1
-        self.corruptions.pop((log.topic, log.partition), None)
-
     def relocated(self, log: Log, source: LogDir) -> None:
         """Updates the log counts of both directories and queues the log for a flush. Called when a move of `log` out of
         `source` has ended."""
-        self._log_counts[source.path] -= 1
-        self._log_counts[log.log_dir] += 1
+        self._table.relocated(log, source.path)
         self.flush_soon(log)
 
     # Making and removing logs.
@@ -333,12 +168,12 @@ class LogManager:
         start_offset: int = 0,
     ) -> Log:
         """Creates a log in the directory that `LogDirectories.for_new_log` chooses."""
-        known = self._logs.get((topic, partition))
+        known = self._table.get((topic, partition))
         if known is not None:
             raise KafkaError(
                 ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic}-{partition} already has a log in {known.log_dir}."
             )
-        directory = self.dirs.for_new_log(topic, directory_id, self._log_counts)
+        directory = self.dirs.for_new_log(topic, directory_id, self._table.counts)
         path = directory.file(f"{topic}-{partition}")
         place = LogPlace(directory.path, path, topic, partition, topic_id)
         try:
@@ -346,7 +181,7 @@ class LogManager:
                 self._set_unreadable_aside((topic, partition), topic_id)
             if directory.remembers((topic, partition)):
                 # Removes lines of a deleted log: after a crash they would be taken for the new log's.
-                directory.write_checkpoints(self._checkpoints(directory))
+                directory.write_checkpoints(self.checkpoints(directory))
             self._clear_name(directory, f"{topic}-{partition}")
             self.disk.mkdir(path)
             log = create_log(self.environment, place, config, start_offset)
@@ -360,7 +195,7 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Directory {directory.path} failed ({error.strerror or error}): see the broker's log.",
             ) from error
-        self._register(log)
+        self._table.add(log)
         return log
 
     def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
@@ -371,10 +206,10 @@ class LogManager:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)
             starts = directory.read_checkpoint(LOG_START_FILE)
             name = self.futures.leftovers.adopt(orphan)
-            self._load(directory, name, key, config, points.get(key, 0), starts.get(key, 0))
+            self._stored.load(directory, name, key, config, points.get(key, 0), starts.get(key, 0))
         except OSError as error:
             self.take_offline(directory, error)
-        return self._logs.get(key)
+        return self._table.get(key)
 
     def _set_unreadable_aside(self, key: TopicPartition, topic_id: bytes) -> None:
         """Renames the directory of a log that the start could not read, if the log belongs to a deleted topic.
@@ -386,7 +221,7 @@ class LogManager:
             path = directory.file(name)
             if directory.offline or not self.disk.exists(path):
                 continue
-            if self.read_topic_id(path) in (topic_id, ZERO_UUID):
+            if read_topic_id(self.disk, path) in (topic_id, ZERO_UUID):
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{path} can't be read ({self.corruptions[key]}): restore it, or move it away to start "
@@ -421,18 +256,18 @@ class LogManager:
         A log of another topic with the same name is renamed as a stray. Such a log exists if the topic was deleted and
         created again while a log directory was offline.
         """
-        log = self._logs.get((topic, partition))
+        log = self._table.get((topic, partition))
         if log is None:
             return None
-        namesakes = self._namesakes.pop((topic, partition), [])
+        namesakes = self._table.take_namesakes((topic, partition))
         if log.topic_id not in (topic_id, ZERO_UUID):
             self.set_stray(topic, partition)
         for other in namesakes:
             if other.topic_id == topic_id:
-                self._register(other)
+                self._table.add(other)
             else:
                 self._close_and_rename(other, STRAY_SUFFIX)
-        return self._logs.get((topic, partition))
+        return self._table.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
         """Deletes the log: renames its directory now and removes it after file.delete.delay.ms."""
@@ -443,12 +278,13 @@ class LogManager:
         self._put_aside(topic, partition, STRAY_SUFFIX)
 
     def _put_aside(self, topic: str, partition: int, suffix: str) -> None:
-        log = self._logs.get((topic, partition))
+        log = self._table.get((topic, partition))
         if log is None:
             return
-        self._unregister(log)
+        self._table.remove(log)
+        self.corruptions.pop((topic, partition), None)
         self._close_and_rename(log, suffix)
-        for other in self._namesakes.pop((topic, partition), ()):
+        for other in self._table.take_namesakes((topic, partition)):
             self._close_and_rename(other, STRAY_SUFFIX)
 
     def _close_and_rename(self, log: Log, suffix: str) -> None:
@@ -505,7 +341,7 @@ class LogManager:
 
     def _recovery_point_lowered(self, log: Log) -> None:
         directory = self.dirs.of(log)
-        directory.write_checkpoints(self._checkpoints(directory))
+        directory.write_checkpoints(self.checkpoints(directory))
 
     def _discard(self, log: Log, segments: list[Segment]) -> None:
         self.removal.add_segments(segments, log.config.file_delete_delay_ms)
@@ -540,13 +376,12 @@ class LogManager:
 
         If two directories have a log of the same name, `claim` decides later which log belongs to the current topic.
         """
-        undecided = chain.from_iterable(self._namesakes.values())
-        return [*self._logs.values(), *undecided, *(future.log for future in self.futures)]
+        return [*self._table.with_namesakes(), *(future.log for future in self.futures)]
 
     def _logs_in(self, directory: LogDir) -> list[Log]:
         return [log for log in self._all() if log.log_dir == directory.path]
 
-    def _checkpoints(self, directory: LogDir) -> Checkpoints:
+    def checkpoints(self, directory: LogDir) -> Checkpoints:
         logs = [((log.topic, log.partition), log) for log in self._logs_in(directory)]
         return {
             RECOVERY_POINT_FILE: {key: log.recovery_point for key, log in logs},
@@ -563,7 +398,7 @@ class LogManager:
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
                 try:
-                    directory.write_checkpoints(self._checkpoints(directory))
+                    directory.write_checkpoints(self.checkpoints(directory))
                 except OSError as error:
                     self.take_offline(directory, error)
                     written = False
@@ -575,7 +410,7 @@ class LogManager:
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:
                 try:
-                    await directory.save_checkpoints(partial(self._checkpoints, directory))
+                    await directory.save_checkpoints(partial(self.checkpoints, directory))
                 except OSError as error:
                     self.take_offline(directory, error)
                     written = False
@@ -620,8 +455,7 @@ class LogManager:
                 except OSError as error:
                     self.take_offline(directory, error)
             directory.release()
-        self._logs.clear()
-        self._namesakes.clear()
+        self._table.clear()
         self.disk.close()
 
     def abandon(self) -> None:
@@ -630,6 +464,5 @@ class LogManager:
             log.close()
         for directory in self.dirs.all:
             directory.release()
-        self._logs.clear()
-        self._namesakes.clear()
+        self._table.clear()
         self.disk.close()

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +23,9 @@ from penstock.broker.handlers import (
 )
 from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.suspected_nodes import SuspectedNodes
+from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.fault_rules import Faults
+from penstock.broker.requests.local_connection import LocalConnection
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision
@@ -100,19 +103,14 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
         controller_listeners=frozenset(),
         peers=SimpleNamespace(suspects=SuspectedNodes()),
     )
-    channel: Any = SimpleNamespace(ask=lambda request: create_topics_here(broker, request))
+    channel: Any = SimpleNamespace(forward=partial(api_19_create_topics.handle, broker))
     lifecycle: Any = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))
     broker.topic_creator = TopicCreator(settings, cast(Any, broker.metadata), channel, lifecycle)
     return broker
 
 
-async def create_topics_here(broker: Any, request: Any) -> Any:
-    ctx: Any = SimpleNamespace(api_key=19, api_version=4, now_ms=77)
-    return await api_19_create_topics.handle(broker, ctx, request)
-
-
 def ask(handler: Any, broker: Any, request: Any, version: int, api_key: int = 3) -> Any:
-    ctx: Any = SimpleNamespace(api_key=api_key, api_version=version, listener_name=LISTENER, now_ms=77)
+    ctx = RequestContext(api_key, version, 7, "client", LocalConnection(LISTENER), 77)
     reply = handler.handle(broker, ctx, request)
     if inspect.isawaitable(reply):
 

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.broker.limits.connection_rates import LONGEST_WAIT_MS, ConnectionRates
 from penstock.broker.limits.quotas import Quotas
+from penstock.client.client import AsyncClient
 from penstock.client.connection import BrokerConnection
 from penstock.disk.memory import MemoryDisk
 from penstock.metadata.configs.settings import Settings
@@ -28,6 +29,7 @@ from penstock.protocol.messages import api_19_create_topics as create
 from penstock.protocol.messages import api_20_delete_topics as delete
 from penstock.protocol.messages import api_37_create_partitions as grow
 from penstock.protocol.messages import api_49_alter_client_quotas as alter
+from penstock.testing import Cluster
 
 EXCEEDED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 START = 1_700_000_000_000
@@ -102,6 +104,22 @@ def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_t
         await set_quota(peer, ("user", "ANONYMOUS"), "controller_mutation_rate", 1e6)
 
     with_node(scenario)
+
+
+def test_topics_created_by_metadata_requests_count_on_the_controller_whichever_broker_gets_the_request() -> None:
+    with Cluster(nodes=3, config={"num.partitions": 2}) as cluster:
+
+        async def ask_all_brokers() -> None:
+            async with AsyncClient(cluster.bootstrap) as client:
+                await set_quota(await client.connection(), ("user", "ANONYMOUS"), "controller_mutation_rate", SLOW)
+                for node in cluster.nodes:
+                    wanted = metadata.MetadataRequestTopic(name=f"of-{node}")
+                    asked = metadata.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
+                    await client.request(asked, node=node)
+
+        cluster.run(cluster.controller, ask_all_brokers())
+        topics = cluster.node(cluster.controller).broker.metadata.image.topics
+        assert len([name for name in topics if name.startswith("of-")]) == 1
 
 
 def test_internal_topics_are_created_regardless_of_client_quotas() -> None:

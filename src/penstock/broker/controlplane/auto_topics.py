@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.metadata.controller.topics import TopicDefaults
+from penstock.protocol.apis import APIS
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from penstock.protocol.vocabulary import CONSUMER_OFFSETS, EVENT_TOPIC, SHARE_GROUP_STATE, TRANSACTION_STATE
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.controller_channel import ControllerChannel
     from penstock.broker.controlplane.lifecycle import Lifecycle
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.requests.context import RequestContext
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import TopicImage
 
@@ -102,18 +106,27 @@ class TopicCreator:
         self._channel = channel
         self._lifecycle = lifecycle
 
-    async def create_missing(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Creates the given topics that don't exist yet, and returns the errors by topic name.
+    async def create_missing(self, ctx: RequestContext, names: Iterable[str]) -> tuple[dict[str, KafkaError], int]:
+        """Creates topics for a client. Returns the errors by topic name, and the throttle time.
 
+        The controller acts for the client's principal: its mutation quota counts on the controller, over all brokers.
         It is not an error if another request creates a topic first.
         """
-        return await self.create([topic_to_create(self._settings, name) for name in dict.fromkeys(names)])
+        topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
+        request = CreateTopicsRequest(topics=topics)
+        version = APIS[request.API_KEY].latest_stable
+        creating = replace(ctx, api_key=request.API_KEY, api_version=version, large=False)
+        reply = await self._channel.forward(creating, request)
+        return await self._refused(topics, reply), reply.throttle_time_ms
 
     async def create(self, topics: list[CreatableTopic]) -> dict[str, KafkaError]:
-        """Creates topics from CreateTopics entries. Returns the errors by topic name, as `create_missing` does."""
+        """Creates topics that this node needs. Returns the errors by topic name, as `create_missing` does."""
         if not topics:
             return {}
-        reply = await self._channel.ask(CreateTopicsRequest(topics=topics))
+        return await self._refused(topics, await self._channel.ask(CreateTopicsRequest(topics=topics)))
+
+    async def _refused(self, topics: list[CreatableTopic], reply: CreateTopicsResponse) -> dict[str, KafkaError]:
+        """Returns the errors in the reply. Waits first until this node's image has the created topics."""
         refused = {
             result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
             for result in reply.topics

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.limits.audit import MAX_NAMES, OK
-from penstock.broker.limits.mutations import Mutations
 from penstock.broker.requests.encoded_responses import Encoded
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import name_problem
@@ -84,30 +83,13 @@ def _missing(broker: Broker, request: MetadataRequest) -> list[str]:
 async def _after_creation(
     broker: Broker, ctx: RequestContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    quota = Mutations(broker.quotas, ctx, strict=True)
-    allowed = _within_quota(broker, quota, missing)
-    refused = await broker.topic_creator.create_missing(allowed)  # a refused topic is missing below
-    if broker.audit is not None and allowed:
+    refused, throttle_ms = await broker.topic_creator.create_missing(ctx, missing)  # a refused topic is missing below
+    if broker.audit is not None:
         codes = {name: error.code.name for name, error in islice(refused.items(), MAX_NAMES)}
-        broker.audit.changed(ctx, "CREATE", "TOPIC", allowed, codes or OK)
+        broker.audit.changed(ctx, "CREATE", "TOPIC", missing, codes or OK)
     answer = _answer(broker, ctx, request, _named(broker, ctx, request))
-    answer.throttle_time_ms = max(answer.throttle_time_ms, quota.throttle_ms)
+    answer.throttle_time_ms = max(answer.throttle_time_ms, throttle_ms)
     return answer
-
-
-def _within_quota(broker: Broker, quota: Mutations, missing: list[str]) -> list[str]:
-    """Returns the topics that this node may create now under the client's mutation quota.
-
-    The client requests the other topics again later.
-    """
-    allowed = []
-    for name in missing:
-        try:
-            quota.charge(broker.settings.int("num.partitions"))
-        except KafkaError:
-            continue
-        allowed.append(name)
-    return allowed
 
 
 def _leaders(broker: Broker, request: MetadataRequest) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Keeps the last failovers, and counts how failovers ended and how long they took.
 
 Every node reads the fencings of brokers from the metadata log. Only the controller that decided a fencing knows how and
-when the failure was detected, and counts it.
+when the failure was detected, and counts the failover.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Failovers:
             self.failed += 1
 
     def apply(self, image: MetadataImage) -> None:
-        """Lists the fencings in a new image, and emits events for those that this controller decided."""
+        """Lists the fencings in a new image, and emits an event for each fencing that this controller decided."""
         self._fenced = {each.broker_id for each in image.changes.fencings}
         for each in image.changes.fencings:
             found = self._detected.pop((each.broker_id, each.broker_epoch), None)
@@ -109,6 +109,6 @@ class Failovers:
             self._observer(NetworkPartitionSuspected(reason, (broker_id,)))
 
     def note(self, event: NodeEvent) -> None:
-        """Counts the elections for partitions whose leaders the current image fences."""
+        """Counts the elections for partitions whose leader is fenced in the current image."""
         if isinstance(event, LeaderElected) and event.old_leader in self._fenced:
             self.partitions["leaderless" if event.new_leader < 0 else "elected"] += event.count

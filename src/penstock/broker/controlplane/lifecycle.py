@@ -351,7 +351,10 @@ class Lifecycle:
                 pass
 
     def _no_answer(self) -> None:
-        """Suspects a network partition, once for each outage, if no controller has answered for a session timeout."""
+        """Emits an event about a suspected network partition if no controller has answered for a session timeout.
+
+        Emits the event once for each outage.
+        """
         timeout_s = self._settings.int("broker.session.timeout.ms") / 1000
         silent = self._answered_at and asyncio.get_running_loop().time() - self._answered_at >= timeout_s
         if silent and not self._suspects_network:

@@ -22,7 +22,7 @@ class ProducerIds:
         return producer_id
 
     async def ready(self) -> None:
-        """Waits until `take` can return an id: allocates a new block if the current one is used up."""
+        """Waits until `take` can return an id: allocates a new block if the current block is used up."""
         while self._next == self._end:
             async with self._refill:
                 if self._next == self._end:  # false if another waiter has allocated a block

@@ -58,7 +58,8 @@ MAX_HEADER_TAGS = 100
 
 @dataclass(slots=True)
 class Route:
-    """The way of one API and version. `left` and `until` count its requests and choose those that are timed."""
+    """Holds the handler of one API and version. `left` and `until` count its requests, and choose the requests to
+    time."""
 
     left: int
     until: int
@@ -266,7 +267,7 @@ def _undecodable(api_key: int, version: int, error: DecodeError) -> Close:
 
 
 def _timed_name(api_key: int, request: Any) -> str:
-    """Returns the name under which a request is timed. As in Kafka, fetches of followers have a name of their own."""
+    """Returns the name under which a request is timed. As in Kafka, fetches of followers have their own name."""
     if api_key != FETCH:
         return APIS[api_key].name
     follows = request.replica_id >= 0 or request.replica_state.replica_id >= 0

@@ -119,10 +119,11 @@ class BrokerFenced(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPartitionSuspected(NodeEvent):
-    """This node no longer hears from other nodes that may still run: the network may be split.
+    """This node gets no answers from other nodes that may still be running: the network may be split.
 
     The leader of the quorum suspects a partition when it loses its majority or fences a silent broker, and a broker
-    suspects one when no controller has answered it for a session timeout. A machine that lost its power looks the same.
+    suspects a partition when no controller has answered it for a session timeout. A machine that lost its power looks
+    the same.
     """
 
     KIND: ClassVar[str] = "network.suspected"
@@ -337,7 +338,7 @@ class MoveChanged(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class GuardFinding(NodeEvent):
-    """The guard found that a replica serves something that can't be."""
+    """The guard found that a replica serves damaged or wrong data."""
 
     KIND: ClassVar[str] = "guard.finding"
     LEVEL: ClassVar[int] = logging.WARNING
@@ -376,7 +377,7 @@ class NodeQuarantined(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRefused(NodeEvent):
-    """A node has enough findings for a quarantine, but the cluster can't do without it."""
+    """A node has enough findings for a quarantine, but the cluster would lose data or availability without the node."""
 
     KIND: ClassVar[str] = "guard.quarantine_refused"
     LEVEL: ClassVar[int] = logging.ERROR

@@ -1,5 +1,6 @@
-"""Runs the guard: asks replicas what they serve and claim, refills damaged ones, and has lying nodes quarantined.
+"""Runs the guard: finds replicas with damaged or wrong data, refills damaged segments, and quarantines accused nodes.
 
-`penstock.guard` decides; this package asks and acts. Every broker examines its own replicas and reports suspicions to
-the controller with its heartbeats. The active controller believes none of them: it examines the replicas itself.
+`penstock.guard` decides; this package sends the requests and acts on the decisions. Every broker examines its own
+replicas and reports suspicions to the controller with its heartbeats. The active controller does not rely on these
+reports: it examines the replicas itself.
 """

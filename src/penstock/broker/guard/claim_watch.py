@@ -1,7 +1,8 @@
-"""Checks, at an interval, what the other replicas of this node's partitions claim: their roles and epochs.
+"""Checks, at an interval, the roles and epochs that other replicas of this node's partitions claim.
 
-Each check asks every other broker about some of the partitions that it shares with this node, in turn, with one
-request. The partitions that this node leads are also checked for followers whose fetch offset went back.
+Each check sends one request to every other broker, about some of the partitions that the broker shares with this node;
+the next check continues with further partitions. The partitions that this node leads are also checked for followers
+whose fetch offset went back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Examines a partition from one offset on: asks its in-sync replicas for samples and claims, and judges them.
 
-An election, a truncation or a late image can make honest replicas differ for a moment. So a finding stands only if a
-second examination, CONFIRM_S later and in the same leader epoch, has the same finding.
+An election, a truncation or a late image can make honest replicas differ for a moment. So a finding is reported only if
+a second examination, CONFIRM_S later and in the same leader epoch, has the same finding.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Examiner:
         image: Callable[[], MetadataImage],
         in_thread: RunInThread,
     ) -> None:
-        """`in_thread` runs a function outside of the event loop: checksums and digests of a sample take a while."""
+        """Creates the examiner. `in_thread` runs a function in a thread, because checksums and digests of a sample take
+        time."""
         self.probe = probe
         self._settings = settings
         self._clock = clock
@@ -67,7 +68,8 @@ class Examiner:
         return self._settings.log_config(self._image(), topic).compact
 
     async def examine(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
-        """Examines the in-sync replicas, or only those on `nodes`. Returns None if the partition is gone."""
+        """Examines the in-sync replicas, or only the replicas on `nodes`. Returns None if the partition no longer
+        exists."""
         found = self.find(key)
         if found is None:
             return None
@@ -101,7 +103,7 @@ class Examiner:
         return Examination(comparison, kept, size)
 
     async def _find_lacking(self, place: Place, samples: list[Sample]) -> list[Sample]:
-        """Asks the replicas without the offset once more, for the high watermark of the others.
+        """Asks the replicas that do not have the offset once more, now for the high watermark of the other replicas.
 
         A replica that has the high watermark has deleted the older records; a replica without it lacks committed
         records.

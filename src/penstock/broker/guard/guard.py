@@ -1,4 +1,4 @@
-"""The guard of one node: starts its parts, turns findings into events, and keeps suspicions for the controller."""
+"""Runs the guard of one node: starts its parts, turns findings into events, and keeps suspicions for the controller."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Guard:
         self.report(Finding(Kind.AUTHENTICATION, node_id, "", -1, reason))
 
     def report(self, finding: Finding, *, confirmed: bool = False) -> None:
-        """Emits the event of a finding, unless the same finding had one a short time ago."""
+        """Emits the event of a finding, unless an event for the same finding was emitted a short time ago."""
         self.findings[finding.kind] += 1
         now = asyncio.get_running_loop().time()
         key = (*finding.subject, confirmed)

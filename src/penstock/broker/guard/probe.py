@@ -1,7 +1,7 @@
 """Asks a node, as a consumer would, for the records of its replica, and for its claim to lead.
 
-The guard uses Kafka's own requests: a Fetch returns what a consumer would get, so a replica can't show the guard other
-records than its consumers. `docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
+The guard uses Kafka's own requests: a Fetch returns the records that a consumer would get, so a replica can't serve the
+guard other records than its consumers. `docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROLE = {
 
 
 class Place(NamedTuple):
-    """A partition, with its leader epoch in the metadata of the observer."""
+    """Names a partition, with its leader epoch in the metadata of the observer."""
 
     topic: str
     topic_id: bytes
@@ -57,12 +57,14 @@ class PeerCalls(Protocol):
 
 class Probe:
     def __init__(self, peers: PeerCalls, refused: Callable[[int, str], None] = lambda node_id, reason: None) -> None:
-        """`refused` is called with a node that could not be authenticated, or that refused this node's login."""
+        """Creates the probe. `refused` is called with a node that could not be authenticated, or that refused this
+        node's login."""
         self._peers = peers
         self._refused = refused
 
     async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
-        """Returns what the node serves from `offset` on. Raises nothing: an error is a status of the sample."""
+        """Returns a sample of the records that the node serves from `offset` on. An error is a status of the sample,
+        not raised."""
         wanted = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         asked = FetchTopic(topic=place.topic, topic_id=place.topic_id, partitions=[wanted])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[asked])

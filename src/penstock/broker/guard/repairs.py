@@ -53,7 +53,7 @@ class Repairs:
         self.failed = 0
 
     async def repair(self, key: Key, examination: Examination) -> None:
-        """Refills the segment at the first difference, if this node's replica is the damaged one."""
+        """Refills the segment at the first difference, if this node's replica is the damaged replica."""
         comparison = examination.comparison
         if self._node_id not in comparison.damaged or not self._settings.bool("penstock.guard.repair.enable"):
             return

@@ -48,7 +48,8 @@ class Scrubber:
         settings: Settings,
         found: Callable[[Key, Examination], Awaitable[None]],
     ) -> None:
-        """`found` is called with each examination that has findings. It may repair this node's replica."""
+        """Creates the scrubber. `found` is called with each examination that has findings; it may repair this node's
+        replica."""
         self._node_id = node_id
         self._partitions = partitions
         self._examiner = examiner

@@ -13,7 +13,7 @@ THROTTLE_MAX_MS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The window of a rate: `samples` samples of `sample_ms` each (`quota.window.num`, `.size.seconds`)."""
+    """Holds the window of a rate: `samples` samples of `sample_ms` each (`quota.window.num`, `.size.seconds`)."""
 
     samples: int = 11
     sample_ms: int = 1000

@@ -1,7 +1,8 @@
-"""Observes the first write after a failover: how long clients could not write to the partitions of a failed broker.
+"""Measures how long clients could not write after a failover, by the first write to partitions of the failed broker.
 
 A takeover begins when an image fences a broker and makes this node the leader of some of its partitions. It ends with
-the first committed write to one of them. It waits for this write as acks=all does, so that a write costs nothing more.
+the first committed write to one of these partitions. Like acks=all, it waits for the high watermark, so that a write
+has no additional cost.
 """
 
 from __future__ import annotations

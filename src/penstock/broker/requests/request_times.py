@@ -1,8 +1,8 @@
 """Measures the phases of requests, by API, with Kafka's meanings: queue, local, remote, throttle, send and total.
 
 Only some requests are timed, so that the others cost one countdown. The first requests of an API are all timed; then
-the gaps grow until one of `every` requests is timed. A timed request counts as often as requests of its API came since
-the previous timed one, so that counts, sums and quantiles are estimates for all requests. Gaps vary, because a client
+the gaps grow until one of `every` requests is timed. A timed request counts for all requests of its API since the
+previous timed request, so that counts, sums and quantiles are estimates for all requests. Gaps vary, because a client
 may repeat its requests in a fixed order. They come from a fixed sequence: no randomness of the node is used.
 """
 
@@ -40,7 +40,7 @@ class Countdown(Protocol):
 
 
 class Began(NamedTuple):
-    """The beginning of a timed request."""
+    """Holds the time at which a timed request began, and its weight."""
 
     at_ns: int
     weight: int
@@ -48,11 +48,12 @@ class Began(NamedTuple):
 
 
 class TimedConnection(Protocol):
-    """The part of a connection from which a sample takes the phases outside of the dispatcher."""
+    """The interface of a connection, with the methods that return the request's phases outside of the dispatcher."""
 
     @property
     def waiting_since_ns(self) -> int:
-        """Returns when the connection began to wait for its turn; 0 if its request did not wait."""
+        """Returns the time at which the connection began to wait until its request may start; 0 if the request did not
+        wait."""
         ...
 
     @property
@@ -69,7 +70,8 @@ Measured = tuple[str, int, tuple[int, ...]]
 
 class RequestTimes:
     def __init__(self, nanoseconds: Callable[[], int] = lambda: 0, every: int = 0) -> None:
-        """`every` is the mean gap between timed requests of a busy API; 0 times no request."""
+        """Creates the measurement. `every` is the mean gap between timed requests of a busy API; with 0, no request is
+        timed."""
         self.nanoseconds = nanoseconds
         self._every = every
         self._state = 1
@@ -86,11 +88,11 @@ class RequestTimes:
         return found
 
     def first(self) -> int:
-        """Returns the first gap of a countdown: 1, or a gap that never ends if no request is timed."""
+        """Returns the first gap of a countdown: 1, or NEVER if no request is to be timed."""
         return 1 if self._every else NEVER
 
     def begin(self, countdown: Countdown) -> Began:
-        """Begins a timed request, and the gap to the next one."""
+        """Begins a timed request, and chooses the gap to the next timed request."""
         began = Began(self.nanoseconds(), countdown.gap)
         mean = min(self._every, 1 + countdown.until // ALL_TIMED)
         self._state = (self._state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
@@ -135,7 +137,8 @@ class Sample:
         self._throttle = 0
 
     def watch(self, reply: Reply | Later[Reply]) -> Reply | Later[Reply]:
-        """Returns the dispatcher's reply in a form that reports to this sample when it is made and when it is sent."""
+        """Returns the dispatcher's reply, wrapped so that this sample learns when the reply is made and when it is
+        sent."""
         if isinstance(reply, Later):
             source = reply.source
             if isinstance(source, asyncio.Future):
@@ -170,7 +173,7 @@ class Sample:
 
 
 class FirstStep(Coroutine[Any, Any, Any]):
-    """Runs a handler's coroutine, and reports when it waits for the first time: what follows is not local."""
+    """Runs a handler's coroutine, and reports when it waits for the first time: from then on, time counts as remote."""
 
     __slots__ = ("_coroutine", "_suspended")
 

@@ -1,4 +1,4 @@
-"""Counts what the share partitions of a node have done, for metrics."""
+"""Counts deliveries, expired locks, failed writes and dead letters of a node's share partitions, for metrics."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class Broker:
             return self.client.run(work)
 
     def steps(self, work: AsyncIterator[T]) -> Iterator[T]:
-        """Runs an asynchronous iterator and yields its items. Ctrl-C ends it between two items or within one."""
+        """Runs an asynchronous iterator and yields its items. Ctrl-C ends the iteration, even while an item is being
+        computed."""
         end = object()
 
         async def step() -> Any:

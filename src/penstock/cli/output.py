@@ -27,7 +27,7 @@ _CONTROLS_BEYOND_JSON = re.compile(
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Returns the text with control characters, except those in `keep`, as escapes such as \\x1b and \\n."""
+    """Returns the text with control characters as escapes such as \\x1b and \\n. Characters in `keep` are kept."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""`penstock txn` lists and describes transactions, and aborts those that no coordinator will end.
+"""`penstock txn` lists and describes transactions, and aborts transactions that no coordinator will end.
 
 A transaction hangs if it is open in a partition and no coordinator knows it: the last stable offset does not advance,
 so every read_committed consumer waits. `hanging` finds such partitions, `abort` writes the missing marker. Any Kafka

@@ -37,7 +37,7 @@ AclRow = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """The resources, principals and hosts of ACLs. None and ANY match all of them."""
+    """Selects ACLs by resource, principal and host. None and ANY match all values."""
 
     resource: AclResource = AclResource.ANY
     name: str | None = None
@@ -89,7 +89,8 @@ class AccessAdmin:
             await self._alter_user(AlterUserScramCredentialsRequest(upsertions=[change]))
 
     async def remove_user(self, user: str, mechanisms: Sequence[ScramMechanism]) -> list[ScramMechanism]:
-        """Removes a user's passwords for those of the mechanisms that it has. Returns these mechanisms.
+        """Removes a user's passwords for the given mechanisms. Returns the mechanisms for which the user had a
+        password.
 
         Raises KafkaError(RESOURCE_NOT_FOUND) if the user has none of them.
         """
@@ -131,7 +132,7 @@ class AccessAdmin:
     async def create_acls(
         self, creations: Sequence[AclCreation]
     ) -> tuple[list[AclRow], list[tuple[AclCreation, ErrorCode, str | None]]]:
-        """Creates ACLs. Returns the rows of the new ACLs, and the refused ones with the error."""
+        """Creates ACLs. Returns the rows of the new ACLs, and each refused ACL with its error."""
         answer = await self._client.request(CreateAclsRequest(creations=[*creations]))
         rows, refused = [], []
         for asked, result in zip(creations, answer.results):

@@ -29,7 +29,8 @@ NodeMove = tuple[int, DirectoryMove]
 
 
 class Step(NamedTuple):
-    """The progress since the step before: the number of moves that ended, and a sentence for each failed one."""
+    """Holds the progress since the previous step: the number of moves that ended, and a sentence for each failed
+    move."""
 
     ended: int
     failures: list[str]
@@ -71,7 +72,7 @@ class DirectoryMoves:
         self._admin = Admin(client)
 
     async def carry_out(self, moves: Iterable[NodeMove], at_once: int) -> AsyncIterator[Step]:
-        """Runs the moves, at most `at_once` per node at a time. Yields the progress after each look."""
+        """Runs the moves, at most `at_once` per node at a time. Yields the progress after each check of the moves."""
         waiting: dict[int, deque[DirectoryMove]] = {}
         for node, move in moves:
             waiting.setdefault(node, deque()).append(move)
@@ -93,7 +94,8 @@ class DirectoryMoves:
     async def _begin(
         self, node: int, moves: Sequence[DirectoryMove], going: dict[TopicPartition, DirectoryMove]
     ) -> list[str]:
-        """Starts moves of replicas. Adds each accepted move to `going`, and returns sentences about the others."""
+        """Starts moves of replicas. Adds each accepted move to `going`, and returns a sentence about each refused
+        move."""
         wanted = {move.partition: move.target for move in moves}
         refused = await self._cluster.move_replicas(node, wanted) if wanted else {}
         going |= {move.partition: move for move in moves if move.partition not in refused}

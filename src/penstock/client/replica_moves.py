@@ -1,7 +1,7 @@
 """Plans moves of replicas between nodes, carries the plan out in waves, and throttles it.
 
 A plan counts moves under way as finished. The same plan, made again after an interruption, therefore waits for those
-moves and contains only the remaining ones.
+moves and contains only the remaining moves.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plan_moves(
 ) -> MovePlan:
     """Plans with `planner`. Without topics, plans for all topics. Raises PlanError.
 
-    With `elect_all`, every partition is led by its preferred replica afterwards, not only a moved one.
+    With `elect_all`, every partition is led by its preferred replica afterwards, not only the moved partitions.
     """
     placement, racks, sizes = _starting_point(facts, going, topics)
     moves = planner(placement, racks, sizes)

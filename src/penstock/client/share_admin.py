@@ -48,7 +48,7 @@ class ShareAdmin:
         self._client = client
 
     async def describe(self, group: str) -> describing.DescribedGroup:
-        """Describes a share group with its members. Raises KafkaError(GROUP_ID_NOT_FOUND) if there is none."""
+        """Describes a share group with its members. Raises KafkaError(GROUP_ID_NOT_FOUND) if there is no such group."""
         request = describing.ShareGroupDescribeRequest(group_ids=[group])
         [described] = (await self._client.ask_coordinator(group, request)).groups
         if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -105,7 +105,8 @@ class ShareAdmin:
     # Records in flight.
 
     async def windows(self, group: str, topics: Iterable[str] = ()) -> list[Window]:
-        """Describes the window of each partition of the group, with its records in flight. Empty `topics` means all."""
+        """Describes the window of each partition of the group, with its records in flight. If `topics` is empty,
+        describes all topics."""
         wanted = [(topic, part.partition_index) for topic, part in await self.offsets(group)]
         chosen = set(topics)
         missing = sorted(chosen - {topic for topic, _ in wanted})
@@ -146,7 +147,8 @@ class ShareAdmin:
         return Refusal(f"{place.topic}-{place.partition}", answer.error_code, answer.error_message)
 
     async def _places(self, wanted: Iterable[TopicPartition]) -> list[Place]:
-        """Returns the partitions with their leaders. Raises KafkaError if one does not exist or has no leader."""
+        """Returns the partitions with their leaders. Raises KafkaError if a partition does not exist or has no
+        leader."""
         keys = sorted(wanted)
         names = sorted({topic for topic, _ in keys})
         topics = {each.name: each for each in (await self._client.metadata(names)).topics} if names else {}

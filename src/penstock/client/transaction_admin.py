@@ -1,4 +1,4 @@
-"""Lists and describes transactions, and aborts them, even those that no coordinator will end.
+"""Lists and describes transactions, and aborts transactions, even if no coordinator will end them.
 
 A transaction hangs if it is open in a partition and no coordinator knows it: the last stable offset does not advance,
 so every read_committed consumer waits. Any Kafka broker serves the requests used here.

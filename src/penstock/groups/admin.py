@@ -73,7 +73,8 @@ def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozense
 
 
 def _state_names(group: Group) -> tuple[str, ...]:
-    """Returns the names of the group's state in a filter. Kafka's brokers call NotReady `not_ready` there."""
+    """Returns the names of the group's state that a filter may use. In filters, Kafka's brokers call NotReady
+    `not_ready`."""
     name = group.state.lower()
     return (name, "not_ready") if group.state == StreamsGroupState.NOT_READY else (name,)
 

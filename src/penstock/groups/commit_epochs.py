@@ -1,8 +1,8 @@
 """Checks commits against the epochs in which a member got its partitions (KIP-1251).
 
 A member's commit may have an older epoch than the member if the member has held the partitions since that epoch: no
-other member can have committed them in the meantime. As in Kafka, one partition that the member has not held since then
-refuses the whole commit.
+other member can have committed them in the meantime. As in Kafka, the whole commit is refused if the member has not
+held one of its partitions since that epoch.
 """
 
 from __future__ import annotations

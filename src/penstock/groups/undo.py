@@ -1,4 +1,4 @@
-"""Undoes what a heartbeat has changed in memory, when the coordinator's log refuses the records of the heartbeat.
+"""Undoes a heartbeat's changes in memory, when the coordinator's log refuses the records of the heartbeat.
 
 Durable state changes only when records are applied, which does not happen to refused records. New groups, timers and
 other soft state change at once, and are undone here.

@@ -27,7 +27,7 @@ Count = Callable[[str], int | None]  # the number of partitions of a topic; None
 
 
 class Status(IntEnum):
-    """Says why a member can't run all of its tasks. The response to a heartbeat contains it."""
+    """Holds the reason why a member can't run all of its tasks. The response to a heartbeat contains the status."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1

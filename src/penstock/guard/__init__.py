@@ -1,6 +1,6 @@
-"""Detects replicas that lie or rot: pure functions over observations, and the count that leads to a quarantine.
+"""Detects replicas with damaged or wrong data, and counts the findings that lead to a quarantine. Pure functions.
 
-`broker.guard` makes the observations (it asks replicas what they serve) and acts on the findings. Rules: a node is
-accused of different content only by a majority of at least three replicas; the word of one node never counts against
-another; a checksum that fails is its own proof.
+`broker.guard` makes the observations (it fetches from the replicas as a consumer does) and acts on the findings. Rules:
+a node is accused of different content only by a majority of at least three replicas; a report of one node alone never
+counts against another node; a wrong checksum needs no further proof.
 """

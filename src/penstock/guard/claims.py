@@ -1,7 +1,7 @@
-"""Judges what the replicas of a partition claim about themselves: that they lead it, and where their logs end.
+"""Judges the claims of a partition's replicas: which replica claims to lead, and where the replicas' logs end.
 
 The observer asks each replica with OffsetForLeaderEpoch for the epoch that the controller decided. Only the leader of
-that epoch may answer. So an answer is the claim to lead, together with the end of the log.
+that epoch may answer. So a replica that answers claims to lead, and its answer has the end of its log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequenc
     """Yields the findings about claims that the controller's decision contradicts.
 
     The controller decided that `leader` leads in `leader_epoch`. It decides one leader for each epoch, so any other
-    node that claims to lead in this epoch is wrong, whatever the observer has not heard of yet.
+    node that claims to lead in this epoch is wrong, even if the observer does not have the newest metadata.
     """
     for claim in claims:
         if claim.role is Role.LEADS and claim.node_id != leader:
@@ -50,7 +50,8 @@ def judge_marks(partition: str, leader: int, leader_end: int, marks: Mapping[int
 
     `marks` are the high watermarks of the replicas, observed before `leader_end`: the end only grows in an epoch, and
     no high watermark can be larger. If the high watermarks of most followers are past the end, the leader reports a
-    wrong end: a single follower can't make it so. With one follower, no one can tell which of the two is wrong.
+    wrong end: a single follower can't cause this. With only one follower, it is unknown which of the two replicas is
+    wrong.
     """
     past = sorted(node for node, mark in marks.items() if mark > leader_end)
     if not past:
@@ -72,7 +73,7 @@ def judge_marks(partition: str, leader: int, leader_end: int, marks: Mapping[int
 
 @dataclass(frozen=True, slots=True)
 class Retreat:
-    """A follower fetched from a lower offset than before, in the same leader epoch and with the same broker epoch."""
+    """Describes a follower that fetched from a lower offset than before, in the same leader epoch and broker epoch."""
 
     node_id: int
     leader_epoch: int

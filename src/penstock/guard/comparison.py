@@ -1,8 +1,8 @@
-"""Compares what the replicas of a partition serve from one offset on, and names the replicas that differ.
+"""Compares the records that the replicas of a partition serve from one offset on, and names the replicas that differ.
 
 A batch that does not match its own checksum proves that its replica is damaged. If the checksums are right and the
-contents differ, the majority of the partition's replicas decides, and it takes at least three replicas: with two, no
-one can tell which of them is wrong.
+contents differ, the majority of the partition's replicas decides. This needs at least three replicas: with two
+replicas, it is unknown which of them is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_LIMIT = -1
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The observer's knowledge of the partition, against which samples are judged."""
+    """Holds the observer's knowledge of the partition. Samples are judged by this knowledge."""
 
     partition: str
     replicas: int
@@ -82,7 +82,8 @@ def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Fi
 def _beside_damage(
     start: int, damaged: set[int], cut: Mapping[int, list[Batch]], early: tuple[Finding, ...], rules: Rules
 ) -> Comparison:
-    """Compares the first batch only: the damaged replica serves nothing, and the others show how far the batch goes."""
+    """Compares only the first batch: the damaged replica serves nothing, and the other replicas show where the batch
+    ends."""
     first = {node: batches[:1] for node, batches in cut.items() if batches}
     found = _walk(start, first, rules) if first else Comparison(start, start)
     good = found.good or tuple(node for node, batches in first.items() if batches[0].intact)
@@ -106,7 +107,7 @@ def _walk(start: int, cut: Mapping[int, list[Batch]], rules: Rules) -> Compariso
 
 
 def _oddities(batch: Batch, rules: Rules) -> Iterator[Finding]:
-    """Yields findings about a batch on which all replicas agree."""
+    """Yields findings about a batch that is the same in all replicas."""
     if batch.leader_epoch > rules.leader_epoch:
         yield _epoch_finding(NOBODY, batch, rules)
     if 0 <= rules.latest_timestamp_ms < batch.max_timestamp:

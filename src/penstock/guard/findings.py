@@ -1,4 +1,4 @@
-"""Defines a finding: what the guard noticed, which node is accused, and the evidence."""
+"""Defines a finding of the guard: its kind, the accused node, and the evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOBODY = -1
 
 
 class Kind(Enum):
-    """The kinds of findings. `counts` is False for findings that never lead to a quarantine."""
+    """Lists the kinds of findings. `counts` is False for findings that never lead to a quarantine."""
 
     CONTENT = "different content"
     CHECKSUM = "checksum fails"

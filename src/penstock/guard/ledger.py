@@ -1,7 +1,7 @@
 """Counts the confirmed findings against each node, and says when they are enough for a quarantine.
 
 Only findings that the active controller observed itself are entered. Each kind of finding counts once for each
-partition, so that one rotten replica, found again and again, is one finding.
+partition, so that a damaged replica that is found again and again is one finding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describes what a replica serves from one offset on: a sample of its records, cut into batches."""
+"""Describes a sample of the records that a replica serves from one offset on, cut into batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class Status(Enum):
-    """The answers of a replica that is asked for records."""
+    """Lists the possible answers of a replica that is asked for records."""
 
     SERVED = "served"
     DAMAGED = "damaged"  # the replica itself found that its stored batch does not match the checksum
@@ -40,7 +40,7 @@ class Sample:
 
 
 class Batch(NamedTuple):
-    """One batch of a sample. `digest` covers all bytes of the batch: replicas copy batches unchanged."""
+    """Holds one batch of a sample. `digest` covers all bytes of the batch: replicas copy batches unchanged."""
 
     base_offset: int
     next_offset: int

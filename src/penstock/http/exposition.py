@@ -24,7 +24,8 @@ class Kind(Enum):
 
 
 class Distribution(NamedTuple):
-    """The value of a histogram's series: how many measurements are in each bucket, and the sum of all."""
+    """Holds the value of a histogram's series: the number of measurements in each bucket, and the sum of all
+    measurements."""
 
     bounds: Sequence[float]
     """The upper bounds of the buckets, in rising order; the last bucket has no bound."""

@@ -1,4 +1,4 @@
-"""Stands in front of all routes: refuses forged changes, asks who the caller is, and checks role and ACLs.
+"""Guards all routes: refuses forged changes, authenticates the caller, and checks the caller's role and ACLs.
 
     request ─► forged? 403, 415 ─► public route? served ─► login: 401 ─► role: 403 ─► ACL on the cluster: 403 ─► served
 
@@ -30,7 +30,7 @@ OWN_SITES = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a route requires of its caller."""
+    """Describes the role and the operation that a route requires of its caller."""
 
     role: Role
     operation: Operation | None = None
@@ -43,7 +43,7 @@ VIEW_CLUSTER = Need(Role.VIEW, Operation.DESCRIBE)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated sender of a request."""
+    """Describes the authenticated sender of a request."""
 
     principal: str = ANONYMOUS
     host: str = ""
@@ -63,12 +63,12 @@ NOBODY = Caller()
 
 class Login(Protocol):
     async def identify(self, request: Request) -> str | Response:
-        """Returns the principal of the sender; or the response that refuses the request."""
+        """Returns the principal of the sender, or the response that refuses the request."""
         ...
 
 
 class NoLogin:
-    """Lets everybody in as `User:ANONYMOUS`."""
+    """Accepts every sender as `User:ANONYMOUS`."""
 
     async def identify(self, request: Request) -> str | Response:
         return ANONYMOUS
@@ -115,8 +115,9 @@ def no_role(principal: str, needed: Role) -> str:
 def forged_change(request: Request) -> Response | None:
     """Returns the answer to a change that a web page of another site may have caused; None if the change is genuine.
 
-    A browser adds the user's login to such a request by itself. It also adds Origin and Sec-Fetch-Site, which pages
-    can't change; and a page can send JSON to another origin only after a preflight request, which this server refuses.
+    A browser adds the user's login to such a request automatically. It also adds the headers Origin and Sec-Fetch-Site,
+    which pages can't change; and a page can send JSON to another origin only after a preflight request, which this
+    server refuses.
     """
     if request.method not in CHANGES:
         return None

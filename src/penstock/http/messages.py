@@ -39,7 +39,7 @@ SAFE_HEADERS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other end of a connection."""
+    """Describes the other end of a connection."""
 
     host: str = ""
     tls: bool = False
@@ -69,7 +69,7 @@ class Request:
 
 
 class BodyStream(Protocol):
-    """A body whose parts are made while they are sent. The connection always calls `aclose`."""
+    """The interface of a body whose parts are made while it is sent. The connection always calls `aclose`."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 

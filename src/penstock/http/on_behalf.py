@@ -1,9 +1,9 @@
-"""Sends Kafka requests for an HTTP caller: a client of the whole cluster that keeps the caller to its ACLs.
+"""Sends Kafka requests for an HTTP caller, with a client of the whole cluster that enforces the caller's ACLs.
 
-Requests to the controller take the way of a request that a Kafka client sent to this node: the same handler, forwarded
-with the caller's principal. All other requests are checked here, with the same authorizer and the same table of rules
-as on a Kafka listener, and are then sent with this node's own credentials, because no other API carries a principal.
-Changes get a line in the audit file with the caller's principal.
+Requests to the controller are handled like requests that a Kafka client sent to this node: the same handler forwards
+them with the caller's principal. All other requests are checked here, with the same authorizer and the same table of
+rules as on a Kafka listener, and are then sent with this node's own credentials, because no other API carries a
+principal. Changes get a line in the audit file with the caller's principal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ NEVER_SENT = frozenset({68, 71, 72, 76, 88})
 
 
 class CallerClient(AsyncClient):
-    """A client for one HTTP request. It has its own view of the cluster, and the connections of a shared client."""
+    """Implements a client for one HTTP request. It has its own view of the cluster, and the connections of a shared
+    client."""
 
     def __init__(self, shared: AsyncClient, broker: Broker, caller: Caller) -> None:
         super().__init__(
@@ -58,7 +59,7 @@ class CallerClient(AsyncClient):
 
 
 class CallerConnection(BrokerConnection):
-    """A connection of the shared client, for the requests of one caller."""
+    """Wraps a connection of the shared client, for the requests of one caller."""
 
     def __init__(self, shared: BrokerConnection, broker: Broker, caller: Caller) -> None:
         super().__init__(shared._stream, shared._settings)

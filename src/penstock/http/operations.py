@@ -1,7 +1,7 @@
 """Runs operations that outlive their request, such as moves of replicas, with progress and cancellation.
 
-An operation is a task on this node. It is not stored: after a restart of the node it is gone, and what the cluster has
-begun on its behalf (a reassignment, for example) goes on.
+An operation is a task on this node. It is not stored: it ends with the node, but work that the cluster has begun for
+it, such as a reassignment, continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TooManyOperationsError(Exception):
 
 @dataclass(slots=True)
 class Operation:
-    """The state of one operation. Its work updates `done`, `total`, `result` and `notes` while it runs."""
+    """Holds the state of one operation. Its work updates `done`, `total`, `result` and `notes` while it runs."""
 
     number: int
     principal: str

@@ -10,7 +10,7 @@ EVERYBODY = "User:*"
 
 
 class Role(IntEnum):
-    """The roles; each role includes the roles with smaller numbers."""
+    """Lists the roles. Each role includes the roles with smaller numbers."""
 
     VIEW = 1
     """Reads: state of the cluster, topics, records, groups, configs."""
@@ -36,7 +36,7 @@ def parse_roles(text: str) -> dict[str, Role]:
 
 
 class Roles:
-    """Tells the role of each principal. Super users are administrators.
+    """Finds the role of each principal. Super users are administrators.
 
     Without an entry in `penstock.http.roles`, everybody has every role: then the ACLs alone decide, if there are any.
     """

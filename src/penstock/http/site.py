@@ -198,7 +198,7 @@ class Site:
 
 
 def _need(path: str) -> Need | None:
-    """Returns what a page requires of its caller. The files of the console have nothing to hide."""
+    """Returns the role and operation that a page requires; None for the console's files, which hold no data."""
     return None if path in STATIC else VIEW_CLUSTER
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events: the format, and the limit on streams that are open at the same time.
+"""Writes server-sent events, and limits the number of streams that are open at the same time.
 
 A stream is an asynchronous iterator that the connection reads only while the peer has taken all earlier bytes. So a
 stream buffers nothing for a slow peer, and the connection is cut if the peer takes nothing for some time. A source
@@ -36,7 +36,10 @@ class Streams:
         self._free = list(range(MAX_STREAMS))
 
     def open(self, make: Callable[[int], Chunks]) -> EventStream:
-        """Opens a stream. `make` gets the slot number and returns the source. Raises TooManyStreamsError."""
+        """Opens a stream. Calls `make` with the stream's slot number to get the source of its events.
+
+        Raises TooManyStreamsError.
+        """
         if not self._free:
             raise TooManyStreamsError
         slot = self._free.pop()
@@ -48,7 +51,7 @@ class Streams:
 
 
 class EventStream:
-    """An open stream. The reader calls `aclose`, also if it has read nothing."""
+    """Represents an open stream. The reader must call `aclose`, even if it has read nothing."""
 
     def __init__(self, chunks: Chunks, release: Callable[[], None]) -> None:
         self._chunks = chunks

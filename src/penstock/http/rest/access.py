@@ -1,4 +1,4 @@
-"""Operations on SCRAM users and ACLs: list, create, delete."""
+"""Implements operations on SCRAM users and ACLs: list, create, delete."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _mechanisms(names: list[str] | None) -> list[ScramMechanism]:
 
 
 async def set_password(service: Service, call: Call) -> Any:
-    """Sets the password of a SCRAM user, who is created if new. The password is salted on this node."""
+    """Sets the password of a SCRAM user, and creates a missing user. The password is salted on this node."""
     user, mechanisms = call.path["user"], _mechanisms(call.body.get("mechanisms"))
     if not call.body["password"]:
         raise Problem(400, "password is empty: give one.")

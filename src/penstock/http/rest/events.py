@@ -1,4 +1,4 @@
-"""Operations on events: list them, and follow them as server-sent events."""
+"""Implements operations on events: list events, and follow them as server-sent events."""
 
 from __future__ import annotations
 

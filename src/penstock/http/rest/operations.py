@@ -23,7 +23,7 @@ async def describe_operation(service: Service, call: Call) -> Any:
 
 
 async def cancel_operation(service: Service, call: Call) -> Any:
-    """Cancels an operation. What it has begun in the cluster, such as a reassignment, is not taken back."""
+    """Cancels an operation. Work that the operation has begun in the cluster, such as a reassignment, continues."""
     operation = _found(service, call)
     return {"operation": operation.number, "cancelled": service.operations.cancel(operation)}
 

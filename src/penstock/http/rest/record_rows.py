@@ -1,4 +1,4 @@
-"""Shows records in JSON, filters them, and limits what one answer may hold. Pure.
+"""Converts records to JSON, filters them, and limits the size of an answer. Pure.
 
 A key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null.
 """

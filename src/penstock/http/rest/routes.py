@@ -60,7 +60,7 @@ class Route:
 
     @property
     def need(self) -> Need | None:
-        """What the caller has to have; None for a public route."""
+        """Returns the role and operation that the route requires; None for a public route."""
         changes = self.method in CHANGES
         on_cluster = AclOperation.ALTER if changes else AclOperation.DESCRIBE
         role = self.role or (Role.OPERATE if changes else Role.VIEW)

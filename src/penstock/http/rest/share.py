@@ -1,4 +1,5 @@
-"""Operations on share groups: list, describe with windows and records in flight, reset, release, archive, drain."""
+"""Implements operations on share groups: list, describe (windows, records in flight), reset, release, archive,
+drain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations on transactions: list, describe, find those that hang, and abort them."""
+"""Implements operations on transactions: list, describe, find hanging transactions, and abort transactions."""
 
 from __future__ import annotations
 

@@ -80,8 +80,9 @@ class Cleaner:
                 await self.clean(chosen)
 
     async def clean_now(self, log: Log) -> CompactionResult | None:
-        """Compacts a log at once, however small its dirty share is. Starts a new segment first, because the active
-        segment is never compacted.
+        """Compacts a log at once, even if little of it is dirty.
+
+        Starts a new segment first, because the active segment is never compacted.
 
         Returns None if the log has nothing to compact, is offline or is being moved.
         """

@@ -87,7 +87,7 @@ def read_leaving(disk: Disk, path: str) -> frozenset[bytes]:
 
 
 def remove_leaving(disk: Disk, path: str) -> None:
-    """Removes the leaving mark of the log in `path`, if it has a mark: the log is the current log.
+    """Removes the leaving mark of the log in `path`, if there is a mark. Called if this log is the current log.
 
     The removal is not synced. If a power loss restores the mark, the log stays offline only as long as the directory in
     the mark is offline.

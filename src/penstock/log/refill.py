@@ -1,8 +1,8 @@
 """Replaces a segment of a log by the batches that another replica has, because a batch of the segment is damaged.
 
-The new segment is written beside the old one and swapped in like a compacted segment, so a crash at any point leaves
-the old or the new segment. The end of the log, its high watermark and its place in the in-sync set do not change. Only
-committed records are replaced: below the high watermark, all in-sync replicas have the same records.
+The new segment is written beside the old segment and swapped in like a compacted segment, so a crash at any point
+leaves the old or the new segment. The end of the log, its high watermark and its place in the in-sync set do not
+change. Only committed records are replaced: below the high watermark, all in-sync replicas have the same records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Fetch = Callable[[int], Awaitable["Buffer"]]
 
 
 def segment_to_refill(log: Log, offset: int) -> tuple[Segment, int] | None:
-    """Returns the segment that holds `offset`, sealed, and the offset at which it ends.
+    """Returns the sealed segment that holds `offset`, and the offset at which the segment ends.
 
     Returns None if the segment can't be replaced now: it has uncommitted records, or the log is compacted, moved or
     offline. The active segment is sealed first, so that it ends at the current end of the log.

@@ -26,7 +26,7 @@ class TimestampedOffset(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A batch that may contain the record with the searched timestamp."""
+    """Names a batch that may contain the record with the searched timestamp."""
 
     header: BatchHeader
     batch: bytes

@@ -74,7 +74,7 @@ class BrokerImage:
 
     @property
     def usable(self) -> bool:
-        """Returns True if the broker may keep its leaderships and get new ones."""
+        """Returns True if the broker may lead partitions."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online(self, directory: bytes) -> bool:

@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def muted_s(self) -> float:
-        """Returns for how many more seconds no further request of this connection starts."""
+        """Returns the remaining mute time in seconds. Until then no further request of this connection starts."""
         return 0.0 if self._mute_timer is None else max(0.0, self._muted_until - self._server.loop.time())
 
     def on_close(self, callback: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Defines `Later`, the one form in which handlers and dispatchers return a response that they don't have yet."""
+"""Defines `Later`: the form in which handlers and dispatchers return a response that they don't have yet."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ CLOSE: Final = Close("the request can't be served")
 
 
 class WatchedReply(list[Buffer]):
-    """The buffers of a response whose transmission is measured: `sent` is called once the transport has sent them."""
+    """Holds the buffers of a response whose transmission is measured. `sent` is called once the transport has sent
+    them."""
 
     __slots__ = ("sent",)
 

@@ -1,4 +1,4 @@
-"""Keeps the TLS certificates of a node up to date: those of its listeners, and of its connections to other nodes."""
+"""Keeps the TLS certificates of a node's listeners, and of its connections to other nodes, up to date."""
 
 from __future__ import annotations
 

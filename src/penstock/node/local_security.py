@@ -95,7 +95,7 @@ def is_there(directory: str) -> bool:
 
 
 def local_security(directory: str, host: str, now: datetime | None = None) -> LocalSecurity:
-    """Returns the files and passwords of the cluster, and makes those that are missing.
+    """Returns the files and passwords of the cluster. Creates missing files and passwords.
 
     Raises OSError, and ImportError without the package `cryptography`.
     """

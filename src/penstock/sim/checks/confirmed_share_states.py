@@ -1,4 +1,4 @@
-"""Checks that share coordinators keep what they have confirmed.
+"""Checks that share coordinators keep the states that they have confirmed.
 
 A leader's write is confirmed when `SharePersister.write` returns. From then on, every state that a leader begins to
 read has at least the start offset of the write, and each record that the write acknowledged or archived is final or
@@ -24,7 +24,7 @@ RULE = "confirmed share states"
 
 @dataclass(slots=True)
 class Confirmed:
-    """What the share coordinator has confirmed for one share partition in one state epoch."""
+    """Holds the state that the share coordinator has confirmed for one share partition in one state epoch."""
 
     start_offset: int = -1
     final: set[int] = field(default_factory=set)
@@ -47,7 +47,7 @@ class ConfirmedShareStates:
     def __init__(
         self, machines: Sequence[Machine], violated: Callable[[str, str], None], *, excused: Callable[[], bool]
     ) -> None:
-        """`excused` returns True if a power loss may have erased states that were not synced."""
+        """Creates the check. `excused` returns True if a power loss may have erased states that were not synced."""
         self._machines = machines
         self._violated = violated
         self._excused = excused

@@ -1,6 +1,6 @@
-"""Replicas that rot or lie: damaged and forged batches on a machine's disk, and a node that answers falsely.
+"""Makes replicas serve damaged or wrong data: damaged and forged batches on disk, and nodes that answer falsely.
 
-A forged batch has a right checksum, so only a comparison with other replicas shows it. False answers are made by
+A forged batch has a correct checksum, so only a comparison with other replicas detects it. False answers are made by
 wrapping the node's functions for the time of a run; the node's own code stays as it is.
 """
 
@@ -37,7 +37,7 @@ def rot(machine: Machine, path: str, at: int) -> None:
 
 
 def forge(machine: Machine, path: str, number: int = 0) -> int | None:
-    """Changes the last byte of a batch, the `number`-th of the file, and corrects its checksum.
+    """Changes the last byte of the `number`-th batch of a file, and corrects the checksum of the batch.
 
     Returns the offset of the batch; None if the file has no such batch.
     """
@@ -55,7 +55,7 @@ def forge(machine: Machine, path: str, number: int = 0) -> int | None:
 
 
 class FalseAnswers:
-    """The nodes that answer falsely, and the partitions about which they do."""
+    """Holds the nodes that answer falsely, and the partitions that their false answers concern."""
 
     def __init__(self) -> None:
         self.leads: set[tuple[int, str, int]] = set()

@@ -1,4 +1,4 @@
-"""Scenario commands about replicas that rot or lie, and about the guard that finds them."""
+"""Implements scenario commands that make replicas serve damaged or wrong data, and show the findings of the guard."""
 
 from __future__ import annotations
 

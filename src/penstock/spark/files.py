@@ -162,8 +162,8 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
     """Reads the transaction indexes of the segment that contains `start`, and of all later segments.
 
-    Returns their aborted transactions. A transaction is in the index of the segment that holds its marker, which can be
-    a later segment than that of its records.
+    Returns their aborted transactions. A transaction is in the index of the segment that holds its marker, which can
+    come after the segments of its records.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []

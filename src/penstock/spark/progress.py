@@ -87,7 +87,7 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
 def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
     """Returns a query's progress with `metrics` and `description` added to each source that reads topics.
 
-    The names of the metrics are those of Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
+    The metrics have the same names as in Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
     `query.recentProgress`, or its parsed JSON. Other sources stay unchanged.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)

@@ -1,4 +1,4 @@
-"""Parses the sink's options: those of Spark's Kafka sink, producer properties (`kafka.*`), and `exactlyOnce`. Pure
+"""Parses the sink's options: options of Spark's Kafka sink, producer properties (`kafka.*`), `exactlyOnce`. Pure
 code."""
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
@@ -105,16 +106,17 @@ class Site:
             return route if isinstance(route, Response) else await self._rest(route, request, caller)
         if request.method not in READS:
             return problem(405, f"{path} takes GET.", ("Allow", ", ".join(READS)))
-        return await self._serve_page(path)
+        return await self._serve_page(path, request.query)
 
-    async def _serve_page(self, path: str) -> Response:
+    async def _serve_page(self, path: str, query: Mapping[str, str]) -> Response:
         match path:
             case "/":
                 return Response(200, HTML, await self._page.get())
             case "/metrics":
                 return Response(200, CONTENT_TYPE, await self._metrics.get())
         if path in MOVED:
-            return text(308, f"This is at {MOVED[path]} now.", ("Location", MOVED[path]))
+            target = f"{MOVED[path]}?{urlencode(query)}" if query else MOVED[path]
+            return text(308, f"This is at {target} now.", ("Location", target))
         return static(path) if path in STATIC else NOT_FOUND
 
     async def _rest(self, match: Match, request: Request, caller: Caller) -> Response:

@@ -20,9 +20,11 @@ from penstock.node.listeners import ListenerError
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages import api_01_fetch as fetch
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
 from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
+from penstock.protocol.messages.api_19_create_topics import CreatableTopic
 from penstock.protocol.messages.api_36_sasl_authenticate import SaslAuthenticateRequest
 from penstock.security.plain import plain_message
 
@@ -148,6 +150,37 @@ def test_session_ends_unless_the_client_authenticates_again() -> None:
         assert (await peer.request(MetadataRequest(topics=None))).topics == []
         session.ends_at = loop.time() - 1
         assert await closes(peer.request(MetadataRequest(topics=None)))
+
+    with_node(scenario, connections_max_reauth_ms="3600000")
+
+
+def test_fetch_that_is_parked_when_its_session_ends_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "GRACE_S", 0.0)
+
+    async def scenario(node: Node, port: int) -> None:
+        await node.broker.topic_creator.create([CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+        (topic,) = node.broker.metadata.image.topics.values()
+        peer = await connect(port, ANN)
+        part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        wanted = [fetch.FetchTopic(topic="t", topic_id=topic.topic_id, partitions=[part])]
+        parked = fetch.FetchRequest(max_wait_ms=10_000_000, min_bytes=1, max_bytes=1000, topics=wanted)
+        assert await closes(peer.request(parked, timeout_s=10_000))
+
+    with_node(scenario, connections_max_reauth_ms="200")
+
+
+def test_idle_connection_stays_open_when_its_session_ends() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, ANN)
+        (connection,) = node._server.connections.values()
+        session = authentication.session_of(connection)
+        assert session is not None
+        session.ends_at = asyncio.get_running_loop().time() - 1
+        session._cut_off_waiting()
+        await peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+        answer = await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("ann", "secret")))
+        assert answer.error_code == 0
+        peer.close()
 
     with_node(scenario, connections_max_reauth_ms="3600000")
 

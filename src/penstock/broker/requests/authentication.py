@@ -35,6 +35,8 @@ BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICA
 #: Requests before authentication: ApiVersions twice, a handshake, and the steps of a mechanism.
 MAX_REQUESTS_BEFORE = 20
 NEVER = float("inf")
+#: Time after a session's end in which requests of the session are still answered. Then the connection closes.
+GRACE_S = 1.0
 OnFailure = Callable[["Connection", str], None]
 
 
@@ -61,6 +63,7 @@ class SaslSession:
     __slots__ = (
         "_connection",
         "_deadline",
+        "_end",
         "_frame_limit",
         "_lifetime_ms",
         "_reported",
@@ -86,7 +89,8 @@ class SaslSession:
         connection.max_frame_bytes = min(self._frame_limit, rules.max_token_bytes)
         loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = loop.call_later(rules.deadline_s, self._too_late)
-        connection.on_close(self._forget_deadline)
+        self._end: asyncio.TimerHandle | None = None
+        connection.on_close(self._forget_timers)
 
     def token(self, message: bytes) -> bytes:
         """Handles one SASL token of the client. After the last token, sets the connection's principal.
@@ -95,7 +99,6 @@ class SaslSession:
         """
         answer = self.server.token(message)
         if self.server.state is SaslState.DONE:
-            self._forget_deadline()
             connection = self._connection
             connection.principal = f"User:{self.server.user}"
             connection.state[BY_TOKEN] = self.server.by_token
@@ -112,9 +115,12 @@ class SaslSession:
         if self.server.expires_ms is not None:
             limits_ms.append(max(0, self.server.expires_ms - self.rules.wall_ms()))
         self._lifetime_ms, self.ends_at = 0, NEVER
+        self._forget_timers()
         if limits_ms:
+            loop = asyncio.get_running_loop()
             self._lifetime_ms = min(limits_ms)
-            self.ends_at = asyncio.get_running_loop().time() + self._lifetime_ms / 1000
+            self.ends_at = loop.time() + self._lifetime_ms / 1000
+            self._end = loop.call_at(self.ends_at + GRACE_S, self._cut_off_waiting)
 
     @property
     def lifetime_ms(self) -> int:
@@ -154,15 +160,25 @@ class SaslSession:
             self._reported = True
             self.rules.on_failure(self._connection, reason)
 
+    def _cut_off_waiting(self) -> None:
+        """Closes the connection if a request of the ended session still waits, such as a parked Fetch.
+
+        An idle connection stays open, as in Kafka: its client authenticates again before the next request.
+        """
+        self._end = None
+        if self._connection.busy:
+            self._connection.close("its session ended while a request was waiting", "session end")
+
     def _too_late(self) -> None:
         self._deadline = None
         seconds = self.rules.deadline_s
         self._connection.close(f"it did not authenticate within {seconds:g} s", "authentication timeout")
 
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _forget_timers(self) -> None:
+        for timer in (self._deadline, self._end):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._end = None
 
 
 def session_of(connection: Connection) -> SaslSession | None:

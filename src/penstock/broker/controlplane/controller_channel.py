@@ -74,7 +74,10 @@ class ControllerChannel:
         return await self._until_answered(lambda left_s: self._try_once(request, lane, left_s), timeout_ms, request)
 
     async def forward(self, ctx: RequestContext, request: Message) -> Any:
-        """Forwards a client's request in an Envelope, so that the active controller acts for the client's principal."""
+        """Forwards a client's request in an Envelope, and returns the response to the client's request.
+
+        The active controller decides on the request with the rights of the client's principal.
+        """
         header = RequestHeader(
             request_api_key=ctx.api_key,
             request_api_version=ctx.api_version,

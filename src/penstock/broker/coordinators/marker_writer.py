@@ -46,7 +46,7 @@ class MarkerWriter:
         marker: EndTxn,
         transaction_version: int,
     ) -> Written:
-        """Appends the marker to the partition's log.
+        """Appends the marker to the partition's log. Returns the offset and epoch that the caller has to wait for.
 
         Raises KafkaError if the partition refuses the marker, or if its group coordinator isn't loaded.
         """

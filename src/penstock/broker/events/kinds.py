@@ -122,8 +122,8 @@ class NetworkPartitionSuspected(NodeEvent):
     """This node gets no answers from other nodes that may still be running: the network may be split.
 
     The leader of the quorum suspects a partition when it loses its majority or fences a silent broker, and a broker
-    suspects a partition when no controller has answered it for a session timeout. A machine that lost its power looks
-    the same.
+    suspects a partition when no controller has answered it for a session timeout. A machine that lost power gives the
+    same signs.
     """
 
     KIND: ClassVar[str] = "network.suspected"

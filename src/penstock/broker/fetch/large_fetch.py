@@ -32,7 +32,7 @@ class LargeFetching:
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
-        """Locates the records for the response.
+        """Locates the records for the response, and returns a `PartitionRead` for each partition.
 
         If they have fewer bytes than the request's minimum, parks the fetch and locates them again after the wait.
         """

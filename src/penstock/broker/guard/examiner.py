@@ -83,7 +83,10 @@ class Examiner:
         return Examination(comparison, (*comparison.findings, *await self._claims(place, partition, samples)), size)
 
     async def confirmed(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
-        """Examines the partition, and a second time if there is a finding. Keeps the findings of both examinations."""
+        """Examines the partition, and a second time if there is a finding.
+
+        Returns only findings that both examinations have.
+        """
         first = await self.examine(key, offset, nodes)
         before = self.find(key)
         if first is None or not first.findings or before is None:

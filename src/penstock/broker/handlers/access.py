@@ -210,7 +210,10 @@ class _Guard:
         return Later(self._partly(broker, asker, request, denied))
 
     async def _in_slices(self, broker: Any, asker: Asker, request: Any) -> Any:
-        """Checks a request with very many items: the authorizer checks one slice in each pass of the event loop."""
+        """Checks a request with very many items, and returns its response.
+
+        The authorizer checks one slice of the items in each pass of the event loop.
+        """
         ctx = asker.ctx
         field, items = _longest_array(request)
         codes: list[ErrorCode | None] = []

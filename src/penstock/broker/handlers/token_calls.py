@@ -28,7 +28,8 @@ def token_rules(settings: Settings) -> TokenRules:
 
 
 def for_logged_in(handler: Handler) -> Handler:
-    """Wraps a handler: refuses clients that are not logged in, and clients that logged in with a delegation token.
+    """Returns a handler that refuses clients that are not logged in, and clients that logged in with a delegation
+    token.
 
     A client that logged in with a token could otherwise prolong its access by making new tokens.
     """

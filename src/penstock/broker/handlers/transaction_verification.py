@@ -64,7 +64,10 @@ def start(
 
 
 def start_produced(produced: Iterable[tuple[Partition, Buffer]], api_version: int) -> list[PendingVerification]:
-    """Starts to verify each batch whose transaction is not open in its partition; most requests have no such batch."""
+    """Starts to verify each batch whose transaction is not open in its partition.
+
+    Returns the pending verifications; an empty list for most requests.
+    """
     found = []
     for partition, records in produced:
         if len(memoryview(records)) < HEADER_SIZE:

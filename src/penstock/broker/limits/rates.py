@@ -131,5 +131,5 @@ class TokenBucket:
 
 
 def _throttle_ms(exact: float) -> int:
-    """Rounds a throttle time, and limits it to THROTTLE_MAX_MS. For a tiny quota, `exact` can be infinite."""
+    """Returns the throttle time, rounded and at most THROTTLE_MAX_MS. For a tiny quota, `exact` can be infinite."""
     return THROTTLE_MAX_MS if exact >= THROTTLE_MAX_MS else round(exact)

@@ -93,7 +93,7 @@ class Faults:
         lose_reply: bool = False,
         close: bool = False,
     ) -> FaultRule:
-        """Adds a rule for the next `times` requests that match all conditions.
+        """Adds a rule for the next `times` requests that match all conditions, and returns the rule.
 
         Without `times`, the rule applies until `remove` is called.
         """

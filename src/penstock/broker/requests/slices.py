@@ -42,7 +42,10 @@ class Slices:
                 await asyncio.sleep(0)
 
     async def serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine that serves a large request, with Python's garbage collector disabled during its steps."""
+        """Runs a coroutine that serves a large request, and returns its result.
+
+        Python's garbage collector is disabled during the coroutine's steps.
+        """
         return await self._steps(coroutine)
 
     @types.coroutine

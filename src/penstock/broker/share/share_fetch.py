@@ -162,7 +162,7 @@ class ShareFetching:
         return last
 
     def _locate(self) -> list[_Located]:
-        """Locates, for each partition, the records that can be acquired. Does not read them."""
+        """Returns the position of the records that can be acquired, for each partition. Does not read the records."""
         open_ones = []
         for led in self._partitions:
             try:

@@ -84,7 +84,8 @@ class Broker:
             return self.client.request(request, node=node)
 
     def ask_coordinator(self, group: str, request: Message, *, at_most: int | None = None) -> Any:
-        """Sends one request to the group's coordinator, and repeats it while the coordinator loads or moves."""
+        """Sends one request to the group's coordinator, repeats it while the coordinator loads or moves, returns the
+        response."""
         return self.run(self.client.asynchronous.ask_coordinator(group, request, at_most=at_most))
 
     @property

@@ -51,7 +51,7 @@ ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
 def unescape(text: str) -> bytes:
-    """Resolves the backslash escapes in a delimiter or format text."""
+    """Returns a delimiter or format text as bytes, with its backslash escapes replaced."""
     out = bytearray()
     at = 0
     while at < len(text):

@@ -99,7 +99,7 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves the shared options that stand before the command or before its verb to the place after the verb.
+    """Moves shared options that come before the command or before its verb to the place after the verb.
 
     Returns the words of the command line in the new order.
     """

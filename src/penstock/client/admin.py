@@ -86,7 +86,7 @@ class Admin:
         return int(self._client.settings.request_timeout_s * 1000)
 
     async def _change(self, request: Message, *, node: int | None = None) -> Any:
-        """Sends a request to any node, which forwards it to the controller.
+        """Sends a request to any node, which forwards it to the controller, and returns the response.
 
         Repeats the request while there is no controller.
         """

@@ -228,7 +228,7 @@ class AsyncClient:
         return await connection.request(message, version=version, timeout_s=timeout_s)
 
     async def retrying(self, attempt: Callable[[], Awaitable[T]], refresh: Iterable[str] = ()) -> T:
-        """Repeats `attempt` while it raises a retriable KafkaError.
+        """Returns the result of `attempt`. Repeats `attempt` while it raises a retriable KafkaError.
 
         Refreshes the metadata of the topics in `refresh` before each repetition.
         """
@@ -254,7 +254,7 @@ class AsyncClient:
         return await self.retrying(lambda: self._ask_metadata(topics, create=create))
 
     async def _ask_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
-        """Requests metadata once. Does not retry, because its callers retry."""
+        """Requests metadata once and returns the response. Does not retry, because its callers retry."""
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
         connection = await self.connection()
@@ -374,7 +374,10 @@ class AsyncClient:
     async def ask_coordinator(
         self, key: str, message: Message, *, kind: int = GROUP_COORDINATOR, at_most: int | None = None
     ) -> Any:
-        """Sends a request to a coordinator. Repeats the request while the coordinator loads or moves."""
+        """Sends a request to a coordinator and returns the response.
+
+        Repeats the request while the coordinator loads or moves.
+        """
 
         async def attempt() -> Any:
             try:

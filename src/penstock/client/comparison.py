@@ -371,7 +371,7 @@ async def outline(client: AsyncClient, target: Target, paced: Paced) -> Comparis
 
 
 async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Found:
-    """Compares the replicas in one share. Raises KafkaError if a replica can't be read."""
+    """Compares the replicas in one share and returns the result. Raises KafkaError if a replica can't be read."""
     found = Found()
     partition, compacted, leader = share.target.partition, share.target.compacted, share.nodes[0]
     readers = {node: _Reader(client, share.target, node, paced) for node in share.nodes}
@@ -398,7 +398,10 @@ async def compare_share(client: AsyncClient, share: Share, paced: Paced) -> Foun
 
 
 async def compare_replicas(client: AsyncClient, target: Target, *, range_offsets: int, paced: Paced) -> Comparison:
-    """Compares all replicas of a partition in this process. Raises KafkaError if a replica can't be read."""
+    """Compares all replicas of a partition in this process and returns the result.
+
+    Raises KafkaError if a replica can't be read.
+    """
     found = await outline(client, target, paced)
     parts = shares(target, found, range_offsets=range_offsets)
     return gathered(found, [await compare_share(client, part, paced) for part in parts])

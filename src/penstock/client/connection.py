@@ -199,7 +199,7 @@ class BrokerConnection:
     async def open(
         cls, network: Network, host: str, port: int, settings: ConnectionSettings | None = None
     ) -> "BrokerConnection":
-        """Connects and requests the API versions of the broker. Raises KafkaError."""
+        """Connects, requests the API versions of the broker, and returns the connection. Raises KafkaError."""
         settings = settings or ConnectionSettings()
         stream = _Stream(f"{host}:{port}", FrameReader(settings.max_response_bytes))
         try:

@@ -124,7 +124,8 @@ class Client:
     def request(
         self, message: Message, *, node: int | None = None, version: int | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Sends a request once to a node (None: any node). The caller checks the response's error codes."""
+        """Sends a request once to a node (None: any node), and returns the response. The caller checks its error
+        codes."""
         return self.run(self.asynchronous.request(message, node=node, version=version, timeout_s=timeout_s))
 
     def metadata(self, topics: Sequence[str] | None = None) -> MetadataResponse:
@@ -248,7 +249,11 @@ class SyncProducer:
         self._client.run(self._producer.send_built(topic, partition, built))
 
     def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initializes the transactional id and fences its earlier producer. Call `begin` or `complete` next."""
+        """Initializes the transactional id and fences its earlier producer. Returns the prepared transaction, if it is
+        kept.
+
+        Call `begin` or `complete` next.
+        """
         return self._client.run(self._producer.start(keep_prepared=keep_prepared))
 
     def begin(self) -> None:

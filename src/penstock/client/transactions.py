@@ -1,9 +1,7 @@
 """Implements a producer's transactions: their states, and the requests to the transaction coordinator.
 
-    fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
-                                       │ a record failed
-                                       ▼
-                                     failed ──abort──▶ ready          another producer took the id: fenced, for good
+    fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready │ a record failed ▼ failed ──abort──▶ ready
+                                       another producer took the id: always fenced
 
     open ──prepare──▶ prepared ──commit/abort/complete──▶ ready       two-phase commit (KIP-939): `start` may also find
                                                                       a transaction that an earlier producer prepared
@@ -107,7 +105,10 @@ class Transactions:
         self.implicit = (await self._client.connection()).features.get(FEATURE, 0) >= 2
 
     def prepare(self) -> PreparedTxnState:
-        """Marks the transaction as prepared: no more records may be sent. All its records must be delivered."""
+        """Marks the transaction as prepared, and returns its identity: no more records may be sent.
+
+        All records of the transaction must be delivered.
+        """
         if not self._two_phase:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, "The producer can't prepare: set two_phase_commit in its settings."

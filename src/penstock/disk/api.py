@@ -137,7 +137,10 @@ class Disk(Protocol):
         system can't do this."""
 
     def lock(self, path: str) -> Lock:
-        """Locks the directory `path` for this process. Raises DirectoryLockedError if it is locked already."""
+        """Locks the directory `path` for this process and returns the lock.
+
+        Raises DirectoryLockedError if the directory is locked already.
+        """
 
     def boot_id(self) -> str:
         """Returns the id of this boot; empty if unknown. A new id means that unsynced writes may be lost."""

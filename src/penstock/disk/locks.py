@@ -30,7 +30,10 @@ class RealLock:
 
 
 def lock_directory(path: str) -> RealLock:
-    """Locks the directory. Raises DirectoryLockedError if it is locked, OSError if locking is impossible here."""
+    """Locks the directory and returns the lock.
+
+    Raises DirectoryLockedError if it is locked, OSError if this file system supports no locks.
+    """
     key = os.path.realpath(path)
     taken = f"Another process or broker already uses {path}: stop that process or broker, or use another directory."
     if key in _LOCKED_HERE:

@@ -211,7 +211,7 @@ class ClassicGroup:
             timer.cancel()
 
     def replace_static(self, instance_id: str, member_id: str) -> Member:
-        """Gives a restarted static member its new member id. It keeps its membership."""
+        """Gives a restarted static member its new member id, and returns the member. It keeps its membership."""
         old_id = self.static_members[instance_id]
         seats = {(member_id if key == old_id else key): member for key, member in self.members.items()}
         member = seats[member_id]

@@ -74,7 +74,7 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
 
 
 def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Gives the static member `old` a new member id.
+    """Gives the static member `old` a new member id, and returns the member with this id.
 
     The member keeps its place in the group and its target assignment.
     """

@@ -20,7 +20,8 @@ def assign(
     partitions: Mapping[bytes, frozenset[int]],
     previous: Mapping[str, Partitions],
 ) -> Assignment:
-    """Assigns the given partitions to members. `subscriptions` contains the topic ids of each member."""
+    """Returns an assignment of the given partitions to members. `subscriptions` contains the topic ids of each
+    member."""
     slots = {
         member: [(topic, index) for topic in sorted(topics & partitions.keys()) for index in sorted(partitions[topic])]
         for member, topics in subscriptions.items()

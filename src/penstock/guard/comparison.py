@@ -121,7 +121,7 @@ def _epoch_finding(accused: int, batch: Batch, rules: Rules) -> Finding:
 
 
 def _difference(start: int, row: Mapping[int, Batch], oddities: list[Finding], rules: Rules) -> Comparison:
-    """Judges the first batches that differ."""
+    """Returns the findings about the first batches that differ."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for node, batch in row.items():
         if batch.intact:

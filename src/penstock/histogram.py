@@ -17,6 +17,6 @@ class Histogram:
         self.total = 0
 
     def add(self, value: int, weight: int = 1) -> None:
-        """Counts a measurement. With a weight, it stands for that many equal measurements."""
+        """Counts a measurement. With a weight, counts it as `weight` equal measurements."""
         self.counts[bisect_left(self.bounds, value)] += weight
         self.total += value * weight

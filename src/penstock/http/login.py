@@ -167,7 +167,10 @@ def _parse_basic(text: str) -> tuple[str, str]:
 
 
 def _check(known: PasswordUsers, password: str, secret: bytes) -> bool:
-    """Checks a password in the thread. Pauses after a wrong one, so that guesses leave the machine to others."""
+    """Returns True if the password is right. Runs in a thread, and pauses after a wrong password.
+
+    Because of the pause, password guesses use little of the machine.
+    """
     began = time.monotonic()
     right = known.accept(password, secret)
     if not right:

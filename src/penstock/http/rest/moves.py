@@ -1,7 +1,7 @@
 """Moves replicas between nodes and between log directories, by plans that run as operations.
 
-An operation that is cancelled starts no further moves. Moves that the cluster has begun go on: `/v1/reassignments` and
-`/v1/nodes/N/moves` cancel them.
+An operation that is cancelled starts no further moves. Moves that the cluster has begun continue: `/v1/reassignments`
+and `/v1/nodes/N/moves` cancel them.
 """
 
 from __future__ import annotations

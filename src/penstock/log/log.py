@@ -303,7 +303,7 @@ class Log:
     # Rolling.
 
     def roll(self, last_offset: int | None = None, now_ms: int | None = None) -> Segment:
-        """Seals the active segment and creates the next segment at the end of the log."""
+        """Seals the active segment, creates the next segment at the end of the log, and returns the new segment."""
         base_offset = self.log_end_offset
         if last_offset is not None and last_offset - base_offset > MAX_RELATIVE_OFFSET:
             base_offset = last_offset - MAX_RELATIVE_OFFSET

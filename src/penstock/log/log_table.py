@@ -1,8 +1,8 @@
 """Holds the logs of a node, by partition.
 
 Two directories may have logs of the same name and partition, with different topic ids: a topic was deleted and created
-again while one of the directories was offline. The second log is a namesake until the metadata has been read, which
-tells the topic that exists.
+again while one of the directories was offline. The second log is kept as a namesake until the metadata, which names the
+existing topic, has been read.
 """
 
 from __future__ import annotations

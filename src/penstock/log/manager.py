@@ -405,7 +405,8 @@ class LogManager:
         return written
 
     async def save_checkpoints(self, directories: Iterable[LogDir] | None = None) -> bool:
-        """Writes checkpoints as `write_checkpoints` does, without blocking the event loop."""
+        """Writes checkpoints as `write_checkpoints` does, without blocking the event loop. Returns False if a write
+        failed."""
         written = True
         for directory in self.dirs.all if directories is None else directories:
             if not directory.offline:

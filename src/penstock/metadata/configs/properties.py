@@ -23,7 +23,7 @@ def parse_properties(text: str) -> dict[str, str]:
 def read_properties(text: str) -> list[tuple[str, str]]:
     """Parses `.properties` text. Returns every entry in order, repeated keys included.
 
-    Raises ConfigError. Its message has the number of the line and nothing of its text, which may be a secret.
+    Raises ConfigError. Its message has the number of the line, but not the text of the line, which may be a secret.
     """
     entries: list[tuple[str, str]] = []
     for number, line in _logical_lines(text):

@@ -1,5 +1,6 @@
-"""Decides two requests of brokers. With AlterPartition (KIP-497), a leader requests a new ISR. With
-AssignReplicasToDirs (KIP-858), a broker reports the directories of its replicas.
+"""Decides AlterPartition (a leader requests a new ISR, KIP-497) and AssignReplicasToDirs requests (KIP-858).
+
+With AssignReplicasToDirs, a broker reports the directories of its replicas.
 
 A request for a new ISR is granted only if three conditions hold: the broker still leads the partition in the leader
 epoch of the request; the partition epoch of the request is current; and each replica in the new ISR is alive, in the

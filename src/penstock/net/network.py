@@ -113,7 +113,7 @@ class RealNetwork:
         return listening
 
     def _bind(self, infos: list[Any], port: int) -> list[socket.socket]:
-        """Binds one socket per address of the host, all to the same port."""
+        """Returns one bound socket per address of the host. All sockets have the same port."""
         for attempt in range(FREE_PORT_ATTEMPTS):
             sockets: list[socket.socket] = []
             chosen = port

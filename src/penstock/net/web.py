@@ -111,8 +111,8 @@ class Document:
 class _LentSocket:
     """Lends a socket to http.client, with one deadline for all bytes of the request and of the response.
 
-    The timeout of a socket alone applies to each byte anew: a server that sends its headers slowly would hold the
-    caller's thread for hours.
+    A socket's own timeout starts again with each byte: a server that sends its headers slowly would hold the caller's
+    thread for hours.
     """
 
     def __init__(self, connected: socket.socket, deadline_s: float) -> None:

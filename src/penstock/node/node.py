@@ -387,7 +387,8 @@ class Node:
             security.close()
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Delays a request until a dispatcher is set, because listeners open before the dispatcher is made."""
+        """Returns a `Later` that delays a request until a dispatcher is set: listeners open before the dispatcher is
+        made."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:

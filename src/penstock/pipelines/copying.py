@@ -48,8 +48,10 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
 
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:
-    """Starts a query that copies each partition to the partition with the same number, and adds the source offset to
-    each record as a header."""
+    """Starts a query that copies each partition to the partition with the same number, and returns the query.
+
+    Each copied record has its source offset in a header.
+    """
     count = partitions_of(job.source)
     create_like(job.target, count)
     there = partitions_of(job.target)

@@ -32,7 +32,8 @@ class Topic:
     """The id of the topic's cluster; set once the topic has been looked up."""
 
     def connect(self) -> Client:
-        """Connects a client with the `kafka.*` options that the source and the sink get. Raises SourceError."""
+        """Returns a connected client with the `kafka.*` options that the source and the sink get. Raises
+        SourceError."""
         from penstock.spark.brokers import connect
 
         return connect(self.client_options)

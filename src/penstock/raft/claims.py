@@ -1,6 +1,6 @@
 """Decides which claims of other nodes a replica accepts: the epoch, the candidate and the leader that a message names.
 
-Any process that reaches the controller listener can send a message. No message may stop the quorum for good:
+Any process that reaches the controller listener can send a message. No message may stop the quorum permanently:
 
     epoch       Requests raise it by at most MAX_EPOCH_JUMP in total since this process started, plus one per
                 EPOCH_PACE_MS. An answer to this replica's own request may raise it to any epoch up to MAX_EPOCH, if the

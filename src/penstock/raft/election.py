@@ -1,8 +1,8 @@
 """Runs elections: sends and answers requests for votes, and counts votes.
 
 A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as the
-replica's own log. Before a candidate starts an epoch it asks in a pre-vote whether it would win. So a replica that
-merely lost its connection to the leader does not disturb the others. Followers that hear from their leader refuse
+replica's own log. Before a candidate starts an epoch it asks in a pre-vote whether it would win. So a replica that has
+only lost its connection to the leader does not disturb the others. Followers that hear from their leader refuse
 pre-votes and votes.
 """
 
@@ -41,8 +41,10 @@ def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_
 
 
 def _own_election(core: Core) -> Election:
-    """Starts a count of votes. The count includes this replica's own vote if the latest set of voters contains this
-    replica."""
+    """Returns a new count of votes.
+
+    The count includes this replica's own vote if the latest set of voters contains this replica.
+    """
     return Election(core.voters.latest, granted={core.me.node_id} if core.is_voter else set())
 
 

@@ -138,7 +138,7 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Writes independent 64 KiB blocks without a content size, which every client can read, even old Java clients."""
+    """Returns independent 64 KiB blocks without a content size, which every client can read, even old Java clients."""
     import lz4.frame
 
     packed = lz4.frame.compress(
@@ -168,7 +168,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_xerial(data: Buffer) -> bytes:
-    """Writes snappy-java's stream: a header, then blocks of at most 32 KiB, each after its compressed length."""
+    """Returns snappy-java's stream: a header, then blocks of at most 32 KiB, each after its compressed length."""
     from cramjam import snappy
 
     view = memoryview(data)

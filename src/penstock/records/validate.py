@@ -175,7 +175,7 @@ def validate_produced(
     now_ms: int,
     prepared: Prepared | None = None,
 ) -> LeaderBatch:
-    """Validates a client's batch and prepares it for `base_offset`. Raises KafkaError if the batch is refused.
+    """Validates a client's batch, and returns it with `base_offset`. Raises KafkaError if the batch is refused.
 
     `prepared` is the result of examining this batch after an UnpackFirstError; it is ignored if the rules have changed.
     """
@@ -240,7 +240,7 @@ def validate_produced(
 def validate_own(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[LeaderBatch]:
-    """Prepares one or more batches that this broker itself built (coordinators, quorum). Control batches are
+    """Prepares batches that this broker itself built (coordinators, quorum), and returns them. Control batches are
     allowed."""
     batches = []
     for header, view in iter_batches(records):

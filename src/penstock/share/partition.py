@@ -102,7 +102,8 @@ class SharePartition:
     def acquire(
         self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch], limits: ShareLimits, now_ms: int
     ) -> list[Acquired]:
-        """Acquires records from the batches, which the caller has read from the log at `fetch_offset`.
+        """Acquires records from the batches, which the caller has read from the log at `fetch_offset`, and returns
+        them.
 
         Archives markers, aborted batches and offsets that are in no batch, because they have no record to deliver.
         """

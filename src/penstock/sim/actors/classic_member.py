@@ -114,7 +114,7 @@ class ClassicMember(Reader):
     def _assign(
         self, client: AsyncClient, joined: JoinGroupResponse, topics: list[str]
     ) -> list[SyncGroupRequestAssignment]:
-        """Assigns the partitions of each topic to the members round-robin."""
+        """Returns an assignment that gives the partitions of each topic to the members round-robin."""
         members = sorted(member.member_id for member in joined.members)
         shares: dict[str, dict[str, list[int]]] = {member: {} for member in members}
         for topic in topics:

@@ -165,7 +165,7 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
 def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
     """True if `answer` proves that this member completed the record. Two conditions must hold. The member's lock can't
     have expired before the answer. After the record's last delivery to this member began, the record was delivered to
-    nobody else."""
+    no other member."""
     own = [each for each in deliveries if each.member == answer.member and each.ended <= answer.began]
     if not own:
         return False

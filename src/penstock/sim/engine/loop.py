@@ -343,7 +343,7 @@ class Timeline:
     # Running.
 
     def run(self, main: Coroutine[Any, Any, T], loop: ProcessLoop, *, until: float = float("inf")) -> T:
-        """Runs everything until `main`, a task of `loop`, is done.
+        """Runs everything until `main`, a task of `loop`, is done, and returns its result.
 
         Raises SimulationError if it is not done at the virtual time `until`.
         """
@@ -460,7 +460,7 @@ def collected_by_hand() -> Iterator[None]:
 
 
 async def run_in(loop: ProcessLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` in the process of `loop` and awaits its result. Raises ProcessDied if that process dies first."""
+    """Runs `work` in the process of `loop` and returns its result. Raises ProcessDied if that process dies first."""
     here = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = here.create_future()
 

@@ -75,8 +75,10 @@ def this_version() -> NodeCode:
 
 
 def other_version(path: str) -> NodeCode:
-    """Loads the version in a directory: a checkout, its `src`, or the package itself. Raises VersionError if the
-    version can't be loaded."""
+    """Loads and returns the version in a directory: a checkout, its `src`, or the package itself.
+
+    Raises VersionError if the version can't be loaded.
+    """
     root = _package_directory(path)
     loaded = next((each for each in sys.meta_path if isinstance(each, _OtherVersion)), None)
     if loaded is None or loaded.root != root:

@@ -187,7 +187,8 @@ class AimedFaults:
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
-        """Keeps a machine down until it has left all ISRs, and holds back the request that adds it to an ISR again."""
+        """Keeps a machine down until it has left all ISRs. Returns the held request that would add it to an ISR
+        again."""
         machine.kill()
         self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)

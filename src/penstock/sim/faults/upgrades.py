@@ -1,4 +1,4 @@
-"""Runs a rolling upgrade while the workload and the faults go on.
+"""Runs a rolling upgrade while the workload and the faults continue.
 
 All machines begin with another version of the code, and get this version one after the other.
 """

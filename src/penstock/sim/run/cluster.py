@@ -62,7 +62,10 @@ class SimCluster:
         self._clients = 0
 
     def run(self, app: Callable[[SimCluster], Awaitable[T]]) -> T:
-        """Starts the machines, runs the code to its end, and stops everything. Call it once per cluster."""
+        """Starts the machines, runs the code to its end, stops everything, and returns the code's result.
+
+        Call it once per cluster.
+        """
 
         async def main() -> T:
             for machine, serves in zip(self.machines, await self.environment.power_on()):

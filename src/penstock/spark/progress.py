@@ -211,7 +211,10 @@ def figures(state: QueryState) -> runs.Query:
 def watch(
     spark: Any, on_progress: Callable[[QueryState], object] | None = None, *, publish: str | None = None
 ) -> QueryWatcher:
-    """Watches every query of this session from now on. `publish` is the name of the run that tools on this host see."""
+    """Watches every query of this session from now on, and returns the watcher.
+
+    `publish` is the name of the run that tools on this host see.
+    """
     if publish is not None:
         on_progress = _published(publish, on_progress)
     watcher = QueryWatcher(on_progress)

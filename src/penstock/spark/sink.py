@@ -48,7 +48,8 @@ def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> S
 
 
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> SinkOptions:
-    """Checks the options, the columns and the brokers before any task runs. Raises SourceError."""
+    """Checks the options, the columns and the brokers before any task runs, and returns the options. Raises
+    SourceError."""
     chosen = parse_sink_options(options, streaming=streaming)
     extra = check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen)
     if extra:

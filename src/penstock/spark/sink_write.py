@@ -66,7 +66,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction and leaves the transaction open.
+    """Writes rows in a transaction, leaves the transaction open, and returns the message about it for the driver.
 
     With `two_phase`, the transaction stays open until the driver ends it; otherwise until its timeout.
     """

@@ -1,7 +1,7 @@
 """Measures share groups: records per second with 1, 4 and 16 share consumers, and the memory of records in flight.
 
 Java's ShareConsumerPerformance consumes and acknowledges; Penstock's own share consumer holds records in flight, from
-both brokers.
+both brokers. Meanwhile a third client sends small requests: its longest wait shows for how long a broker stood still.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from bench.brokers import Peer
 from bench.cells import Cell, Numbers, Scale, fresh_topic, with_cpu
 from bench.load import java_share_consume, librdkafka
-from bench.process import memory
+from bench.probe import Probe
+from bench.process import cpu_seconds, memory
 from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.client.share_consumer import Delivered, ShareConsumer, ShareConsumerSettings
@@ -29,6 +30,7 @@ IN_FLIGHT_PARTITIONS = 100
 LOCK_MS = 60_000  # the longest that brokers allow by default
 FETCH_LIMIT_S = 50.0
 ACKNOWLEDGED_AT_ONCE = 10_000
+RELEASE_S = 2.0
 
 
 async def _configure(client: AsyncClient, group: str, **configs: str) -> None:
@@ -61,7 +63,10 @@ def consume_cell(consumers: int, records: int) -> Cell:
 def in_flight_cell(records: int) -> Cell:
     def measure(peer: Peer) -> Numbers:
         topic = fresh_topic(peer, "flight", IN_FLIGHT_PARTITIONS)
-        return run(_hold(peer, topic, records))
+        with Probe(peer.port) as probe:
+            numbers = run(_hold(peer, topic, records))
+            time.sleep(RELEASE_S)  # the broker releases the records that the consumer held when it closed
+        return {**numbers, "others_p99_ms": probe.p99_ms, "others_longest_ms": probe.longest_ms}
 
     return Cell(f"share/in-flight/{records}/{IN_FLIGHT_PARTITIONS}p", measure, fresh=True, repeat=False)
 
@@ -76,24 +81,27 @@ async def _hold(peer: Peer, topic: str, records: int) -> Numbers:
         async with ShareConsumer(client, group, [topic], settings) as consumer:
             while len(consumer.assignment) < IN_FLIGHT_PARTITIONS:
                 await consumer.poll()
-            before = memory(peer.pid)
+            before, cpu_before = memory(peer.pid), cpu_seconds(peer.pid)
             held: list[Delivered] = []
             began = time.monotonic()
             while len(held) < records:
                 if time.monotonic() - began > FETCH_LIMIT_S:
                     raise RuntimeError(f"only {len(held)} of {records} records came before their locks expired")
                 held += await consumer.poll()
-            whole = memory(peer.pid)
+            whole, cpu_whole = memory(peer.pid), cpu_seconds(peer.pid)
             for first in range(0, len(held), ACKNOWLEDGED_AT_ONCE):
                 for delivered in held[first : first + ACKNOWLEDGED_AT_ONCE : 2]:
                     consumer.acknowledge(delivered)
                 failed = [error for _, _, error in await consumer.commit() if error is not None]
                 if failed:
                     raise RuntimeError(f"an acknowledgement was refused: {failed[0]}")
-            single = memory(peer.pid)
+            single, cpu_single = memory(peer.pid), cpu_seconds(peer.pid)
     return {
+        "rss_mb_before": before.rss_mb,
         "mb_whole_batches": whole.rss_mb - before.rss_mb,
         "mb_single_records": single.rss_mb - before.rss_mb,
+        "cpu_s_acquire": cpu_whole - cpu_before,
+        "cpu_s_acknowledge": cpu_single - cpu_whole,
     }
 
 

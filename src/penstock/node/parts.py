@@ -38,6 +38,7 @@ from penstock.broker.replicas.replica_manager import ReplicaManager
 from penstock.broker.requests.access_control import AccessControl
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.broker.requests.request_times import RequestTimes
+from penstock.broker.requests.slices import Slices
 from penstock.broker.share.dead_letter_writer import DeadLetterWriter
 from penstock.broker.share.share_partitions import SharePartitions
 from penstock.broker.telemetry import Telemetry
@@ -217,6 +218,7 @@ def make_broker(
         allowance=allowance,
         persister=persister,
     )
+    slices = Slices()
     guard = None
     if settings.bool("penstock.guard.enable"):
         guard = Guard(
@@ -290,7 +292,9 @@ def make_broker(
                 peers=peers,
                 topics=topic_creator,
             ),
+            turn=slices.turn,
         ),
+        slices=slices,
         quotas=quotas,
         telemetry=Telemetry(settings.int("telemetry.max.bytes"), world.random),
         token_macs=token_macs,

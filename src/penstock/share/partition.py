@@ -20,7 +20,7 @@ from itertools import groupby, pairwise
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.acquiring import Acquiring, Wish
-from penstock.share.locks import Lock, Locks
+from penstock.share.locks import Lock, Locks, held
 from penstock.share.portions import PORTION
 from penstock.share.states import (
     FINAL,
@@ -237,16 +237,28 @@ class SharePartition:
                 f"Member {member} does not hold offsets {run.first} to {run.stop - 1}: fetch them again.",
             )
 
-    def release(self, member: str, limits: ShareLimits, most: int = PORTION) -> Transition | None:
-        """Releases records that a member has acquired, at most `most` runs of them.
+    def abandon(self, member: str) -> None:
+        """Takes all acquired records away from a member whose session is closed. `release` then releases them."""
+        self.locks.abandon(member)
 
-        As in Kafka, the last delivery of these records is not counted. Returns the transition to write; None if the
-        member has acquired no records.
+    def release(self, limits: ShareLimits, most: int = PORTION) -> Transition | None:
+        """Releases records of members whose sessions are closed, at most `most` runs of them.
+
+        As in Kafka, the last delivery of these records is not counted. Returns the transition to write; None if there
+        is nothing to write. `has_due` returns True while there are more records to release.
         """
         transition = self._transition(limits, at_once=True)
-        for run in self._held(self.locks.held_by(member))[:most]:
+        abandoned = self.locks.abandoned
+        for run in held(self.window, abandoned.values(), ACQUIRED, most):
             transition.add(run, AVAILABLE, max(0, run.deliveries - 1))
+        for lock in [lock for lock in abandoned.values() if lock.is_empty]:
+            del abandoned[lock.number]
         return self._begun(transition)
+
+    def has_due(self, now_ms: int) -> bool:
+        """Returns True if there are records to release or locks that have expired."""
+        deadline = self.next_deadline()
+        return bool(self.locks.abandoned) or (deadline is not None and deadline <= now_ms)
 
     def operate(self, first: int, stop: int, kind: int, limits: ShareLimits) -> Transition | None:
         """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
@@ -278,15 +290,6 @@ class SharePartition:
                 self.window.fill(run.first, run.stop, AVAILABLE, run.deliveries)
                 self._search_from = min(self._search_from, run.first)
         return self._begun(transition)
-
-    def _held(self, locks: Iterable[Lock], state: RecordState = ACQUIRED) -> list[Run]:
-        """Returns the records that the locks hold, in the order of their offsets."""
-        by_number = {lock.number: lock for lock in locks}
-        if not by_number:
-            return []
-        first = min(lock.first for lock in by_number.values())
-        stop = max(lock.stop for lock in by_number.values())
-        return [run for run in self.window.runs(first, stop) if run.state == state and run.owner in by_number]
 
     def _transition(self, limits: ShareLimits, *, at_once: bool = False) -> Transition:
         transition = Transition(self._next_transition, limits, at_once)
@@ -328,10 +331,15 @@ class SharePartition:
         return DELAYED, count, self.delays.take(str(count), first, stop, now_ms, backoff_ms).number
 
     def rollback(self, transition: Transition, now_ms: int) -> None:
-        """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available."""
+        """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available.
+
+        Records of a closed session stay acquired until their lock expires: another try at once could fail for ever.
+        """
         for each in transition.undo:
-            if each.lock in self.locks.by_number:
+            lock = self.locks.by_number.get(each.lock)
+            if lock is not None:
                 self.window.fill(each.first, each.stop, ACQUIRED, each.deliveries, each.lock)
+                lock.cover(each.first, each.stop)
             else:
                 self._give_up(each, transition.limits, now_ms)
         self._advance()
@@ -352,14 +360,13 @@ class SharePartition:
         return self.take_unsaved()
 
     def _due(self, locks: Locks, now_ms: int, state: RecordState, most: int) -> list[Run]:
-        """Returns up to `most` runs whose locks have expired. The locks of the other runs stay due."""
+        """Returns up to `most` runs whose locks have expired. Locks that hold more records stay due."""
         due = locks.due(now_ms)
-        runs = self._held(due, state)
-        rest = {run.owner for run in runs[most:]}
+        runs = held(self.window, due, state, most)
         for lock in due:
-            if lock.number in rest:
+            if not lock.is_empty:
                 locks.put_back(lock)
-        return runs[:most]
+        return runs
 
     def _give_up(self, run: Run | Undo, limits: ShareLimits, now_ms: int) -> None:
         """Ends a delivery that was not acknowledged: the record becomes available again, or is given up."""

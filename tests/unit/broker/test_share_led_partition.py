@@ -92,11 +92,22 @@ async def next_pass() -> None:
     await asyncio.sleep(0)
 
 
+async def until(led: LedSharePartition, condition: Callable[[], bool]) -> None:
+    """Waits until the condition is true. The share partition wakes its waiters after every change of its state."""
+    waiting = Waiting()
+    led.waiters[waiting] = None
+    while not condition():
+        await waiting.wait()
+        waiting.clear()
+    del led.waiters[waiting]
+
+
 async def loaded(
     coordinator: Coordinator,
     tasks: set[asyncio.Task[None]],
     settings: ShareSettings = SETTINGS,
     dead_letters: DeadLetters | None = None,
+    turn: Callable[[], Awaitable[None]] = next_pass,
 ) -> LedSharePartition:
     def spawn(work: Coroutine[Any, Any, None]) -> None:
         tasks.add(asyncio.get_running_loop().create_task(work))
@@ -112,6 +123,7 @@ async def loaded(
         figures=ShareFigures(),
         wall_ms=lambda: 0,
         spawn=spawn,
+        turn=turn,
         closed=lambda led: None,
     )
     waiting = Waiting()
@@ -174,8 +186,7 @@ def test_dead_letter_is_written_after_state_archiving_and_before_state_archived(
         letters = DeadLetters(coordinator, failing)
         led = await loaded(coordinator, tasks, settings, letters)
         led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
-        while coordinator.writes.qsize() < 2:  # noqa: ASYNC110 - the last write has no other sign
-            await asyncio.sleep(0.001)
+        await until(led, lambda: coordinator.writes.qsize() == 2)
         first, last = coordinator.writes.get_nowait(), coordinator.writes.get_nowait()
         assert first.batches == (StateBatch(7, 9, RecordState.ARCHIVING, 1),)
         assert letters.written == [(7, 9, 1)]
@@ -198,8 +209,7 @@ def test_dead_letter_waits_for_state_archiving_if_the_last_delivery_ends_during_
         await coordinator.arrived.get()
         state = led.ready()
         assert state is not None
-        while state.window.totals[RecordState.ARCHIVING] < 2:  # noqa: ASYNC110 - the timer has no other sign
-            await asyncio.sleep(0.001)
+        await until(led, lambda: state.window.totals[RecordState.ARCHIVING] == 2)
         coordinator.permits.release()
         assert (await coordinator.arrived.get()).batches == (StateBatch(8, 9, RecordState.ARCHIVING, 1),)
         for _ in range(5):
@@ -277,12 +287,55 @@ def test_records_of_a_closed_session_are_released_in_portions() -> None:
         kinds = (Acknowledge.RENEW, Acknowledge.ACCEPT) * count
         for written in await led.acknowledge("m", [AcknowledgedRange(7, 7 + 2 * count - 1, kinds)], next_pass):
             await written
-        led.release("m")
+        led.abandon("m")
         state = led.ready()
         assert state is not None
-        assert state.window.totals[RecordState.PENDING] == PORTION
-        while state.window.totals[RecordState.AVAILABLE] < count:  # noqa: ASYNC110 - nobody waits for a release
-            await asyncio.sleep(0)
+        with pytest.raises(KafkaError, match="does not hold"):
+            led.apply("m", [AcknowledgedRange(7, 7, (Acknowledge.ACCEPT,))])
+        await until(led, lambda: state.window.totals[RecordState.AVAILABLE] == count)
+        sizes = [len(coordinator.writes.get_nowait().batches) for _ in range(coordinator.writes.qsize())]
+        assert max(sizes) <= 2 * PORTION
+
+    run(scenario)
+
+
+def test_new_session_of_a_member_keeps_its_records_while_those_of_the_closed_session_are_released() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        led = await loaded(Coordinator(), tasks, SETTINGS._replace(limits=ShareLimits()))
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        led.abandon("m")
+        led.acquire(Wish("m", 500), 10, [FetchedBatch(10, 12)])
+        state = led.ready()
+        assert state is not None
+        await until(led, lambda: state.window.totals[RecordState.AVAILABLE] == 3)
+        for written in led.apply("m", [AcknowledgedRange(10, 12, (Acknowledge.ACCEPT,))]):
+            await written
+        assert state.window.totals[RecordState.ACKNOWLEDGED] == 3
+
+    run(scenario)
+
+
+def test_locks_that_expire_together_in_many_share_partitions_take_turns() -> None:
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        turns: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+        async def turn() -> None:
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            turns.put_nowait(granted)
+            await granted
+
+        leds = [await loaded(Coordinator(), tasks, turn=turn) for _ in range(3)]
+        for led in leds:
+            led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+
+        def available() -> int:
+            return sum(led.state.window.totals[RecordState.AVAILABLE] for led in leds if led.state is not None)
+
+        waiting = [await turns.get() for _ in leds]
+        assert available() == 0, "each share partition waits for its turn"
+        waiting[0].set_result(None)
+        await turns.get()
+        assert available() == 3
 
     run(scenario)
 

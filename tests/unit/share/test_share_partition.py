@@ -124,7 +124,8 @@ def test_new_leader_restarts_back_offs_and_records_released_by_a_closed_session_
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
     assert (share.delays.next_deadline() or 0) >= 52_000
     share.acquire(Wish("m", 500), 5, TEN, limits, 50_000)
-    closed = share.release("m", limits)
+    share.abandon("m")
+    closed = share.release(limits)
     assert closed is not None
     share.commit(closed, 50_000)
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
@@ -254,7 +255,8 @@ def test_releasing_all_locks_of_a_member_visits_each_range_once() -> None:
         some = [AcknowledgedRange(each, each, (Acknowledge.RENEW,)) for each in (0, 2 * number, 399)]
         share.acknowledge("m", some, limits, number * 100)
     share.window.visited = 0
-    transition = share.release("m", limits)
+    share.abandon("m")
+    transition = share.release(limits)
     assert transition is not None
     assert share.window.visited < 3 * len(transition.undo)
     share.commit(transition, 0)

@@ -33,7 +33,7 @@ FINAL = {RecordState.ACKNOWLEDGED, RecordState.ARCHIVED}
 class Record:
     state: RecordState = RecordState.AVAILABLE
     deliveries: int = 0
-    member: str = ""
+    member: str | None = ""  # None once the session is closed in which the record was acquired
     since_ms: int = -1
 
 
@@ -192,7 +192,9 @@ class ShareModel(RuleBasedStateMachine):
 
     @rule(target=transitions, member=st.sampled_from(MEMBERS))
     def close_session(self, member: str) -> Transition | None:
-        transition = self.share.release(member, self.limits)
+        self.share.abandon(member)
+        transition = self.share.release(self.limits)
+        assert not self.share.locks.abandoned
         mine = [each for each in self.window.values() if (each.state, each.member) == (RecordState.ACQUIRED, member)]
         assert bool(mine) == (transition is not None)
         for change in transition.changes if transition is not None else ():
@@ -200,6 +202,8 @@ class ShareModel(RuleBasedStateMachine):
                 assert change.deliveries == self.window[each].deliveries - 1, "the delivery counts"
         for record in mine:
             record.state = RecordState.PENDING
+        for record in self.window.values():
+            record.member = None if record.member == member else record.member
         return transition
 
     @rule(

@@ -75,9 +75,13 @@ class LedSharePartition:
         figures: ShareFigures,
         wall_ms: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        turn: Callable[[], Awaitable[None]],
         closed: Callable[[LedSharePartition], None],
     ) -> None:
-        """Reads the group's settings from `settings`, and calls `closed` once, when the state is dropped."""
+        """Reads the group's settings from `settings`, and calls `closed` once, when the state is dropped.
+
+        Awaits `turn` between two portions of a long change, so that other requests are served.
+        """
         self.key = key
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -93,11 +97,13 @@ class LedSharePartition:
         self._figures = figures
         self._wall_ms = wall_ms
         self._spawn = spawn
+        self._turn = turn
         self._closed = closed
         self._state_epoch = 0
         self._queue: list[tuple[Transition, asyncio.Future[None]]] = []
         self._unsaved: list[StateBatch] = []
         self._writing = False
+        self._ending = False
         self._retiring = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -171,7 +177,8 @@ class LedSharePartition:
         The next member loads the state again, and so sees offsets that were altered meanwhile.
         """
         self._retiring = True
-        if not self._writing and not self.burial.running and not self._queue and not self._unsaved:
+        busy = self._writing or self._ending or self.burial.running
+        if not busy and not self._queue and not self._unsaved:
             self.close(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The share group left this node: fetch again."))
 
     def keep(self) -> None:
@@ -247,16 +254,11 @@ class LedSharePartition:
             raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "The share partition is loading: fetch again.")
         return state
 
-    def release(self, member: str) -> None:
-        """Releases all records that a member has acquired.
-
-        If there are many records, releases some of them now and the others in later passes of the event loop.
-        """
-        transition = self.state.release(member, self.limits) if self.state is not None else None
-        if transition is not None:
-            self._submit(transition)
-            if len(transition.undo) >= PORTION:
-                self._loop.call_soon(self.release, member)
+    def abandon(self, member: str) -> None:
+        """Releases all records that a member has acquired, soon and in portions, because its session is closed."""
+        if self.state is not None:
+            self.state.abandon(member)
+            self._end_deliveries_soon()
 
     async def operate(self, first: int, stop: int, kind: int, turn: Callable[[], Awaitable[None]]) -> None:
         """Releases or archives records for an operator, no matter which member holds them.
@@ -407,11 +409,11 @@ class LedSharePartition:
         if self._retiring and self.failure is None:
             self.retire()
 
-    # --- locks that run out
+    # --- locks that expire, and locks of closed sessions
 
     def _arm(self) -> None:
         deadline = self.state.next_deadline() if self.state is not None else None
-        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+        if deadline is None or self._ending or (self._timer is not None and self._timer_ms <= deadline):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -420,14 +422,38 @@ class LedSharePartition:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self.state is None:
-            return
-        changes = self.state.expire(self.limits, self.now_ms)
+        self._end_deliveries_soon()
+
+    def _end_deliveries_soon(self) -> None:
+        if not self._ending and self.state is not None and self.state.has_due(self.now_ms):
+            self._ending = True
+            self._spawn(self._end_deliveries())
+
+    async def _end_deliveries(self) -> None:
+        """Ends deliveries that were not acknowledged, one portion in each turn.
+
+        Many partitions may have work at the same time: the locks of one member expire at the same time in all of them.
+        """
+        try:
+            await self._turn()
+            while self.state is not None and self.state.has_due(self.now_ms):
+                self._end_some(self.state)
+                await self._turn()
+        finally:
+            self._ending = False
         self._arm()
-        if changes:
-            self._figures.expired += sum(change.last - change.first + 1 for change in changes)
-            self._keep(changes)
         self.wake()
+        if self._retiring and self.failure is None:
+            self.retire()
+
+    def _end_some(self, state: SharePartition) -> None:
+        transition = state.release(self.limits)
+        if transition is not None:
+            self._submit(transition)
+            return
+        changes = state.expire(self.limits, self.now_ms)
+        self._figures.expired += sum(change.last - change.first + 1 for change in changes)
+        self._keep(changes)
 
 
 class _Loading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,6 +48,7 @@ class SharePartitions:
         metadata: MetadataLog,
         persister: SharePersister,
         dead_letters: DeadLetters,
+        turn: Callable[[], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -55,6 +56,7 @@ class SharePartitions:
         self._metadata = metadata
         self._persister = persister
         self._dead_letters = dead_letters
+        self._turn = turn
         self._tasks = Tasks()
         self._led: dict[ShareKey, LedSharePartition] = {}
         self._of_group: dict[str, dict[ShareKey, None]] = {}
@@ -123,6 +125,7 @@ class SharePartitions:
             figures=self.figures,
             wall_ms=self._clock.wall_ms,
             spawn=self._tasks.start,
+            turn=self._turn,
             closed=self._closed,
         )
         self._of_group.setdefault(key.group, {})[key] = None
@@ -197,7 +200,7 @@ class SharePartitions:
         for session in sessions:
             keys = list(self._of_group.get(session.group, ()))
             for key in keys:
-                self._led[key].release(session.member)
+                self._led[key].abandon(session.member)
             if not self.sessions.has_group(session.group):
                 for key in keys:
                     if key in self._led:

@@ -67,7 +67,7 @@ def _holder(run: Run, lock: Lock | None, now_ms: int) -> dict[str, Any]:
 
     For records in a back-off, returns the time until they are available again.
     """
-    if lock is None:
+    if lock is None or lock.member is None:
         return {}
     left_ms = max(0, lock.deadline_ms - now_ms)
     if run.state == RecordState.DELAYED:

@@ -23,6 +23,7 @@ def _batches_forgotten(old: Any) -> Any:
 def _locks_forgotten(old: Any) -> Any:
     def expire(self: SharePartition, limits: Any, now_ms: int) -> list[Any]:
         self.locks.due(now_ms)
+        self.delays.due(now_ms)
         return []
 
     return expire
@@ -153,6 +154,6 @@ SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = 
         "a member may acknowledge records that another member holds",
         ((SharePartition, "acknowledge", _any_holder),),
         1,
-        4,
+        40,
     ),
 }

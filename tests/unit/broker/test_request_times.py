@@ -52,7 +52,7 @@ class Timed:
         return {phase: found.total // MS for phase, found in zip(PHASES, self.times.by_api()["Produce"])}
 
 
-def test_all_of_the_first_requests_are_timed_then_one_of_every_few() -> None:
+def test_first_requests_of_an_api_are_all_timed_and_later_requests_are_sampled() -> None:
     timed = Timed(every=16)
     weights = [timed.request() for _ in range(20_000)]
     assert all(weights[:ALL_TIMED])

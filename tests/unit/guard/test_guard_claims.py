@@ -15,7 +15,7 @@ def test_the_leader_and_silent_nodes_are_not_accused() -> None:
     assert list(judge_claims("t-0", 1, 4, [Claim(1, Role.LEADS, 10), Claim(2, Role.UNKNOWN)])) == []
 
 
-def test_an_epoch_past_the_controllers_is_accused() -> None:
+def test_node_with_an_epoch_above_the_controllers_epoch_is_accused() -> None:
     (found,) = judge_claims("t-0", 1, 4, [Claim(1, Role.LEADS, 10), Claim(3, Role.AHEAD)])
     assert (found.kind, found.accused) == (Kind.EPOCH, 3)
 
@@ -39,7 +39,7 @@ def test_a_leader_with_an_end_below_the_marks_of_both_followers_is_accused() -> 
     assert found.accused == 1
 
 
-def test_between_a_leader_and_its_only_follower_none_is_accused() -> None:
+def test_leader_and_its_only_follower_that_disagree_accuse_no_node() -> None:
     (found,) = judge_marks("t-0", 1, 5, {1: 5, 2: 10})
     assert found.accused == NOBODY
 

@@ -47,19 +47,19 @@ def test_the_replica_that_differs_from_two_others_is_accused(liar: int) -> None:
     assert all(f"node {node}: batch 2 to 3, digest " in found.findings[0].evidence for node in (1, 2, 3))
 
 
-def test_of_two_replicas_with_different_content_none_is_accused() -> None:
+def test_two_replicas_with_different_content_accuse_no_node_without_a_third_replica() -> None:
     found = compare(0, [served(1, LOG), served(2, OTHER)], rules(2))
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
     assert not found.good
     assert not found.damaged
 
 
-def test_two_of_three_replicas_are_no_majority_against_each_other_while_the_third_is_silent() -> None:
+def test_two_replicas_that_differ_accuse_no_node_while_the_third_replica_does_not_answer() -> None:
     found = compare(0, [served(1, LOG), served(2, OTHER), Sample(3, Status.UNKNOWN)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_a_lone_node_can_not_make_two_others_look_wrong() -> None:
+def test_single_node_cannot_make_two_other_nodes_look_wrong() -> None:
     found = compare(0, [served(1, OTHER), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, 1)]
 
@@ -70,7 +70,7 @@ def test_three_different_contents_accuse_no_node() -> None:
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_of_five_replicas_three_decide_against_two_colluding_ones() -> None:
+def test_three_of_five_replicas_decide_against_two_replicas_with_the_same_wrong_content() -> None:
     samples = [served(node, OTHER if node in (1, 2) else LOG) for node in range(1, 6)]
     assert accused(compare(0, samples, rules(5)).findings) == [(Kind.CONTENT, 1), (Kind.CONTENT, 2)]
 
@@ -117,7 +117,7 @@ def test_a_replica_that_reports_its_own_damage_is_refilled_from_the_others() -> 
     assert (found.damaged, found.good, found.end) == (frozenset({1}), (2, 3), 2)
 
 
-def test_the_only_intact_copy_is_the_good_one_of_two() -> None:
+def test_only_intact_copy_of_two_replicas_is_the_good_copy() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG)], rules(2))
     assert (found.damaged, found.good) == (frozenset({1}), (2,))
 
@@ -170,6 +170,6 @@ def test_a_timestamp_in_the_future_is_reported_only_with_a_limit() -> None:
     assert compare(0, [served(1, log)], rules(1, latest_ms=5_001)).findings == ()
 
 
-def test_no_answer_at_all_is_no_finding() -> None:
+def test_replicas_that_do_not_answer_give_no_finding() -> None:
     found = compare(7, [Sample(1, Status.UNKNOWN), Sample(2, Status.ABSENT), served(3, b"")], rules())
     assert (found.end, found.findings) == (7, ())

@@ -92,7 +92,7 @@ def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_request_that_waited_for_its_turn_knows_since_when_and_the_others_do_not_wait(loop: str) -> None:
+def test_request_that_waited_for_its_turn_has_the_start_time_of_its_wait(loop: str) -> None:
     since: list[int] = []
 
     def note(connection: Connection, frame: memoryview) -> Reply:

@@ -71,7 +71,7 @@ class StubLoop:
         self.calls.append((after_s, lambda: call(*args)))
 
 
-def test_an_answer_to_a_slow_peer_is_looked_at_less_and_less_often_until_it_is_sent() -> None:
+def test_answer_to_a_slow_peer_is_checked_less_and_less_often_until_it_is_sent() -> None:
     outbox, loop = Outbox(ByteBudget(-1)), StubLoop()
     outbox.open(cast(Any, SlowTransport(15)))
     sent: list[bool] = []

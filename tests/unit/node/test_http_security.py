@@ -214,7 +214,7 @@ def test_a_changed_or_removed_scram_password_counts_from_the_next_request_on() -
     with_node(scenario, SECURED)
 
 
-def test_a_right_password_is_hashed_once_and_a_wrong_one_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_password_is_hashed_once_and_a_wrong_password_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     check = http_login._check
 
@@ -271,7 +271,7 @@ def test_the_answer_to_a_wrong_password_is_delayed() -> None:
     with_node(scenario, {**SECURED, "connection.failed.authentication.delay.ms": "500"})
 
 
-def test_http_has_users_of_its_own_or_none_if_its_properties_say_so() -> None:
+def test_properties_can_give_http_its_own_users_or_no_users() -> None:
     own = 'x.PlainLoginModule required user_web="w";'
     prefix = "listener.name.http."
 

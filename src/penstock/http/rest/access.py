@@ -55,7 +55,7 @@ async def set_password(service: Service, call: Call) -> Any:
     """Sets the password of a SCRAM user, and creates a missing user. The password is salted on this node."""
     user, mechanisms = call.path["user"], _mechanisms(call.body.get("mechanisms"))
     if not call.body["password"]:
-        raise Problem(400, "password is empty: give one.")
+        raise Problem(400, "password is empty: give a password.")
     iterations = call.body.get("iterations", DEFAULT_ITERATIONS)
     admin = AccessAdmin(await service.client())
     await admin.set_password(user, call.body["password"], mechanisms, secrets.token_bytes, iterations)

@@ -135,7 +135,8 @@ async def drain_share_group(service: Service, call: Call) -> Any:
     found = await admin.windows(group, call.body.get("topics", ()))
     if is_idle(found):
         raise Problem(
-            409, f"No member of {group!r} fetches records, so none is in flight: reset the offsets to latest instead."
+            409,
+            f"No member of {group!r} fetches records, so no record is in flight: reset the offsets to latest instead.",
         )
     windows = [each for each in found if in_flight(each)]
     dry = call.body.get("dry_run", False)

@@ -68,7 +68,7 @@ def check_verified(log: Log, header: BatchHeader, verification: Verification | N
     if not log.producers.is_verified(header, verification):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"Producer {header.producer_id} has no open transaction in this partition: add the partition to one first.",
+            f"Producer {header.producer_id} has no open transaction here: add the partition to a transaction first.",
         )
 
 

@@ -163,5 +163,5 @@ class TokenListener:
 def _seconds(read: Read, name: str) -> float:
     milliseconds = int(read(name) or 0)
     if milliseconds <= 0:
-        raise ValueError(f"needs {name} to be more than 0")
+        raise ValueError(f"can't be used while {name} is 0 or less: set {name} to more than 0")
     return milliseconds / 1000

@@ -217,7 +217,7 @@ def test_former_keys_stay_in_use_while_the_keys_of_the_issuer_cannot_be_read(
         ({URL: "http://issuer.example/keys"}, "is not protected: use https://"),
         ({URL: "ftp://issuer.example/keys"}, "is not a file:// or https:// URL"),
         ({URL: "https:///keys"}, "names no host"),
-        ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "refresh.ms to be more than 0"),
+        ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "refresh.ms to more than 0"),
         ({"sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}, "OAUTHBEARER needs tokens"),
         (
             {

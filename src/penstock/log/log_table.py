@@ -36,12 +36,12 @@ class LogTable:
         return self._logs.get(key)
 
     def with_name(self, key: TopicPartition) -> list[Log]:
-        """Returns the log of this partition and its namesakes."""
+        """Returns the log of this partition, and all other logs with the same name and partition."""
         log = self._logs.get(key)
         return [] if log is None else [log, *self._namesakes.get(key, ())]
 
     def with_namesakes(self) -> list[Log]:
-        """Returns all logs of the table, namesakes included."""
+        """Returns all logs of the table, including logs that have the same name and partition as another log."""
         return [*self._logs.values(), *chain.from_iterable(self._namesakes.values())]
 
     def add(self, log: Log) -> None:

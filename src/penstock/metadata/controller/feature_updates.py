@@ -1,4 +1,5 @@
-"""Decides UpdateFeatures requests. If one update of a request is refused, none is made, and the reply is its error."""
+"""Decides UpdateFeatures requests. If one update of a request is refused, no update is made, and the reply has the
+error of the refused update."""
 
 from __future__ import annotations
 

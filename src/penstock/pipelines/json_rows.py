@@ -199,9 +199,10 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """Returns a value for a text column that the table is partitioned by.
+    """Returns the text unchanged if it can be a value of a column that the table is partitioned by.
 
-    Returns None if the value can't be part of a directory's name, because each partition has a directory.
+    Each partition of the table is a directory with the value in its name. Returns None if the text can't be part of a
+    directory's name.
     """
     if type(value) is not str or value in ("", _NO_VALUE):
         return None

@@ -106,9 +106,9 @@ def password_matches(mechanism: ScramMechanism, keys: ScramKeys, password: str) 
 def credential_of_nobody(
     mechanism: ScramMechanism, secret: bytes, name: str, shapes: Sequence[tuple[int, int]]
 ) -> ScramCredential:
-    """Makes up a credential for a name without one. The same name always gets the same credential.
+    """Returns a made-up credential for a name that has no credential. The same name always gets the same credential.
 
-    The credential has one of the given shapes (length of the salt, iterations), and no password fits it.
+    The credential has one of the given shapes (length of the salt, iterations). No password matches it.
     """
     drawn = hmac.new(secret, name.encode(), "sha512").digest()
     known = shapes or [(SALT_BYTES, DEFAULT_ITERATIONS)]

@@ -1,4 +1,4 @@
-"""Makes a SparkSession with a Java, the data source, filter push-down, and Delta on request."""
+"""Makes a SparkSession: finds a Java, adds the data source, enables filter push-down, and adds Delta on request."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ PROFILES = (
     *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile", "points"),
     *("compaction", "expiry", "recreation", "configs", "share", "moves", "unclean", "groups", "wrap", "reassign"),
     "directories",
+    "liars",
 )
 DEFAULT_SECONDS = 60.0
 #: Prefix of the counts of what no promise covers.

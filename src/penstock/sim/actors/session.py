@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ class Session:
     def client(self) -> AsyncClient:
         return AsyncClient(
             self.clients.environment.bootstrap,
-            settings=SETTINGS,
+            settings=replace(SETTINGS, login=self.clients.environment.login),
             retry=RETRY,
             random=self.random,
             network=self.network,

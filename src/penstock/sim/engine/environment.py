@@ -18,6 +18,7 @@ from penstock.sim.engine.links import Conditions
 from penstock.sim.engine.loop import ProcessLoop, Timeline, collected_by_hand
 from penstock.sim.engine.machine import Machine
 from penstock.sim.engine.network import Fabric, SimNetwork
+from penstock.sim.engine.secured_listeners import client_login
 from penstock.sim.engine.trace import Trace
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Environment:
     ) -> None:
         self.seed = seed
         self.layout = layout
+        #: The login of clients; None if the listeners demand none.
+        self.login = client_login(settings)
         self.turn_cost_s = turn_cost_s
         self.timeline = Timeline(self.random("order"))
         self.trace = Trace(self.timeline, keep=keep_trace)

@@ -31,6 +31,7 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.sim.faults.planted_directories import DIRECTORY_BUGS
+from penstock.sim.faults.planted_lies import LIES_BELIEVED, LIES_SECONDS
 from penstock.sim.faults.planted_moves import MOVE_BUGS, MOVE_BUGS_FOUND_BY
 from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_SECONDS
 from penstock.sim.faults.planted_share import SHARE_BUGS, SHARE_SECONDS
@@ -94,6 +95,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     **{name: (bug.seed, POINT_BUGS_SECONDS) for name, bug in POINT_BUGS.items()},
     **MOVE_BUGS_FOUND_BY,
     **{name: found_by for name, (_, _, _, found_by) in DIRECTORY_BUGS.items()},
+    **{name: (seed, LIES_SECONDS) for name, (_, _, seed) in LIES_BELIEVED.items()},
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -382,4 +384,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(bug.about, bug.profile, bug.replacements, seconds=POINT_BUGS_SECONDS, nodes=bug.nodes, at=bug.at)
     for name, bug in POINT_BUGS.items()
+}
+PLANTS |= {
+    name: Plant(about, "liars", replacements, seconds=LIES_SECONDS, nodes=NODES)
+    for name, (about, replacements, _) in LIES_BELIEVED.items()
 }

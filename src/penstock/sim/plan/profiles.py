@@ -43,6 +43,19 @@ DIRECTORIES = (
     "slow directory",
     "directory nearly full",
 )
+#: Messages of nodes that a stranger forges: see `forged_messages`.
+LIES = (
+    "forged vote",
+    "forged begin of an epoch",
+    "forged end of an epoch",
+    "fake voter",
+    "fake follower",
+    "forged isr change",
+    "forged heartbeat",
+    "forged producer ids",
+    "forged marker",
+    "forged envelope",
+)
 
 PROFILES: dict[str, Profile] = {
     "calm": Profile("no faults at all"),
@@ -147,6 +160,12 @@ PROFILES: dict[str, Profile] = {
         (*DIRECTORIES, "kill", "restart"),
         3.0,
         ("break a leader's directory", "replace a directory", "kill a leader", "isolate a leader"),
+    ),
+    "liars": Profile(
+        "strangers that send forged messages of nodes, while machines die or are cut off",
+        ("kill", "restart", "client kill", "reset"),
+        1.5,
+        (*LIES, "kill a leader", "kill the controller", "isolate a leader"),
     ),
     "points": Profile(
         "faults at chosen messages and steps on disks, with few other faults",

@@ -10,6 +10,7 @@ from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.directories import directories
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.groups import groups
+from penstock.sim.plan.workloads.liars import liars
 from penstock.sim.plan.workloads.moves import moves
 from penstock.sim.plan.workloads.reassign import reassign
 from penstock.sim.plan.workloads.recreation import recreation
@@ -23,6 +24,7 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "directories": directories,
     "expiry": expiry,
     "groups": groups,
+    "liars": liars,
     "moves": moves,
     "reassign": reassign,
     "recreation": recreation,

@@ -32,6 +32,44 @@ def test_unsupported_security_property_is_refused_with_its_name(name: str, value
     assert value not in judgement.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("listener.name.ssl.ssl.client.auht", "no property of a listener has this name"),
+        ("listener.name.ssl.sl.client.auth", "no property of a listener has this name"),
+        ("listener.name.ssl.client.auth", "no property of a listener has this name"),
+        ("listener.name.ssl.max.conections", "no property of a listener has this name"),
+        ("listener.name.ssl.plain.ssl.client.auth", "no property of a listener has this name"),
+        ("listener.name.SSL.ssl.client.auth", "in lower case"),
+        ("listener.name.ssl.plane.sasl.jaas.config", "a mechanism after it"),
+        ("listener.name.ssl.PLAIN.sasl.jaas.config", "a mechanism after it"),
+        ("listener.name.ssl.authorizer.class.name", "applies to the whole node"),
+        ("listener.name.ssl.super.users", "applies to the whole node"),
+        ("listener.name.ssl.sasl.mechanism.inter.broker.protocol", "applies to the whole node"),
+        ("listener.name.sssl.ssl.client.auth", "there is no listener SSSL"),
+    ],
+)
+def test_property_of_a_listener_that_would_have_no_effect_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} has no effect.*{reason}"):
+        check_protection({"listeners": "SSL://:9092", name: "required"})
+
+
+def test_properties_of_listeners_that_other_nodes_have_are_accepted() -> None:
+    check_protection(
+        {
+            "listeners": "CLIENTS://:9092",
+            "listener.security.protocol.map": "CLIENTS:SASL_SSL,INTERNAL:SSL",
+            "controller.listener.names": "CONTROLLER",
+            "listener.name.clients.scram-sha-256.sasl.jaas.config": "x",
+            "listener.name.clients.oauthbearer.sasl.oauthbearer.expected.issuer": "x",
+            "listener.name.clients.max.connections": "9",
+            "listener.name.internal.ssl.client.auth": "required",
+            "listener.name.controller.ssl.keystore.location": "/x",
+            "listener.name.http.ssl.client.auth": "required",
+        }
+    )
+
+
 def test_kafkas_sample_properties_are_accepted_without_security() -> None:
     check_protection(
         {

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from penstock.check import check
 from penstock.metadata.configs.broker_rows import cluster, connections, coordinators, security, storage
@@ -230,6 +231,24 @@ def update_mode(name: str) -> UpdateMode:
     base = _without_mechanism(listener[1])
     mode = UPDATE_MODES.get(base, UpdateMode.READ_ONLY)
     return UpdateMode.PER_BROKER if mode is UpdateMode.CLUSTER_WIDE and base not in _OF_ANY_LISTENER else mode
+
+
+class ListenerProperty(NamedTuple):
+    """A name such as `listener.name.clients.plain.sasl.jaas.config`, taken apart."""
+
+    listener: str
+    base: str
+    mechanism: str
+    """The SASL mechanism in front of the base; empty if there is none."""
+
+
+def listener_property(name: str) -> ListenerProperty | None:
+    """Returns the parts of a property of one listener; None for every other property."""
+    found = re.fullmatch(r"listener\.name\.([^.]*)\.(.*)", name)
+    if found is None:
+        return None
+    base = _without_mechanism(found[2])
+    return ListenerProperty(found[1], base, found[2].removesuffix(base).removesuffix("."))
 
 
 def _without_mechanism(base: str) -> str:

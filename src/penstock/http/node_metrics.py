@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from penstock.http.exposition import Family, counter, gauge
+from penstock.http.exposition import Distribution, Family, counter, gauge, histogram
 from penstock.http.failover_metrics import failover_families
 from penstock.http.overview import DAMAGED_MAX
 from penstock.http.request_metrics import request_families
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.http.pipelines import Pipeline
     from penstock.http.view import View
+    from penstock.net.loop_delays import LoopDelays
     from penstock.net.server import Server
 
 MOVES_MAX = 100
@@ -29,6 +30,7 @@ MOVES_MAX = 100
 def node_families(view: View) -> Iterator[Family]:
     yield from _process(view)
     yield from _connections(view.server)
+    yield from _loop(view.server.loop_delays)
     yield from request_families(view.broker.times)
     yield from _quorum(view.broker)
     yield from _replication(view.broker)
@@ -87,6 +89,17 @@ def _connections(server: Server) -> Iterator[Family]:
     yield gauge("penstock_requests_in_progress", "Requests that wait for a result.", len(server.in_progress))
 
 
+def _loop(delays: LoopDelays) -> Iterator[Family]:
+    times = histogram("penstock_loop_delay_seconds", "How late the event loop ran a timer of 20 ms.")
+    times.add(Distribution.in_seconds(delays.delays, 1_000_000))
+    yield times
+    yield counter("penstock_loop_stalls_total", "Delays of the event loop of more than 50 ms.", delays.stalls)
+    longest_s = delays.longest_us / 1_000_000
+    yield gauge(
+        "penstock_loop_delay_longest_seconds", "The longest delay of the event loop since the start.", longest_s
+    )
+
+
 async def traffic_families(server: Server) -> list[Family]:
     """Returns metrics of bytes sent and received.
 
@@ -139,6 +152,7 @@ def _replication(broker: Broker) -> Iterator[Family]:
     yield counter("penstock_isr_shrinks_total", "ISR shrinks of partitions led here.", changes.shrinks)
     yield counter("penstock_isr_expands_total", "ISR expansions of partitions led here.", changes.expands)
     yield counter("penstock_isr_refusals_total", "ISR changes that the controller refused.", changes.refusals)
+    yield from _own_lag(broker)
     yield counter("penstock_replica_fetch_bytes_total", "Bytes copied from leaders.", counts.bytes_in)
     yield counter("penstock_replica_fetch_requests_total", "Fetches from leaders.", counts.requests)
     yield counter("penstock_replica_fetch_errors_total", "Partitions whose fetch failed.", counts.errors)
@@ -147,6 +161,23 @@ def _replication(broker: Broker) -> Iterator[Family]:
         "penstock_replica_truncated_records_total", "Records removed by truncation.", counts.truncated_records
     )
     yield counter("penstock_replica_resets_total", "Logs restarted at their leader's log start.", counts.resets)
+
+
+def _own_lag(broker: Broker) -> Iterator[Family]:
+    """Yields how far this node's replicas are behind their leaders, as Kafka's fetchers measure it.
+
+    The lag is the leader's high watermark minus the next offset to fetch, at the last fetch that was answered.
+    """
+    most = gauge("penstock_replica_lag_records_max", "Largest lag of a replica here behind its leader, by leader.")
+    total = gauge("penstock_replica_lag_records_sum", "Lag of all replicas here behind their leaders, by leader.")
+    late = gauge("penstock_replica_lag_seconds_max", "Longest time that a replica here has been behind, by leader.")
+    age = gauge("penstock_replica_fetch_age_seconds", "Time since a leader last answered a fetch of this node.")
+    for leader, lag in sorted(broker.replicas.lags().items()):
+        most.add(lag.largest, leader=leader)
+        total.add(lag.total, leader=leader)
+        late.add(lag.longest_ms / 1000, leader=leader)
+        age.add(lag.answered_ms_ago / 1000, leader=leader)
+    yield from (most, total, late, age)
 
 
 def directory_families(broker: Broker) -> Iterator[Family]:

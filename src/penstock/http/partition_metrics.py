@@ -1,17 +1,20 @@
 """Collects metrics of the partitions that a node holds and leads, and limits the number of series.
 
 Sums per node are always present. If this node leads at most PARTITIONS_MAX partitions, each of them has its own series.
-Otherwise each topic has its own series, if there are at most TOPICS_MAX topics. `penstock_series_left_out` counts the
-missing series.
+Otherwise each topic has its own series, if there are at most TOPICS_MAX topics, and the partitions of chosen topics
+have series on demand. `penstock_series_left_out` counts the missing series. Everything that grows with the number of
+partitions yields to the event loop between slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from posixpath import dirname
 from typing import TYPE_CHECKING
 
 from penstock.broker.coordinators.runtime import Phase
+from penstock.broker.replicas.followed_partition import FollowerLag
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.http.exposition import Family, gauge
 from penstock.http.view import yield_between_slices
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.replication.leader import Figures
 
-PARTITIONS_MAX = 1000
+PARTITIONS_MAX = 100
+#: Limit of the partitions that have series on demand.
+CHOSEN_MAX = 10_000
 TOPICS_MAX = 1000
 #: Limits of (group, topic) pairs, and of the commits that are read to find them.
 GROUPS_MAX = 1000
@@ -42,17 +47,53 @@ class Held:
     followed: int = 0
     size: int = 0
     offline: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    lags: dict[int, FollowerLag] = field(default_factory=dict)
+    """How far each follower is behind on the partitions led here."""
+    directories: dict[str, int] = field(default_factory=dict)
+    """The bytes of all logs in each log directory."""
+
+    def add_led(self, led: Led) -> None:
+        self.led.append(led)
+        figures = led.figures
+        self.under_replicated += figures.under_replicated
+        self.under_min_isr += figures.under_min_isr
+        for replica, records in figures.lag_records.items():
+            self.lags.setdefault(replica, FollowerLag()).add(records, figures.lag_ms[replica])
 
 
-async def partition_families(broker: Broker) -> list[Family]:
+@dataclass(slots=True)
+class TopicSums:
+    """Sums up the partitions of a topic that are led here."""
+
+    ends: int = 0
+    records: int = 0
+    size: int = 0
+    lag: FollowerLag = field(default_factory=FollowerLag)
+
+    def add(self, led: Led) -> None:
+        figures = led.figures
+        self.ends += figures.log_end
+        self.records += figures.log_end - figures.log_start
+        self.size += led.size
+        for replica, records in figures.lag_records.items():
+            self.lag.add(records, figures.lag_ms[replica])
+
+
+async def partition_families(broker: Broker, chosen: frozenset[str] | None = None) -> list[Family]:
+    """Returns the metrics of partitions. Partitions of the chosen topics have series of their own.
+
+    Without a choice, all partitions have series if there are few.
+    """
     held = await _held(broker)
     held.led.sort(key=lambda each: (each.figures.topic, each.figures.partition))
     left_out = gauge(
         "penstock_series_left_out", "Partitions, topics or groups that have no series: there are too many."
     )
     families = [*_node(held), *await _cluster(broker)]
-    families += _topics(held, left_out)
-    families += await _partitions(held, left_out)
+    families += await _topics(held, left_out)
+    families += await _partitions(held, chosen, left_out)
     families += await _groups(broker, left_out)
     return [*families, left_out]
 
@@ -71,10 +112,12 @@ async def _held(broker: Broker) -> Held:
             continue
         log = partition.log
         held.size += log.size
+        directory = dirname(log.path)
+        held.directories[directory] = held.directories.get(directory, 0) + log.size
         held.offline += log.offline
         if partition.is_leader:
             try:
-                held.led.append(Led(figures_of(partition), log.size))
+                held.add_led(Led(figures_of(partition), log.size))
             except KafkaError:
                 continue  # its directory failed: counted as offline
     return held
@@ -85,13 +128,27 @@ def _node(held: Held) -> Iterator[Family]:
     roles.add(len(held.led), role="leader")
     roles.add(held.followed, role="follower")
     yield roles
-    figures = [each.figures for each in held.led]
-    short = sum(each.under_replicated for each in figures)
+    short, refusing = held.under_replicated, held.under_min_isr
     yield gauge("penstock_partitions_under_replicated", "Partitions led here with a follower out of sync.", short)
-    refusing = sum(each.under_min_isr for each in figures)
     yield gauge("penstock_partitions_under_min_isr", "Partitions led here that refuse acks=all.", refusing)
+    yield from _follower_lag(held)
+    used = gauge("penstock_log_directory_used_bytes", "Bytes of the logs in a log directory.")
+    for directory, size in sorted(held.directories.items()):
+        used.add(size, directory=directory)
+    yield used
     yield gauge("penstock_partitions_on_failed_disks", "Replicas here whose directory has failed.", held.offline)
     yield gauge("penstock_log_size_bytes", "Bytes of all logs of this node.", held.size)
+
+
+def _follower_lag(held: Held) -> Iterator[Family]:
+    most = gauge("penstock_follower_lag_records_max", "Largest lag of a follower of a partition led here, by follower.")
+    total = gauge("penstock_follower_lag_records_sum", "Lag of a follower over all partitions led here, by follower.")
+    late = gauge("penstock_follower_lag_seconds_max", "Longest time that a follower has not been caught up.")
+    for replica, lag in sorted(held.lags.items()):
+        most.add(lag.largest, replica=replica)
+        total.add(lag.total, replica=replica)
+        late.add(lag.longest_ms / 1000, replica=replica)
+    yield from (most, total, late)
 
 
 async def _cluster(broker: Broker) -> list[Family]:
@@ -106,23 +163,27 @@ async def _cluster(broker: Broker) -> list[Family]:
     brokers = gauge("penstock_cluster_brokers", "Registered brokers of the cluster.")
     for state, count in states.items():
         brokers.add(count, state=state)
-    offline = short = number = 0
+    offline = short = number = moving = 0
     for topic in image.topics.values():
         for partition in topic.partitions.values():
             await yield_between_slices(number)
             number += 1
             offline += partition.leader < 0
             short += partition.leader >= 0 and len(partition.isr) < len(partition.replicas)
+            moving += bool(partition.adding_replicas or partition.removing_replicas)
     return [
         brokers,
         gauge("penstock_cluster_topics", "Topics of the cluster.", len(image.topics)),
         gauge("penstock_cluster_partitions", "Partitions of the cluster.", number),
         gauge("penstock_cluster_partitions_offline", "Partitions of the cluster without a leader.", offline),
         gauge("penstock_cluster_partitions_under_replicated", "Partitions of the cluster that lack a replica.", short),
+        gauge(
+            "penstock_cluster_partitions_reassigning", "Partitions of the cluster that are being reassigned.", moving
+        ),
     ]
 
 
-def _topics(held: Held, left_out: Family) -> list[Family]:
+async def _topics(held: Held, left_out: Family) -> list[Family]:
     ends = gauge("penstock_topic_log_end_offset", "Sum of the end offsets of a topic's partitions that are led here.")
     records = gauge("penstock_topic_records", "Offsets from start to end of a topic's partitions led here.")
     size = gauge("penstock_topic_size_bytes", "Bytes of a topic's partitions that are led here.")
@@ -131,26 +192,28 @@ def _topics(held: Held, left_out: Family) -> list[Family]:
         "penstock_topic_follower_lag_seconds",
         "Longest lag of a follower of a topic's partitions led here.",
     )
-    by_topic: dict[str, list[Led]] = {}
-    for each in held.led:
-        by_topic.setdefault(each.figures.topic, []).append(each)
+    by_topic: dict[str, TopicSums] = {}
+    for number, each in enumerate(held.led):
+        await yield_between_slices(number)
+        by_topic.setdefault(each.figures.topic, TopicSums()).add(each)
     if len(by_topic) > TOPICS_MAX:
         left_out.add(len(by_topic), of="topic")
         return []
-    for topic, members in by_topic.items():
-        ends.add(sum(each.figures.log_end for each in members), topic=topic)
-        records.add(sum(each.figures.log_end - each.figures.log_start for each in members), topic=topic)
-        size.add(sum(each.size for each in members), topic=topic)
-        figures = [each.figures for each in members]
-        lag.add(max((behind for each in figures for behind in each.lag_records.values()), default=0), topic=topic)
-        late_ms = max((behind for each in figures for behind in each.lag_ms.values()), default=0)
-        late.add(late_ms / 1000, topic=topic)
+    for topic, sums in by_topic.items():
+        ends.add(sums.ends, topic=topic)
+        records.add(sums.records, topic=topic)
+        size.add(sums.size, topic=topic)
+        lag.add(sums.lag.largest, topic=topic)
+        late.add(sums.lag.longest_ms / 1000, topic=topic)
     return [ends, records, size, lag, late]
 
 
-async def _partitions(held: Held, left_out: Family) -> list[Family]:
-    if len(held.led) > PARTITIONS_MAX:
-        left_out.add(len(held.led), of="partition")
+async def _partitions(held: Held, chosen: frozenset[str] | None, left_out: Family) -> list[Family]:
+    led, limit = held.led, PARTITIONS_MAX
+    if chosen is not None:
+        led, limit = [each for each in led if each.figures.topic in chosen], CHOSEN_MAX
+    if len(led) > limit:
+        left_out.add(len(led), of="partition")
         return []
     start = gauge("penstock_partition_log_start_offset", "The first offset of a partition that is led here.")
     end = gauge("penstock_partition_log_end_offset", "The offset that a partition's next record gets.")
@@ -160,7 +223,7 @@ async def _partitions(held: Held, left_out: Family) -> list[Family]:
     in_sync = gauge("penstock_partition_in_sync_replicas", "How many replicas of a partition are in sync.")
     lag = gauge("penstock_partition_follower_lag_records", "Records that a follower lacks.")
     late = gauge("penstock_partition_follower_lag_seconds", "For how long a follower has not been caught up.")
-    for number, each in enumerate(held.led):
+    for number, each in enumerate(led):
         await yield_between_slices(number)
         figures = each.figures
         labels: dict[str, object] = {"topic": figures.topic, "partition": figures.partition}

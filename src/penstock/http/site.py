@@ -14,14 +14,14 @@ from urllib.parse import urlencode
 from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
 from penstock.http.events import known_events
-from penstock.http.exposition import CONTENT_TYPE, render
+from penstock.http.exposition import CONTENT_TYPE
 from penstock.http.guard import NOBODY, VIEW_CLUSTER, Caller, Guard, Need
 from penstock.http.messages import NOT_FOUND, READS, Request, Response, as_json, text
-from penstock.http.node_metrics import node_families, pipeline_families, traffic_families, version
+from penstock.http.metrics_page import MetricsPage
+from penstock.http.node_metrics import version
 from penstock.http.on_behalf import CallerClient
 from penstock.http.operations import Operations
 from penstock.http.overview import Overview, damaged_rows, overview, topic_sums
-from penstock.http.partition_metrics import partition_families
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
@@ -76,7 +76,7 @@ class Site:
         self._events: Cached[list[EventRow]] = Cached(lambda: known_events(view.broker))
         self._page: Cached[bytes] = Cached(self._render_page)
         broker = view.broker
-        self._metrics: Cached[bytes] = Cached(self._render_metrics, lambda: cached_s(len(broker.partitions)))
+        self._metrics = MetricsPage(view, self._pipelines.get)
         self._state: Cached[_ClusterState] = Cached(
             self._read_cluster, lambda: cached_s(broker.metadata.image.partition_count)
         )
@@ -113,7 +113,7 @@ class Site:
             case "/":
                 return Response(200, HTML, await self._page.get())
             case "/metrics":
-                return Response(200, CONTENT_TYPE, await self._metrics.get())
+                return Response(200, CONTENT_TYPE, await self._metrics.get(query.get("partitions", "")))
         if path in MOVED:
             target = f"{MOVED[path]}?{urlencode(query)}" if query else MOVED[path]
             return text(308, f"This is at {target} now.", ("Location", target))
@@ -166,15 +166,6 @@ class Site:
         )
         html = await self._aside(page, context, look.overview, pipelines)
         return html.encode(errors="replace")
-
-    async def _render_metrics(self) -> bytes:
-        partitions = [*await traffic_families(self._view.server), *await partition_families(self._view.broker)]
-        pipelines = await self._pipelines.get()
-        rendered = []
-        for family in (*node_families(self._view), *partitions, *pipeline_families(pipelines)):
-            rendered.append(render([family]))
-            await asyncio.sleep(0)  # a family has up to a few thousand series
-        return b"".join(rendered)
 
     async def _read_pipelines(self) -> list[Pipeline]:
         """Returns the pipelines of this cluster. Leaves out pipelines of other clusters on the same machine."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.net.connection import Connection, Dispatch
 from penstock.net.limits import AT_ONCE, Arrival, ByteBudget, ConnectionCounts, IdleWheel, LimitedLog, Limits
+from penstock.net.loop_delays import LoopDelays
 from penstock.net.network import Listening, Network, RealNetwork
 from penstock.net.reply import Reply
 from penstock.net.traffic import NONE, Traffic
@@ -116,6 +117,7 @@ class Server:
         self._requests_of_the_gone = 0
         self.stopping = False
         self.turns: Turns
+        self.loop_delays = LoopDelays()
         self._nanoseconds = nanoseconds
         self.loop: asyncio.AbstractEventLoop
         self.log: LimitedLog
@@ -193,6 +195,7 @@ class Server:
         return True
 
     def _close_listeners(self) -> None:
+        self.loop_delays.stop()
         for opened in self._open:
             opened.close()
         self._open.clear()

@@ -139,6 +139,7 @@ class HttpSide:
                 )
             )
 
+        server.loop_delays.start()
         self._server.serve(make)
 
     async def close(self) -> None:

@@ -307,3 +307,28 @@ def test_shrunk_isr_commits_no_records_before_the_leader_has_the_image_with_the_
         await cluster.close()
 
     run(scenario())
+
+
+def test_a_follower_knows_how_far_it_is_behind_its_leader() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        await cluster[1].partition.committed(cluster[1].append(b"a", b"b"))
+        await until(lambda: cluster[2].partition.log.high_watermark == 2)
+        manager, fetcher = cluster[2].replicas, fetcher_of(cluster, 2)
+        assert (manager.lags()[1].largest, manager.lags()[1].longest_ms) == (0, 0)
+
+        def answer(high_watermark: int) -> FetchResponse:
+            data = PartitionData(partition_index=0, high_watermark=high_watermark, records=None)
+            return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
+
+        await fetcher._take(answer(7))
+        await asyncio.sleep(0)
+        lag = manager.lags()[1]
+        assert (lag.largest, lag.total) == (5, 5)
+        assert lag.longest_ms >= 0
+        await fetcher._take(answer(2))
+        assert manager.lags()[1].total == 0
+        await cluster.close()
+
+    run(scenario())

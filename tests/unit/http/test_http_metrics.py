@@ -43,8 +43,8 @@ def url(broker: Broker, path: str) -> str:
     return found.rstrip("/") + path
 
 
-def series(broker: Broker) -> Series:
-    with urllib.request.urlopen(url(broker, "/metrics"), timeout=120) as answer:
+def series(broker: Broker, query: str = "") -> Series:
+    with urllib.request.urlopen(url(broker, f"/metrics{query}"), timeout=120) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = answer.read().decode()
     found: Series = {}
@@ -159,6 +159,29 @@ def test_metrics_are_summed_by_topic_for_many_partitions_and_by_node_for_many_to
     assert "penstock_topic_log_end_offset" not in found
     assert found["penstock_series_left_out"] == {of(of="partition"): 3, of(of="topic"): 2}
     assert found["penstock_partitions"][of(role="leader")] == 3
+
+
+def test_partitions_of_chosen_topics_have_series_on_demand(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 0)
+    found = series(broker, "?partitions=orders,unknown")
+    both = {of(topic="orders", partition="0"), of(topic="orders", partition="1")}
+    assert found["penstock_partition_log_end_offset"].keys() == both
+    assert "penstock_series_left_out" not in found
+    monkeypatch.setattr(partition_metrics, "CHOSEN_MAX", 1)
+    found = series(broker, "?partitions=unknown,orders")
+    assert found["penstock_series_left_out"] == {of(of="partition"): 2}
+    with pytest.raises(urllib.error.HTTPError, match="414"):
+        series(broker, "?partitions=" + "x" * 5000)
+
+
+def test_metrics_have_the_loops_delays_and_the_bytes_of_each_log_directory(broker: Broker) -> None:
+    with broker.client() as client, client.producer() as producer:
+        producer.send("orders", b"x", partition=0).result()
+    found = series(broker)
+    assert found["penstock_loop_delay_seconds_count"][of()] >= 0
+    assert found["penstock_loop_stalls_total"][of()] >= 0
+    assert sum(found["penstock_log_directory_used_bytes"].values()) == found["penstock_log_size_bytes"][of()] > 0
+    assert found["penstock_cluster_partitions_reassigning"][of()] == 0
 
 
 def test_running_pipelines_have_metrics_with_their_lag(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

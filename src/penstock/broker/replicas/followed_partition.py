@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,6 +37,28 @@ class Counts:
     resets: int = 0
 
 
+@dataclass(slots=True)
+class FollowerLag:
+    """Sums up how far partitions are behind their leader: the largest lag, all lags, and the longest time."""
+
+    largest: int = 0
+    total: int = 0
+    longest_ms: int = 0
+    answered_ms_ago: int = 0
+    """Time since the leader last answered a Fetch."""
+
+    def add(self, records: int, ms: int) -> None:
+        self.largest = max(self.largest, records)
+        self.total += records
+        self.longest_ms = max(self.longest_ms, ms)
+
+    def merge(self, other: FollowerLag) -> None:
+        """Adds the partitions that another fetcher for the same leader follows."""
+        self.add(other.largest, other.longest_ms)
+        self.total += other.total - other.largest
+        self.answered_ms_ago = max(self.answered_ms_ago, other.answered_ms_ago)
+
+
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
     """Follows a partition in one leader epoch. The methods that use the log raise KafkaError."""
@@ -50,6 +73,10 @@ class FollowedPartition:
     """End of the current pause, in the event loop's time."""
     asked: int = NO_OFFSET
     """The fetch offset of this partition in the last Fetch request."""
+    lag: int = 0
+    """The leader's high watermark minus the end of this log, after the last Fetch response with this partition."""
+    behind_since: float = 0.0
+    """When the lag became greater than 0, in the event loop's time; 0 if there is no lag."""
     key: Key = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,11 +137,19 @@ class FollowedPartition:
             log.append_as_follower(data.records, self.leader_epoch)
             appended = log.size - before
             self.counts.bytes_in += appended
+        self._note_lag(data.high_watermark - log.log_end_offset)
         if data.high_watermark > log.high_watermark:
             partition.advance_high_watermark(log, data.high_watermark)
         if data.log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(min(data.log_start_offset, log.high_watermark))
         return appended, appended > 0 or log.log_start_offset != start
+
+    def _note_lag(self, lag: int) -> None:
+        if lag <= 0:
+            self.lag, self.behind_since = 0, 0.0
+        else:
+            self.lag = lag
+            self.behind_since = self.behind_since or asyncio.get_running_loop().time()
 
     def truncate(self, epoch: int, end_offset: int) -> bool:
         """Truncates the log where it diverges from the leader's log.

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
 from penstock.broker.events import Observer, log_event
-from penstock.broker.replicas.followed_partition import Counts, FollowedPartition
+from penstock.broker.replicas.followed_partition import Counts, FollowedPartition, FollowerLag
 from penstock.broker.replicas.partition_host import OPEN_SLICE_SECONDS
 from penstock.log.flush import make_countable
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -84,6 +84,7 @@ class ReplicaFetcher:
         self._session = ReplicaSession()
         self._lane = 0
         self._failures = 0
+        self._answered_at = asyncio.get_running_loop().time()
         self._partition_added = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._call: Call | None = None  # the fetch in flight
@@ -91,6 +92,15 @@ class ReplicaFetcher:
 
     def __len__(self) -> int:
         return len(self._followed)
+
+    def lag(self) -> FollowerLag:
+        """Returns how far the followed partitions are behind the leader."""
+        now, lag = asyncio.get_running_loop().time(), FollowerLag()
+        lag.answered_ms_ago = int((now - self._answered_at) * 1000)
+        for each in self._followed.values():
+            if each.lag:
+                lag.add(each.lag, int((now - each.behind_since) * 1000))
+        return lag
 
     # --- followed partitions
 
@@ -289,6 +299,7 @@ class ReplicaFetcher:
             await self._failed(KafkaError(ErrorCode(answer.error_code), "The leader refused the fetch."))
             return None
         self._failures = 0
+        self._answered_at = asyncio.get_running_loop().time()
         self._session.answered(answer.session_id)
         return answer
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from penstock.broker.events import Observer, log_event
-from penstock.broker.replicas.followed_partition import Counts
+from penstock.broker.replicas.followed_partition import Counts, FollowerLag
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.broker.replicas.takeovers import Takeovers
@@ -190,6 +190,13 @@ class ReplicaManager:
             self._retired.start(self._fetchers.pop(key).close())
 
     # --- figures
+
+    def lags(self) -> dict[int, FollowerLag]:
+        """Returns how far the replicas on this node are behind, by leader."""
+        found: dict[int, FollowerLag] = {}
+        for (leader, _), fetcher in self._fetchers.items():
+            found.setdefault(leader, FollowerLag()).merge(fetcher.lag())
+        return found
 
     def figures(self) -> Iterator[Figures]:
         """Yields the figures of every partition that this node leads and can read."""

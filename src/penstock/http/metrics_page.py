@@ -1,0 +1,71 @@
+"""Collects all metrics of a node in small slices, and renders and caches the page /metrics.
+
+`families` is the one list of metrics: every exporter reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.http.exposition import rendered
+from penstock.http.node_metrics import node_families, pipeline_families, traffic_families
+from penstock.http.partition_metrics import partition_families
+from penstock.http.view import Cached, cached_s
+
+if TYPE_CHECKING:
+    from penstock.http.exposition import Family
+    from penstock.http.pipelines import Pipeline
+    from penstock.http.view import View
+
+#: Pages for chosen topics that are cached at a time.
+CHOICES_MAX = 16
+
+ReadPipelines = Callable[[], Awaitable[list["Pipeline"]]]
+
+
+async def families(view: View, pipelines: ReadPipelines, topics: frozenset[str] | None = None) -> AsyncIterator[Family]:
+    """Yields all metrics. With `topics`, yields series for every partition of these topics that is led here."""
+    for family in node_families(view):
+        yield family
+    for family in await traffic_families(view.server):
+        yield family
+    of_partitions = await partition_families(view.broker, topics)
+    of_partitions.reverse()
+    while of_partitions:  # each family is freed on its own: to free so many objects at once takes long, too
+        yield of_partitions.pop()
+    for family in pipeline_families(await pipelines()):
+        yield family
+
+
+class MetricsPage:
+    def __init__(self, view: View, pipelines: ReadPipelines) -> None:
+        self._view = view
+        self._pipelines = pipelines
+        self._pages: dict[str, Cached[bytes]] = {}
+
+    async def get(self, choice: str = "") -> bytes:
+        """Returns the page. `choice` has names of topics, separated by commas, whose partitions get series."""
+        page = self._pages.get(choice)
+        if page is None:
+            page = self._pages[choice] = Cached(
+                partial(self._render, choice), lambda: cached_s(len(self._view.broker.partitions))
+            )
+            for oldest in list(self._pages)[:-CHOICES_MAX]:
+                del self._pages[oldest]
+        return await page.get()
+
+    def cancel(self) -> None:
+        for page in self._pages.values():
+            page.cancel()
+
+    async def _render(self, choice: str) -> bytes:
+        topics = frozenset(choice.split(",")) if choice else None
+        parts = []
+        async for family in families(self._view, self._pipelines, topics):
+            for part in rendered(family):
+                parts.append(part)
+                await asyncio.sleep(0)
+        return b"".join(parts)

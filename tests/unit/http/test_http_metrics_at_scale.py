@@ -1,0 +1,99 @@
+"""/metrics of a node with 10,000 partitions: no step of the work may hold the event loop for long."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Coroutine, Generator, Iterator
+from typing import Any
+
+import pytest
+
+from penstock.http.metrics_page import MetricsPage
+from penstock.http.pipelines import Pipeline
+from penstock.http.view import View
+from penstock.testing import Broker
+
+TOPICS, PARTITIONS = 20, 500
+STEP_MAX_S = 0.020
+SCRAPE_MAX_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(config={"penstock.http.listener": "127.0.0.1:0"}) as running:
+        for number in range(TOPICS):
+            running.create_topic(f"topic-{number}", PARTITIONS)
+        running.run(opened(running))
+        yield running
+
+
+async def opened(broker: Broker) -> None:
+    for partition in broker.node.broker.partitions:
+        assert partition.log.log_end_offset == 0
+
+
+class Steps(Coroutine[Any, Any, Any]):
+    """Runs a coroutine, and measures the CPU time of each of its steps."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self.times: list[float] = []
+
+    def send(self, value: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            self.times.append(time.thread_time() - began)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._coroutine.__await__()
+
+
+async def no_pipelines() -> list[Pipeline]:
+    return []
+
+
+def page_of(broker: Broker) -> MetricsPage:
+    node = broker.node
+    view = View(node.broker, node._server, node._world.network, 0, list)
+    return MetricsPage(view, no_pipelines)
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("choice", ["", ",".join(f"topic-{number}" for number in range(TOPICS))])
+def test_a_scrape_at_10000_partitions_is_made_of_short_steps_and_takes_less_than_a_second_of_cpu(
+    broker: Broker, choice: str
+) -> None:
+    steps = Steps(page_of(broker)._render(choice))
+    text = broker.run(steps).decode()
+    assert f"penstock_cluster_partitions {TOPICS * PARTITIONS}\n" in text
+    assert text.count("\npenstock_partition_log_end_offset{") == (TOPICS * PARTITIONS if choice else 0)
+    assert len(steps.times) > TOPICS * PARTITIONS / 200
+    assert max(steps.times) < STEP_MAX_S
+    if not choice:
+        assert sum(steps.times) < SCRAPE_MAX_S
+
+
+@pytest.mark.slow
+def test_scrapes_over_http_take_less_than_a_second_and_stall_the_loop_for_less_than_20_ms(broker: Broker) -> None:
+    url = broker.node.http.url
+    assert url is not None
+    delays = broker.node._server.loop_delays
+    figures = []
+    for number in range(30):  # other processes of the machine may disturb some of them; each choice is a new page
+        delays.longest_us = 0
+        began = time.monotonic()
+        with urllib.request.urlopen(f"{url}metrics?partitions=none-{number}", timeout=120) as answer:
+            assert f"penstock_cluster_partitions {TOPICS * PARTITIONS}\n".encode() in answer.read()
+        figures.append((time.monotonic() - began, delays.longest_us / 1_000_000))
+        if figures[-1][0] < SCRAPE_MAX_S and figures[-1][1] < STEP_MAX_S:
+            return
+    pytest.fail(f"seconds of each scrape and its longest stall: {figures}")

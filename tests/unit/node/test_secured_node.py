@@ -37,6 +37,8 @@ SECURED = {
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
     "connection.failed.authentication.delay.ms": "0",
 }
+#: The listener of SECURED is one of other nodes.
+OTHERS = {"listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"}
 ANN = Login("PLAIN", "ann", "secret")
 
 
@@ -267,8 +269,8 @@ def test_pipelined_request_after_a_failed_reauthentication_is_not_served() -> No
         ({"listener.name.sasl_plaintext.plain.sasl.jaas.config": 'x required user_a="b'}, "can't be parsed"),
         ({"listener.name.sasl_plaintext.plain.sasl.jaas.config": 'x required user_a="b";'}, "login of its own"),
         ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "login of its own|not supported"),
-        ({"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL"}, "needs a certificate"),
-        ({"listeners": "FOO://127.0.0.1:0", "inter.broker.listener.name": "FOO"}, "protocol FOO is unknown"),
+        ({**OTHERS, "listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL"}, "needs a certificate"),
+        ({**OTHERS, "listeners": "FOO://127.0.0.1:0", "inter.broker.listener.name": "FOO"}, "protocol FOO is unknown"),
     ],
 )
 def test_node_refuses_to_start_with_an_incomplete_security_configuration_of_a_listener(

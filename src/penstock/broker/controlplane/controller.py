@@ -1,4 +1,4 @@
-"""The active controller: registers brokers, tracks their heartbeats, fences dead brokers and elects leaders.
+"""Implements the active controller: registers brokers, tracks their heartbeats, fences dead brokers, elects leaders.
 
 A dead broker is detected in two ways. A process that ends closes its connections: when the connection that carries the
 broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A broker

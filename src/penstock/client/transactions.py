@@ -1,7 +1,9 @@
 """Implements a producer's transactions: their states, and the requests to the transaction coordinator.
 
-    fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready │ a record failed ▼ failed ──abort──▶ ready
-                                       another producer took the id: always fenced
+    fresh ──start──▶ ready ──begin──▶ open ──commit/abort──▶ ready
+                                       │ a record failed
+                                       ▼
+                                     failed ──abort──▶ ready          another producer took the id: stays fenced
 
     open ──prepare──▶ prepared ──commit/abort/complete──▶ ready       two-phase commit (KIP-939): `start` may also find
                                                                       a transaction that an earlier producer prepared

@@ -18,7 +18,8 @@ _last_offset = attrgetter("last_offset")
 
 
 class SegmentList(Sequence["Segment"]):
-    """A sequence that only its own methods change, so that `bases`, `active` and `size` always match the segments."""
+    """Holds the segments of a log. Only its methods change the list, so that `bases`, `active` and `size` match the
+    segments."""
 
     __slots__ = ("_sealed_size", "_segments", "active", "bases")
 

@@ -32,7 +32,7 @@ class SnapshotFiles:
 
     def take(self, producers: ProducerStateManager) -> str | None:
         """Writes a snapshot of the producer state at its offset. Returns the path of the file to sync. Writes nothing
-        and returns None if a snapshot at this offset or a later one exists."""
+        and returns None if a snapshot at this offset or a later offset exists."""
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None

@@ -1,8 +1,8 @@
 """Replaces segments by their compacted segments. A crash at any point does no harm.
 
-    X.log.cleaned     a compacted segment that is not in use yet: the next start removes it X.log.swap        a
-    compacted segment that replaces old segments: the next start completes the replacement X.log.deleted     an old
-    segment that is being removed: the next start removes it
+    X.log.cleaned     a compacted segment that is not in use yet: the next start removes it
+    X.log.swap        a compacted segment that replaces old segments: the next start completes the replacement
+    X.log.deleted     an old segment that is being removed: the next start removes it
 
 The name of the data file alone tells the state of a segment. If the new suffix is `.deleted`, the data file is renamed
 before the index files; otherwise it is renamed after them.

@@ -37,6 +37,7 @@ COLOURS = {
     "active": "bold",
     "cordoned": "yellow",
     "fenced": "red",
+    "quarantined": "red",
     "silent": "red",
     "unknown": "yellow",
     **dict.fromkeys(PROBLEMS, "red"),
@@ -100,7 +101,7 @@ async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
         quorum.leader_id,
         quorum.leader_epoch,
         [
-            NodeFacts(each.broker_id, f"{each.host}:{each.port}", each.rack, each.is_fenced)
+            NodeFacts(each.broker_id, f"{each.host}:{each.port}", each.rack, each.is_fenced, each.quarantine)
             for each in described.brokers
         ],
         partitions,

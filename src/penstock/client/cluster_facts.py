@@ -15,6 +15,8 @@ class NodeFacts:
     address: str
     rack: str | None
     fenced: bool
+    quarantine: str | None = None
+    """Why the guard put the node in quarantine; None if it is not in quarantine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
         "address": node.address,
         "rack": node.rack,
         "state": _state(facts, node),
+        "quarantine": node.quarantine,
         "controller": "active" if own == facts.controller else "voter" if own in facts.voters else None,
         "leaders": sum(part.leader == own for part in held.values()),
         "replicas": len(held),
@@ -137,6 +140,8 @@ def _node_row(facts: Facts, node: NodeFacts) -> dict[str, Any]:
 
 
 def _state(facts: Facts, node: NodeFacts) -> str:
+    if node.quarantine:
+        return "quarantined"
     if node.fenced:
         return "fenced"
     if node.node_id in facts.cordoned:
@@ -152,6 +157,7 @@ def summary(facts: Facts) -> dict[str, Any]:
         "controller_epoch": facts.controller_epoch,
         "nodes": len(facts.nodes),
         "fenced": sum(node.fenced for node in facts.nodes),
+        "quarantined": sum(bool(node.quarantine) for node in facts.nodes),
         "topics": len({topic for topic, _ in facts.partitions}),
         "partitions": len(facts.partitions),
         "under_replicated": sum(each is not None and each != "offline" for each in problems),
@@ -172,7 +178,7 @@ def troubles(facts: Facts) -> list[str]:
     problems = [problem(part) for part in facts.partitions.values()]
     found = [] if facts.controller >= 0 else ["no active controller"]
     found += [f"{count} {each}" for each in PROBLEMS if (count := problems.count(each))]
-    for state in ("fenced", "silent"):
+    for state in ("quarantined", "fenced", "silent"):
         nodes = [node for node, each in states.items() if each == state]
         if nodes:
             found.append(f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} {state}")

@@ -16,6 +16,7 @@ from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.client.connection import ConnectionSettings
 from penstock.http.view import View, yield_between_slices
+from penstock.metadata.quarantine import quarantine_reason
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class ClusterFacts:
             quorum.leader_id,
             quorum.leader_epoch,
             [
-                NodeFacts(each.broker_id, _address(each), each.rack, each.fenced)
+                NodeFacts(
+                    each.broker_id, _address(each), each.rack, each.fenced, quarantine_reason(image, each.broker_id)
+                )
                 for _, each in sorted(image.brokers.items())
             ],
             await self._partitions(image),

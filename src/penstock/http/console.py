@@ -114,6 +114,7 @@ def _health(summary: Row, context: PageContext) -> tuple[str, str]:
             ("offline", "offline"),
             ("under_min_isr", "under min ISR"),
             ("under_replicated", "under-replicated"),
+            ("quarantined", "in quarantine"),
             ("fenced", "node fenced" if summary["fenced"] == 1 else "nodes fenced"),
         )
         if summary[name]
@@ -279,7 +280,9 @@ def _causes(nodes: Sequence[Row], context: PageContext) -> Iterator[str]:
     for row in nodes:
         name = f"Node {row['node']} ({row['address']})"
         failover = gone.get(row["node"])
-        if row["state"] == "fenced" and failover is not None:
+        if row["quarantine"]:
+            yield f"{name} is in quarantine ({row['quarantine']}): penstock guard release {row['node']} releases it."
+        elif row["state"] == "fenced" and failover is not None:
             how = f": it {failover.how}" if failover.how else ""
             yield f"{name} was fenced at {_time(failover.elected_ms)}{how}."
         elif row["state"] == "fenced":

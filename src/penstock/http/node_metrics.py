@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.http.exposition import Distribution, Family, counter, gauge, histogram
 from penstock.http.failover_metrics import failover_families
 from penstock.http.overview import DAMAGED_MAX
+from penstock.http.replica_guard_metrics import replica_guard_families
 from penstock.http.request_metrics import request_families
 from penstock.http.share_metrics import share_families
 from penstock.http.view import yield_between_slices
@@ -38,6 +39,7 @@ def node_families(view: View) -> Iterator[Family]:
     yield from _events(view.broker)
     yield from directory_families(view.broker)
     yield from _moves(view.broker)
+    yield from replica_guard_families(view.broker)
     yield from share_families(view.broker.share_partitions)
 
 

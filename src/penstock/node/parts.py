@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from penstock.broker.controlplane.metadata_storage import SnapshotStore, open_me
 from penstock.broker.controlplane.producer_ids import ProducerIds
 from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.controlplane.suspicions import Suspicions
 from penstock.broker.coordinators.groups import Groups
 from penstock.broker.coordinators.share_persister import SharePersister
 from penstock.broker.coordinators.share_states import ShareStates
@@ -172,7 +174,10 @@ def make_broker(
         node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s, world.to_brokers
     )
     note, observer = logs.dirs.note_incarnation, world.observer
-    lifecycle = Lifecycle(identity, channel, metadata, settings, lambda: _directories(logs), note, observer)
+    suspicions = Suspicions(lambda: asyncio.get_running_loop().time())
+    lifecycle = Lifecycle(
+        identity, channel, metadata, settings, lambda: _directories(logs), note, observer, suspicions.due
+    )
 
     def broker_epoch() -> int:
         return lifecycle.broker_epoch
@@ -228,7 +233,10 @@ def make_broker(
             logs=logs,
             partitions=partitions,
             peers=peers,
-            image=lambda: metadata.image,
+            metadata=metadata,
+            controller=controller,
+            suspicions=suspicions,
+            beat_now=lifecycle.beat_now,
             observer=world.observer,
         )
     return Broker(

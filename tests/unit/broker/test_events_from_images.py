@@ -16,6 +16,8 @@ from penstock.broker.events.kinds import (
     IsrChanged,
     LeaderElected,
     NodeEvent,
+    NodeQuarantined,
+    NodeReleased,
     TopicsChanged,
 )
 from penstock.metadata.image import (
@@ -130,3 +132,11 @@ def test_acl_event_has_the_number_of_changes_and_the_principals() -> None:
     with_acl = replace(image(), acls={b"1": acl})
     assert between(image(), with_acl) == [AclsChanged(1, 0, ("User:ann",))]
     assert between(with_acl, image()) == [AclsChanged(0, 1, ("User:ann",))]
+
+
+def test_quarantine_and_release_of_a_node_are_events_beside_the_changed_config() -> None:
+    free = image()
+    held = replace(free, configs={(ResourceType.BROKER, "2"): {"penstock.guard.quarantined": "lies"}}, version=9)
+    changed = ConfigChanged("broker 2", ("penstock.guard.quarantined",))
+    assert between(free, held) == [NodeQuarantined(2, "lies"), changed]
+    assert between(held, free) == [NodeReleased(2), changed]

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.guard.findings import NOBODY, Finding, Kind
-from penstock.guard.ledger import Ledger
+from penstock.guard.ledger import RECOUNT_MS, Ledger
 
 
 def finding(partition: str, *, node: int = 2, kind: Kind = Kind.CONTENT) -> Finding:
@@ -15,10 +15,24 @@ def test_findings_on_different_partitions_reach_the_threshold() -> None:
     assert [ledger.enter(finding(f"t-{index}"), 0) for index in range(3)] == [False, False, True]
 
 
-def test_the_same_finding_counts_once() -> None:
+def test_the_same_finding_counts_once_within_a_minute() -> None:
     ledger = Ledger(threshold=2, window_ms=1000)
     assert not any(ledger.enter(finding("t-0"), at_ms) for at_ms in range(5))
     assert ledger.enter(finding("t-0", kind=Kind.TWO_LEADERS), 5)
+
+
+def test_a_lie_that_lasts_counts_again_every_minute() -> None:
+    ledger = Ledger(threshold=3, window_ms=10 * RECOUNT_MS)
+    times = range(0, 3 * RECOUNT_MS, RECOUNT_MS // 6)
+    reached = [at_ms for at_ms in times if ledger.enter(finding("t-0"), at_ms)]
+    assert reached[0] == 2 * RECOUNT_MS
+
+
+def test_a_rotten_replica_counts_once_however_long_it_rots() -> None:
+    ledger = Ledger(threshold=2, window_ms=2 * RECOUNT_MS)
+    rotten = finding("t-0", kind=Kind.CHECKSUM)
+    assert not any(ledger.enter(rotten, at_ms) for at_ms in range(0, 10 * RECOUNT_MS, RECOUNT_MS))
+    assert ledger.enter(finding("t-1", kind=Kind.CHECKSUM), 10 * RECOUNT_MS)
 
 
 def test_findings_against_different_nodes_are_not_added_up() -> None:

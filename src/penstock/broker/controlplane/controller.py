@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.controlplane.failovers import Detection, Failovers
@@ -30,7 +30,11 @@ from penstock.metadata.controller.tokens import remove_expired
 from penstock.metadata.decision import Decision
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationResponse
-from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from penstock.protocol.messages.api_63_broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    Suspicion,
+)
 from penstock.protocol.vocabulary import NO_LEADER, ResourceType
 
 if TYPE_CHECKING:
@@ -102,6 +106,8 @@ class Controller:
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
         self.failovers = Failovers(clock.wall_ms, observer)
         self.unclean_elections = 0
+        #: Called with the suspicions of brokers, if the guard is on.
+        self.on_suspicions: Callable[[Sequence[Suspicion]], None] | None = None
         self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
@@ -187,6 +193,8 @@ class Controller:
             return self._heartbeat(image, request, rules)
 
         self._watch(request.broker_id, request.broker_epoch, ctx.connection)
+        if request.suspicions and self.on_suspicions is not None:
+            self.on_suspicions(request.suspicions)
         reply = await self._metadata.submit(decide)
         return BrokerHeartbeatResponse(
             is_caught_up=reply.is_caught_up,

@@ -24,12 +24,13 @@ from penstock.metadata.controller.broker_states import CORDONED_SINCE
 from penstock.metadata.controller.brokers import CONTROLLERS_REGISTER_SINCE
 from penstock.metadata.features import SUPPORTED_FEATURES
 from penstock.metadata.image import METADATA_VERSION
+from penstock.metadata.quarantine import quarantine_reason
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_62_broker_registration as api_62
 from penstock.protocol.messages import api_70_controller_registration as api_70
 from penstock.protocol.messages import api_80_add_raft_voter as api_80
 from penstock.protocol.messages import api_81_remove_raft_voter as api_81
-from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, Suspicion
 from penstock.protocol.uuid import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -101,9 +102,12 @@ class Lifecycle:
         directories: Callable[[], Directories],
         note_incarnation: Callable[[int, bytes], None] = lambda epoch, asking: None,
         observer: Observer = log_event,
+        suspicions: Callable[[], list[Suspicion]] = list,
     ) -> None:
         self._observer = observer
         self._suspects_network = False
+        self._suspicions = suspicions
+        self._quarantine_logged = False
         self._note_incarnation = note_incarnation
         self.identity = identity
         self.broker_epoch = -1
@@ -378,9 +382,21 @@ class Lifecycle:
             self._may_shut_down.set()
         if self._directories_unregistered():
             await self._register_directories()
+        if answer.is_fenced and self._is_quarantined() and not self._wants_shut_down:
+            return interval_s
         if self._wants_shut_down or answer.is_fenced:
             return SOON_S
         return interval_s
+
+    def _is_quarantined(self) -> bool:
+        """Returns True if this broker is in quarantine, and logs it once."""
+        me = self.identity.node_id
+        reason = quarantine_reason(self._metadata.image, me)
+        if reason is not None and not self._quarantine_logged:
+            release = f"check its disks, then run `penstock guard release {me}`"
+            logger.error("broker %d stays fenced, because it is in quarantine: %s; %s", me, reason, release)
+        self._quarantine_logged = reason is not None
+        return reason is not None
 
     def _directories_unregistered(self) -> bool:
         """Returns True if this broker registered before metadata.version supported directory ids."""
@@ -411,6 +427,7 @@ class Lifecycle:
             want_shut_down=self._wants_shut_down,
             offline_log_dirs=directories.offline,
             cordoned_log_dirs=directories.cordoned if may_cordon else None,
+            suspicions=self._suspicions(),
         )
 
     # --- controlled shutdown --------------------------------------------------------------------------------

@@ -17,9 +17,12 @@ from penstock.broker.events.kinds import (
     IsrChanged,
     LeaderElected,
     NodeEvent,
+    NodeQuarantined,
+    NodeReleased,
     TopicsChanged,
 )
 from penstock.metadata.image import topic_changes
+from penstock.metadata.quarantine import QUARANTINED
 from penstock.protocol.vocabulary import ResourceType
 
 if TYPE_CHECKING:
@@ -123,8 +126,17 @@ def _configs(old: MetadataImage, new: MetadataImage) -> Iterator[NodeEvent]:
     for kind, name in sorted(keys):
         before, after = old.config(kind, name), new.config(kind, name)
         if before != after:
+            if kind == ResourceType.BROKER and name.isdecimal():
+                yield from _quarantine(int(name), before.get(QUARANTINED), after.get(QUARANTINED))
             names = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
             yield ConfigChanged(_resource(kind, name), tuple(names[:NAMES_SHOWN]))
+
+
+def _quarantine(node_id: int, before: str | None, after: str | None) -> Iterator[NodeEvent]:
+    if after and not before:
+        yield NodeQuarantined(node_id, after)
+    elif before and not after:
+        yield NodeReleased(node_id)
 
 
 def _resource(kind: int, name: str) -> str:

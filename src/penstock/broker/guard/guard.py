@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 from penstock.broker.events.kinds import GuardFinding
 from penstock.broker.guard.claim_watch import ClaimWatch
 from penstock.broker.guard.examiner import Examiner
+from penstock.broker.guard.judge import Judge
 from penstock.broker.guard.probe import Probe
 from penstock.broker.guard.repairs import Repairs
 from penstock.broker.guard.scrubber import Scrubber
 from penstock.broker.tasks import Tasks
-from penstock.guard.findings import Finding, Kind
+from penstock.guard.findings import NOBODY, Finding, Kind
 
 if TYPE_CHECKING:
+    from penstock.broker.controlplane.controller import Controller
+    from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.broker.controlplane.suspicions import Suspicions
     from penstock.broker.events import Observer
     from penstock.broker.guard.examiner import Examination, Key
     from penstock.broker.peers.peers import Peers
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from penstock.clock import Clock
     from penstock.log.manager import LogManager
     from penstock.metadata.configs.settings import Settings
-    from penstock.metadata.image import MetadataImage
 
 #: A finding that is made again within this time gets no further event.
 REPEAT_S = 600.0
@@ -44,9 +47,15 @@ class Guard:
         logs: LogManager,
         partitions: Partitions,
         peers: Peers,
-        image: Callable[[], MetadataImage],
+        metadata: MetadataLog,
+        controller: Controller,
+        suspicions: Suspicions,
+        beat_now: Callable[[], None],
         observer: Observer,
     ) -> None:
+        """`beat_now` sends a heartbeat, with new suspicions, to the controller."""
+        self.suspicions = suspicions
+        self._beat_now = beat_now
         self._partitions = partitions
         self._observer = observer
         self._reported: dict[tuple[Kind, int, str, bool], float] = {}
@@ -54,17 +63,31 @@ class Guard:
         #: Findings of this node by kind, repeated ones included.
         self.findings: Counter[Kind] = Counter()
         self.examiner = Examiner(
-            Probe(peers, self._login_failed), settings, clock, image=image, in_thread=logs.environment.disk.run
+            Probe(peers, self._login_failed),
+            settings,
+            clock,
+            image=lambda: metadata.image,
+            in_thread=logs.environment.disk.run,
+        )
+        self.judge = Judge(
+            self.examiner,
+            settings,
+            controller=controller,
+            metadata=metadata,
+            report=lambda finding: self.report(finding, confirmed=True),
+            observer=observer,
         )
         self.repairs = Repairs(node_id, partitions, self.examiner, settings, logs=logs, observer=observer)
         self.scrubber = Scrubber(node_id, partitions, self.examiner, settings, self._examined)
         self._watch = ClaimWatch(node_id, partitions, self.examiner, settings, self._claimed)
 
     def start(self) -> None:
+        self.judge.start()
         self._tasks.start(self.scrubber.run(), "compare replicas")
         self._tasks.start(self._watch.run(), "check claims of replicas")
 
     async def close(self) -> None:
+        await self.judge.close()
         await self._tasks.close()
 
     def corruption_found(self, topic: str, index: int) -> None:
@@ -77,11 +100,13 @@ class Guard:
 
     async def _examined(self, key: Key, examination: Examination) -> None:
         for finding in examination.findings:
-            self.report(finding)
+            self._claimed(key, finding)
         await self.repairs.repair(key, examination)
 
     def _claimed(self, key: Key, finding: Finding) -> None:
         self.report(finding)
+        if finding.accused != NOBODY and self.suspicions.add(finding.accused, *key, finding.offset):
+            self._beat_now()
 
     def _login_failed(self, node_id: int, reason: str) -> None:
         self.report(Finding(Kind.AUTHENTICATION, node_id, "", -1, reason))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED
+from penstock.metadata.quarantine import quarantine_reason
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_60_describe_cluster import (
     DescribeClusterBroker,
@@ -57,6 +58,7 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeClusterRequest)
             port=one.endpoints[ctx.listener_name].port,
             rack=one.rack,
             is_fenced=one.fenced and request.include_fenced_brokers,
+            quarantine=quarantine_reason(image, broker_id) if request.include_fenced_brokers else None,
         )
         for broker_id, one in sorted(image.brokers.items())
         if ctx.listener_name in one.endpoints and (request.include_fenced_brokers or not one.fenced)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_admin import PREFERRED, UNCLEAN, ClusterAdmin
 from penstock.client.cluster_facts import node_rows, partition_rows, problem
+from penstock.client.quarantine import release
 from penstock.http.node_metrics import version
 from penstock.http.overview import ATTENTION_MAX, damaged_rows, failover_rows, pipeline_rows
 from penstock.http.rest.fields import PARTITIONS, Field, list_of, object_of, partition_keys
@@ -181,6 +182,12 @@ async def list_directories(service: Service, call: Call) -> Any:
     }
 
 
+async def release_node(service: Service, call: Call) -> Any:
+    """Releases a node from quarantine. `released` is false if the node is not in quarantine."""
+    node = call.path["node"]
+    return {"node": node, "released": await release(await service.client(), node)}
+
+
 async def move_replicas(service: Service, call: Call) -> Any:
     admin = ClusterAdmin(await service.client())
     wanted = {(each["topic"], each["partition"]): each["directory"] for each in call.body["replicas"]}
@@ -234,6 +241,7 @@ ROUTES = (
     Route(
         "GET", "/v1/nodes/{node}/directories", "Lists a node's log directories and moves", list_directories, path=NODE
     ),
+    Route("POST", "/v1/nodes/{node}/release", "Releases a node from quarantine", release_node, path=NODE, body={}),
     Route(
         "POST",
         "/v1/nodes/{node}/moves",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.http.rest.fields import Field
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
+from penstock.metadata.quarantine import quarantine_reason
 from penstock.protocol.vocabulary import NO_NODE
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def reasons_not_ready(broker: Broker) -> list[str]:
         reasons.append("this node hears from no leader of the quorum")
     known = broker.metadata.image.brokers.get(broker.node_id)
     if known is not None and known.fenced:
-        reasons.append("the controller has fenced this node")
+        quarantine = quarantine_reason(broker.metadata.image, broker.node_id)
+        reasons.append("the controller has fenced this node" if quarantine is None else "this node is in quarantine")
     if known is not None and known.in_controlled_shutdown:
         reasons.append("this node is shutting down")
     return reasons

@@ -1,7 +1,7 @@
 """Decides the transitions of brokers: fencing, unfencing, controlled shutdown, failed directories, unregistration.
 
     FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all saw──► SHUTDOWN_NOW
-       ▲                     │ no heartbeats, or on request
+       ▲                     │ no heartbeats, on request, or in quarantine
        └─────────────────────┘
 
 "all saw": every active broker has applied the records of the controlled shutdown. Each transition also changes the ISRs
@@ -32,6 +32,7 @@ from penstock.metadata.image import (
     MetadataImage,
     TopicImage,
 )
+from penstock.metadata.quarantine import quarantine_reason
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 from penstock.protocol.persisted.metadata.broker_registration_change_record import BrokerRegistrationChangeRecord
@@ -260,11 +261,12 @@ def heartbeat(
 
 
 def next_state(image: MetadataImage, broker: BrokerImage, request: BrokerHeartbeatRequest, caught_up: bool) -> State:
+    wants_fence = request.want_fence or quarantine_reason(image, broker.broker_id) is not None
     if broker.fenced:
         if request.want_shut_down:
             return State.SHUTDOWN_NOW
-        return State.UNFENCED if not request.want_fence and caught_up else State.FENCED
-    if request.want_fence:
+        return State.UNFENCED if not wants_fence and caught_up else State.FENCED
+    if wants_fence:
         return State.SHUTDOWN_NOW if request.want_shut_down else State.FENCED
     if request.want_shut_down:
         return State.CONTROLLED_SHUTDOWN if leads_any(image, broker.broker_id) else State.SHUTDOWN_NOW

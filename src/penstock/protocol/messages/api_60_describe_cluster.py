@@ -1,6 +1,6 @@
 """Declares the request and the response of DescribeCluster: API key 60, versions 0 to 2."""
 
-from penstock.protocol.schema import Message, Struct, array, boolean, int8, int16, int32, string
+from penstock.protocol.schema import FIRST_OWN_TAG, Message, Struct, array, boolean, int8, int16, int32, string
 
 
 class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+"):
@@ -15,6 +15,8 @@ class DescribeClusterBroker(Struct):
     port: int = int32()
     rack: str | None = string(nullable=True, default=None)
     is_fenced: bool = boolean("2+")
+    # Beyond Kafka: why the broker is in quarantine.
+    quarantine: str | None = string(tag=FIRST_OWN_TAG, tagged="0+", nullable=True, default=None, ignorable=True)
 
 
 class DescribeClusterResponse(Message, api_key=60, versions="0-2", flexible="0+"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -13,25 +15,30 @@ from penstock.broker.events.kinds import (
     QuarantineRefused,
     ReplicaRefilled,
 )
+from penstock.client.quarantine import quarantined_nodes, release
 from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.faults.lies import FalseAnswers, forge, rot, segment_files
+from penstock.sim.run.record_commands import As, Participant
 
 if TYPE_CHECKING:
     from penstock.broker.events import NodeEvent
     from penstock.sim.engine.environment import Environment
     from penstock.sim.engine.machine import Machine
 
+DIGEST = re.compile(", digest [0-9a-f]+")
 SHOWN = (CorruptionFound, GuardFinding, NodeQuarantined, NodeReleased, QuarantineRefused, ReplicaRefilled)
 
 
 class GuardCommands:
-    """Runs the commands `rot`, `forge`, `claim`, `retreat` and `guard`."""
+    """Runs the commands `rot`, `forge`, `claim`, `retreat`, `guard`, `accuse`, `boot`, `quarantined` and `release`."""
 
-    def __init__(self, environment: Environment, place: Callable[[str], TopicPartition]) -> None:
+    def __init__(self, environment: Environment, act_as: As, place: Callable[[str], TopicPartition]) -> None:
         self._environment = environment
+        self._as = act_as
         self._place = place
         self.lies = FalseAnswers()
-        self._events: list[str] = []
+        self._events: set[str] = set()
+        self._booting: list[asyncio.Future[bool]] = []
         for machine in environment.machines:
             machine.on_node_event = self._observe
         self.commands: dict[str, Callable[..., Awaitable[str]]] = {
@@ -40,11 +47,16 @@ class GuardCommands:
             "claim": self.claim,
             "retreat": self.retreat,
             "guard": self.guard,
+            "accuse": self.accuse,
+            "boot": self.boot,
+            "quarantined": self.quarantined,
+            "release": self.release,
         }
 
     def _observe(self, machine: Machine, event: NodeEvent) -> None:
+        """Notes an event, without digests: they depend on the times of the records."""
         if isinstance(event, SHOWN):
-            self._events.append(f"{machine.name}: {event}")
+            self._events.add(DIGEST.sub("", str(event)))
 
     async def rot(self, name: str, place: str, byte: str) -> str:
         """Flips a bit in the first segment file of a machine's replica."""
@@ -69,6 +81,38 @@ class GuardCommands:
         return ""
 
     async def guard(self) -> str:
-        """Shows the events of the guard since the last `guard` command, sorted."""
-        events, self._events = self._events, []
-        return "\n".join(sorted(set(events)))
+        """Shows the events of the guard since the last `guard` command, each once, sorted."""
+        events, self._events = self._events, set()
+        return "\n".join(sorted(events))
+
+    async def accuse(self, name: str, accused: str, place: str) -> str:
+        """Makes a node send a false suspicion of another node to the controller."""
+        broker, node_id = self._environment.machine(name).broker, self._environment.machine(accused).node_id
+        assert broker is not None
+        assert broker.guard is not None
+        topic, index = self._place(place)
+        broker.guard.suspicions.add(node_id, broker.partitions.get(topic, index).topic_id, index, 0)
+        broker.lifecycle.beat_now()
+        return ""
+
+    async def boot(self, name: str) -> str:
+        """Starts a machine without waiting until it serves: a node in quarantine waits for its release."""
+        self._booting.append(asyncio.ensure_future(self._environment.machine(name).start()))
+        return ""
+
+    async def quarantined(self) -> str:
+        """Shows the nodes in quarantine, as the cluster lists them."""
+
+        async def work(role: Participant) -> str:
+            return " ".join(f"n{each}" for each in await quarantined_nodes(await role.connected())) or "nobody"
+
+        return await self._as("operator", work)
+
+    async def release(self, name: str) -> str:
+        """Releases a node from quarantine, as an operator does."""
+
+        async def work(role: Participant) -> str:
+            done = await release(await role.connected(), self._environment.machine(name).node_id)
+            return "released" if done else "not in quarantine"
+
+        return await self._as("operator", work)

@@ -130,7 +130,7 @@ class ScenarioRunner:
         }
         self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
         self._commands |= ShareCommands(self._as).commands | RecordCommands(self._as, _partition).commands
-        self._guard = GuardCommands(self.environment, _partition)
+        self._guard = GuardCommands(self.environment, self._as, _partition)
         self._commands |= self._guard.commands
 
     async def perform(self, lines: Sequence[Line]) -> str:

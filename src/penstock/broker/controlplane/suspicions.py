@@ -1,0 +1,53 @@
+"""Keeps the guard's suspicions of this broker, and sends them to the controller with the heartbeats.
+
+A suspicion is sent again and again for a while: a new active controller examines it too, and a replica that stays wrong
+is counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.protocol.messages.api_63_broker_heartbeat import Suspicion
+
+MAX_SUSPICIONS = 100
+#: Suspicions in one heartbeat.
+PER_HEARTBEAT = 16
+RESEND_S = 10.0
+KEEP_S = 600.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    suspicion: Suspicion
+    made_at: float
+    sent_at: float = -RESEND_S
+
+
+class Suspicions:
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._entries: dict[tuple[int, bytes, int, int], _Entry] = {}
+
+    def add(self, accused: int, topic_id: bytes, partition: int, offset: int) -> bool:
+        """Adds a suspicion, or prolongs the same one. Returns True if it is new."""
+        key = (accused, topic_id, partition, offset)
+        known = self._entries.get(key)
+        if known is not None:
+            known.made_at = self._now_s()
+            return False
+        if len(self._entries) >= MAX_SUSPICIONS:
+            del self._entries[next(iter(self._entries))]
+        suspicion = Suspicion(node_id=accused, topic_id=topic_id, partition=partition, offset=offset)
+        self._entries[key] = _Entry(suspicion, self._now_s())
+        return True
+
+    def due(self) -> list[Suspicion]:
+        """Returns the suspicions for the next heartbeat, and forgets those that were not made again for a while."""
+        now = self._now_s()
+        self._entries = {key: each for key, each in self._entries.items() if now - each.made_at < KEEP_S}
+        waiting = [each for each in self._entries.values() if now - each.sent_at >= RESEND_S]
+        for each in waiting[:PER_HEARTBEAT]:
+            each.sent_at = now
+        return [each.suspicion for each in waiting[:PER_HEARTBEAT]]

@@ -24,7 +24,7 @@ from penstock.metadata.names import random_uuid
 from penstock.net.ports import free_ports
 from penstock.node.clock import SystemClock
 from penstock.node.local import make_node
-from penstock.node.local_security import ADMIN, APP, NODE, LocalSecurity, app_acls, client_properties, local_security
+from penstock.node.local_security import ADMIN, APP, LocalSecurity, app_acls, client_properties, local_security
 from penstock.node.node import Node
 from penstock.node.storage import FormatPlan, format_storage
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -39,6 +39,7 @@ from penstock.raft.voters import Voter
 from penstock.records.batches import iter_batches
 from penstock.records.record import read_records
 from penstock.security.scram import ScramMechanism, salted_password
+from tools.rolling_security import BEFORE, BOTH, NODES_SECURED, SECURED, NodePorts, step_properties
 
 TOPIC = "orders"
 PLAIN = {
@@ -60,51 +61,29 @@ class Rolling:
     def __init__(self, security: LocalSecurity) -> None:
         self.security = security
         ports = free_ports("127.0.0.1", 12)
-        self.ports = {one: ports[4 * one - 4 : 4 * one] for one in (1, 2, 3)}
+        self.ports = {one: NodePorts(*ports[4 * one - 4 : 4 * one]) for one in (1, 2, 3)}
         self.disks = {one: MemoryDisk() for one in self.ports}
         self.nodes: dict[int, Node] = {}
         dice = random.Random(1)
         voters = tuple(
-            Voter(one, random_uuid(dice), (("CONTROLLER", "127.0.0.1", self.ports[one][1]),)) for one in self.ports
+            Voter(one, random_uuid(dice), (("CONTROLLER", "127.0.0.1", self.ports[one].clear_quorum),))
+            for one in self.ports
         )
         for one, disk in self.disks.items():
             plan = FormatPlan(("/data",), one, cluster_id="MkU3OEVBNTcwNTJENDM2Qg", initial_controllers=voters)
             format_storage(disk, plan, random=dice, now_ms=1)
 
-    def bootstrap(self, index: int) -> str:
-        return ",".join(f"127.0.0.1:{ports[index]}" for ports in self.ports.values())
+    @property
+    def clear(self) -> str:
+        return ",".join(f"127.0.0.1:{ports.clear}" for ports in self.ports.values())
 
-    def properties(self, one: int, step: int) -> dict[str, str]:
-        """Returns a node's server.properties: before (0), with both kinds of listeners (1), with the secured ones among
-        the nodes (2), and with these alone (3)."""
-        clear, clear_quorum, secured, secured_quorum = self.ports[one]
-        listeners = {
-            "PLAINTEXT": clear,
-            "CONTROLLER": clear_quorum,
-            "SASL_SSL": secured,
-            "CONTROLLER_SSL": secured_quorum,
-        }
-        names = {0: ["PLAINTEXT", "CONTROLLER"], 3: ["SASL_SSL", "CONTROLLER_SSL"]}.get(step, list(listeners))
-        controllers = {0: "CONTROLLER", 1: "CONTROLLER,CONTROLLER_SSL", 2: "CONTROLLER_SSL,CONTROLLER"}
-        found = {
-            **PLAIN,
-            "node.id": str(one),
-            "listeners": ",".join(f"{name}://127.0.0.1:{listeners[name]}" for name in names),
-            "controller.listener.names": controllers.get(step, "CONTROLLER_SSL"),
-            "controller.quorum.bootstrap.servers": self.bootstrap(3 if step >= 2 else 1),
-            "inter.broker.listener.name": "SASL_SSL" if step >= 2 else "PLAINTEXT",
-        }
-        if step >= 1:
-            found |= {
-                **{name: value for name, value in self.security.properties().items() if name not in found},
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
-                "SASL_SSL:SASL_SSL,CONTROLLER_SSL:SASL_SSL",
-                "super.users": f"User:{NODE};User:{ADMIN}" + (";User:ANONYMOUS" if step < 3 else ""),
-            }
-        return found
+    @property
+    def secured(self) -> str:
+        return ",".join(f"127.0.0.1:{ports.secured}" for ports in self.ports.values())
 
     async def start(self, one: int, step: int) -> None:
-        node = make_node(Settings(self.properties(one, step)), self.disks[one], seed=10 * one + step)
+        properties = {**PLAIN, "node.id": str(one), **step_properties(self.ports, one, step, self.security)}
+        node = make_node(Settings(properties), self.disks[one], seed=10 * one + step)
         await node.start()
         self.nodes[one] = node
 
@@ -211,22 +190,22 @@ def test_cluster_becomes_secured_by_rolling_restarts_without_losing_a_record(tmp
     async def main() -> None:
         security = local_security(str(tmp_path), "127.0.0.1")
         rolling = Rolling(security)
-        await asyncio.gather(*(rolling.start(one, 0) for one in rolling.ports))
-        clear, secured = rolling.bootstrap(0), rolling.bootstrap(2)
+        await asyncio.gather(*(rolling.start(one, BEFORE) for one in rolling.ports))
+        clear, secured = rolling.clear, rolling.secured
         async with AsyncClient(clear) as client:
             topics = [CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=3)]
             await client.request(CreateTopicsRequest(topics=topics, timeout_ms=10_000))
             await set_users(client, security)
         load = Load(clear, ConnectionSettings())
         writing = asyncio.ensure_future(load.run(0))
-        await rolling.roll(1)
+        await rolling.roll(BOTH)
         async with AsyncClient(secured, settings=secured_settings(security, ADMIN)) as client:
             await create_acls(client, app_acls())
         load.stop()
         following = Load(secured, secured_settings(security, APP))
         writing_on = asyncio.ensure_future(following.run(await writing))
-        await rolling.roll(2)
-        await rolling.roll(3)
+        await rolling.roll(NODES_SECURED)
+        await rolling.roll(SECURED)
         following.stop()
         await writing_on
         assert len(load.acknowledged) > 10

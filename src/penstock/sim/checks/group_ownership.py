@@ -244,7 +244,7 @@ def _held_by_state(group: ConsumerGroup | StreamsGroup | ClassicGroup | Any) -> 
 
 
 def classic_assignment(data: bytes) -> list[Owned]:
-    """Returns the partitions of a classic member's assignment; an empty list if the bytes are no consumer
+    """Returns the partitions of a classic member's assignment; an empty list if the bytes are not a consumer
     assignment."""
     try:
         version = int.from_bytes(data[:2], "big", signed=True)

@@ -1,4 +1,4 @@
-"""Checks which changes a clean restart of all nodes has caused, and which of these changes are forbidden."""
+"""Checks that a clean restart of all nodes changes no data that clients read, with one exception."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def compare(start: int, samples: Sequence[Sample], rules: Rules) -> Comparison:
 
 
 def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Finding]:
-    """Yields the findings about answers without records."""
+    """Yields the findings about replicas that answered without records."""
     for each in samples:
         if each.status is Status.DAMAGED:
             evidence = f"node {each.node_id} reports that its stored batch is damaged"

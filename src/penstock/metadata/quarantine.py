@@ -1,4 +1,4 @@
-"""Tells which brokers are in quarantine.
+"""Finds the brokers that are in quarantine.
 
 The quarantine of a broker is a dynamic config of that broker, so it is in the metadata log and in its snapshots, and
 Kafka's tools show it. It survives restarts, new controllers and new registrations of the broker.

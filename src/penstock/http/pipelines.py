@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from penstock.protocol.uuid import uuid_from_str
 from penstock.runs import Query, Run, recent
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
 
 MAX_PIPELINES = 100
 
@@ -47,6 +52,19 @@ def pipelines_here() -> list[Pipeline]:
     for run in recent(MAX_PIPELINES):
         found.setdefault(run.name, _pipeline(run))
     return sorted(found.values(), key=lambda each: each.state != "running")
+
+
+def of_cluster(found: list[Pipeline], broker: Broker) -> list[Pipeline]:
+    """Returns the pipelines of the broker's cluster. Leaves out pipelines of other clusters on the same machine."""
+    topics = broker.metadata.image.topics_by_id
+
+    def has_topic(text: str) -> bool:
+        try:
+            return uuid_from_str(text) in topics
+        except ValueError:
+            return False
+
+    return [each for each in found if each.is_of(broker.cluster_id, has_topic)]
 
 
 def _pipeline(run: Run) -> Pipeline:

@@ -22,6 +22,7 @@ from penstock.http.node_metrics import version
 from penstock.http.on_behalf import CallerClient
 from penstock.http.operations import Operations
 from penstock.http.overview import Overview, damaged_rows, overview, topic_sums
+from penstock.http.pipelines import of_cluster
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
@@ -29,7 +30,6 @@ from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
 from penstock.http.streams import Streams
 from penstock.http.view import Cached, View, cached_s
-from penstock.protocol.uuid import uuid_from_str
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
@@ -169,17 +169,7 @@ class Site:
 
     async def _read_pipelines(self) -> list[Pipeline]:
         """Returns the pipelines of this cluster. Leaves out pipelines of other clusters on the same machine."""
-        broker = self._view.broker
-        topics = broker.metadata.image.topics_by_id
-
-        def has_topic(text: str) -> bool:
-            try:
-                return uuid_from_str(text) in topics
-            except ValueError:
-                return False
-
-        found = await self._aside(self._view.pipelines)
-        return [each for each in found if each.is_of(broker.cluster_id, has_topic)]
+        return of_cluster(await self._aside(self._view.pipelines), self._view.broker)
 
     async def _read_cluster(self) -> _ClusterState:
         facts = await self._cluster()

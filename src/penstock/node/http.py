@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.http.pipelines import Pipelines
     from penstock.http.server import HttpServer, Site
+    from penstock.http.view import View
     from penstock.log.cleaner import Cleaner
     from penstock.net.server import Server
+    from penstock.node.otel import OtelExport
     from penstock.node.parts import World
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,11 @@ class HttpSide:
         self._address = plan_http(world.settings)
         self._plans = plans
         self._roles = plan_roles(world.settings)
+        self._otel: OtelExport | None = None
+        if world.settings.str("penstock.otel.endpoint").strip():
+            from penstock.node.otel import OtelExport
+
+            self._otel = OtelExport(world.settings)
         self.security: HttpSecurity | None = None
         if self._address is not None:
             self.security = HttpSecurity(
@@ -84,12 +91,12 @@ class HttpSide:
 
     async def open(self) -> None:
         """Opens the listener. Raises HttpUnavailableError if the address can't be bound and HTTP is not optional."""
+        self._started_ms = self._world.clock.wall_ms()
         if self._address is None or self.security is None:
             return
         for warning in self.security.warnings(self._world.settings):
             logger.warning("%s", warning)
         await self.security.start()
-        self._started_ms = self._world.clock.wall_ms()
         from penstock.http.server import HttpServer
 
         server = HttpServer(self._address, self._world.network, self._names(self._address), self.security.tls)
@@ -110,39 +117,46 @@ class HttpSide:
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
 
     def serve(self, broker: Broker, server: Server, cleaner: Cleaner | None = None) -> None:
-        security = self.security
-        if self._server is None or security is None:
+        """Answers requests with the parts of the node, and begins to export metrics if a collector is set."""
+        if self._otel is not None:
+            self._otel.start(self._view(broker, server, cleaner))
+        if self._server is None:
             return
 
         def make() -> Site:
-            from penstock.http.pipelines import no_pipelines
             from penstock.http.site import Site
-            from penstock.http.view import View
 
-            pipelines = self._pipelines or no_pipelines
-            world = self._world
-            listener = inter_broker_listener(world.settings, self._plans)
-            warnings = [*exposed_listeners(world.settings, self._plans), *security.warnings(world.settings)]
-            return Site(
-                View(
-                    broker,
-                    server,
-                    world.network,
-                    self._started_ms,
-                    pipelines,
-                    listener,
-                    world.to_brokers,
-                    warnings,
-                    self._roles,
-                    security.login,
-                    cleaner=cleaner,
-                )
-            )
+            return Site(self._view(broker, server, cleaner))
 
         server.loop_delays.start()
         self._server.serve(make)
 
+    def _view(self, broker: Broker, server: Server, cleaner: Cleaner | None) -> View:
+        from penstock.http.guard import NO_LOGIN
+        from penstock.http.pipelines import no_pipelines
+        from penstock.http.view import View
+
+        world, security = self._world, self.security
+        listener = inter_broker_listener(world.settings, self._plans)
+        warnings = list(exposed_listeners(world.settings, self._plans))
+        warnings += [] if security is None else security.warnings(world.settings)
+        return View(
+            broker,
+            server,
+            world.network,
+            self._started_ms,
+            self._pipelines or no_pipelines,
+            listener,
+            world.to_brokers,
+            warnings,
+            self._roles,
+            NO_LOGIN if security is None else security.login,
+            cleaner=cleaner,
+        )
+
     async def close(self) -> None:
+        if self._otel is not None:
+            await self._otel.close()
         server, self._server = self._server, None
         if server is not None:
             await server.stop()

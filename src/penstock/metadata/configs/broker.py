@@ -154,6 +154,10 @@ penstock.log.dirs.min.free.bytes LONG =67108864 [0..] cluster-wide
     Records of clients are refused while a log directory has fewer free bytes; 0 at start disables the check.
 penstock.max.producer.ids INT =2000000 [0..]
     Limit of idempotent producers over all partitions of a node; each is kept for producer.id.expiration.ms.
+penstock.otel.endpoint STRING =
+    URL of an OpenTelemetry collector that gets the metrics by OTLP over HTTP, as http://host:4318; empty exports none.
+penstock.otel.interval.ms INT =60000 [1000..]
+    Time between two exports of metrics to the OpenTelemetry collector.
 penstock.queued.max.response.bytes LONG =268435456
     Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
 penstock.request.timing.every INT =256 [0..1000000]

@@ -1,10 +1,12 @@
 """Implements client telemetry (KIP-714): the subscriptions of clients, and the metrics that they push.
 
-A client instance is matched against the client metrics resources of the cluster. Its subscription has an id that every
-broker computes the same way. The client must push with this id, must wait for its interval between pushes, and must not
-push again after its terminating push. Payloads (OTLP, possibly compressed) go unchanged to `receivers`; without
-receivers telemetry is not advertised to clients, and only the size of pushed payloads is kept. The number of client
-instances and their lifetime are limited; the least recently used instances are dropped first.
+- A client instance is matched against the client metrics resources of the cluster. Its subscription has an id that
+  every broker computes the same way.
+- The client must push with this id, must wait for its interval between pushes, and must not push again after its
+  terminating push.
+- Payloads (OTLP, possibly compressed) go unchanged to `receivers`. Without receivers, telemetry is not advertised to
+  clients, and only the size of pushed payloads is kept.
+- The number of client instances and their lifetime are limited; the least recently used instances are dropped first.
 """
 
 from __future__ import annotations

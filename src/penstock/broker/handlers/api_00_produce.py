@@ -1,14 +1,16 @@
 """Produce v3-13: appends records of clients.
 
-Served: acks 0, 1 and all; idempotent sequences (duplicates are answered with their original offset); topic ids (v13);
-leader hints (v10+, KIP-951). Errors are per partition. With acks=0 there is no response, so an error closes the
-connection: this is the only signal to the client. With acks=all the response waits until the high watermark has passed
-the batch; after the request's timeout the result is REQUEST_TIMED_OUT. If a topic requires fsync (`flush.messages=1`,
-`penstock.acks.fsync`), the response waits for a shared fsync. The first batch of a transaction on a partition waits
-until the coordinator has verified that the partition belongs to the transaction; since v12 the coordinator adds the
-partition (KIP-890). Some batches have to be unpacked: for a compacted topic, for another codec, or to check timestamps.
-Large batches are unpacked in a thread, and only their connection waits. A request with more than about 1,000 partitions
-is appended and answered in slices of 500 (`large_requests`).
+- Served: acks 0, 1 and all; idempotent sequences (duplicates are answered with their original offset); topic ids (v13);
+  leader hints (v10+, KIP-951). Errors are per partition.
+- With acks=0 there is no response, so an error closes the connection: this is the only signal to the client.
+- With acks=all the response waits until the high watermark has passed the batch; after the request's timeout the result
+  is REQUEST_TIMED_OUT.
+- If a topic requires fsync (`flush.messages=1`, `penstock.acks.fsync`), the response waits for a shared fsync.
+- The first batch of a transaction on a partition waits until the coordinator has verified that the partition belongs to
+  the transaction; since v12 the coordinator adds the partition (KIP-890).
+- Some batches have to be unpacked: for a compacted topic, for another codec, or to check timestamps. Large batches are
+  unpacked in a thread, and only their connection waits.
+- A request with more than about 1,000 partitions is appended and answered in slices of 500 (`large_requests`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Fetch v4-18: returns records to consumers and followers.
 
-Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
-NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), parked fetches, both isolation levels. The first batch
-of the first partition with data is returned completely, even if it exceeds all limits, so that a consumer always makes
-progress. Since v11 consumers may read from any replica, and the response names a replica in their rack (KIP-392). A
-follower's fetch offset advances the high watermark, and client quotas do not apply to followers. A Fetch is a
-follower's if it arrives on the inter-broker listener and names a registered broker with its current broker epoch (v15+,
-KIP-903). Any other Fetch with a replica id gets no records.
+- Served: sessions (v7+), leader epochs (v9+), diverging epochs (v12+), topic ids (v13+), leader hints after
+  NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH (v16+, KIP-951), parked fetches, both isolation levels.
+- The first batch of the first partition with data is returned completely, even if it exceeds all limits, so that a
+  consumer always makes progress.
+- Since v11 consumers may read from any replica, and the response names a replica in their rack (KIP-392).
+- A Fetch comes from a follower if it arrives on the inter-broker listener and names a registered broker with its
+  current broker epoch (v15+, KIP-903). Any other Fetch with a replica id gets no records.
+- A follower's fetch offset advances the high watermark, and client quotas do not apply to followers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,16 @@
 """ListOffsets v1-11: returns the offset for a timestamp, or a special offset such as the latest.
 
--1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record with the
-largest timestamp, -4 earliest local, -5 latest tiered and -6 earliest pending upload (there is no tiered storage: -4 is
-the same as -2, and -5 and -6 have no offset). For a follower the latest offset is the end of the log. A new leader does
-not know the end of the committed records until its high watermark reaches the start of its epoch. Until then it answers
-OFFSET_NOT_AVAILABLE, and clients retry.
+Special timestamps:
+
+- -1: latest; this is the high watermark, or the last stable offset for read_committed
+- -2: earliest
+- -3: the record with the largest timestamp
+- -4: earliest local; the same as -2, because there is no tiered storage
+- -5: latest tiered; has no offset
+- -6: earliest pending upload; has no offset
+
+For a follower the latest offset is the end of the log. A new leader does not know the end of the committed records
+until its high watermark reaches the start of its epoch. Until then it answers OFFSET_NOT_AVAILABLE, and clients retry.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 A line has the principal, its address, the API, the resource, the operation and the result.
 
-A line is a JSON object in ASCII, so that no name from a client can break the line. A line has the names of configs but
-not their values, and the names of users but not their passwords. Long names and long lists of names are cut. The number
-of lines per second is limited, separately for each principal, and for denied, refused and successful requests: many
-requests of one user don't suppress the lines about another user, nor the lines about changes. If lines were left out, a
-line with their number comes before the next line of the same kind and principal.
+- A line is a JSON object in ASCII, so that no name from a client can break the line.
+- A line has the names of configs but not their values, and the names of users but not their passwords. Long names and
+  long lists of names are cut.
+- The number of lines per second is limited, separately for each principal, and separately for denied, refused and
+  successful requests. So many requests of one user don't suppress the lines about another user, nor the lines about
+  changes.
+- If lines were left out, a line with their number comes before the next line of the same kind and principal.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
 """Keeps one replica of a partition on this node: its log, its role (leader or follower), and its high watermark.
 
-Order of an append, all in one pass of the event loop: the log appends the batch, the high watermark moves as far as the
-in-sync replicas allow (for a sole replica: to the end of the log), then waiters are notified. With followers, the fetch
-of the slowest in-sync follower moves the high watermark, and waiters are answered in the same pass. So a response with
-acks=all is never sent before the record is visible to consumers. If a topic requires fsync before an acknowledgement,
-the high watermark counts only records that are synced to disk. So everything that waits for the high watermark
-(consumers, coordinators, markers) sees only synced records.
+The order of an append, all in one pass of the event loop:
+
+- the log appends the batch;
+- the high watermark moves as far as the in-sync replicas allow (for a sole replica: to the end of the log);
+- waiters are notified.
+
+With followers, the fetch of the slowest in-sync follower moves the high watermark, and waiters are answered in the same
+pass. So a response with acks=all is never sent before the record is visible to consumers.
+
+If a topic requires fsync before an acknowledgement, the high watermark counts only records that are synced to disk. So
+everything that waits for the high watermark (consumers, coordinators, markers) sees only synced records.
 """
 
 from __future__ import annotations

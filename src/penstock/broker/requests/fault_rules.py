@@ -4,11 +4,16 @@
     faults.add(api="Fetch", delay=0.2)                       until the rule is removed
     faults.add(api="Produce", lose_reply=True, times=1)      the records are written, the client gets no reply
 
-A rule's effects apply in this order. `delay` waits this number of seconds. `close` closes the connection without
-handling the request. `error` is returned for the matching items, which are not handled; the other items are handled
-normally. `lose_reply` handles the request but sends no reply: the connection stays silent until the client closes it,
-or with `close` it is closed at once. The first matching rule that is not used up applies. Any thread may add rules; the
-dispatcher calls `apply` only while there are rules.
+A rule's effects apply in this order:
+
+- `delay` waits this number of seconds.
+- `close` closes the connection without handling the request.
+- `error` is returned for the matching items, which are not handled; the other items are handled normally.
+- `lose_reply` handles the request but sends no reply: the connection stays silent until the client closes it, or with
+  `close` it is closed at once.
+
+The first matching rule that is not used up applies. Any thread may add rules; the dispatcher calls `apply` only while
+there are rules.
 """
 
 from __future__ import annotations

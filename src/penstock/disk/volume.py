@@ -1,10 +1,11 @@
 """Implements a volume in memory: a tree of files, and the simulation of a power cut.
 
-Every write goes to the page cache, which survives the end of a process but not a power cut. On a crashable volume, each
-file has a list of its changes since its last fsync, and each directory a list of the changes of its entries since its
-last sync. A power cut undoes the newest changes of each list. Their number is random for each file and directory. The
-oldest write that it undoes in a file can be torn: then its first bytes remain, and zeros may follow them or replace one
-sector of them.
+Every write goes to the page cache, which survives the end of a process but not a power cut.
+
+On a crashable volume, each file has a list of its changes since its last fsync. Each directory has a list of the
+changes of its entries since its last sync. A power cut undoes the newest changes of each list; their number is random
+for each file and directory. The oldest write that it undoes in a file can be torn: then its first bytes remain, and
+zeros may follow them or replace one sector of them.
 
 `MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
 """

@@ -1,10 +1,10 @@
 """Turns records into rows of a table, and into changes of a table that has one row per key.
 
-A row's key is the record's key, or some fields of its value. Each key has a row with its newest record. A record with a
-null value deletes the row of its key. If fields of the value are the row's key, a null value has no such fields: then
-the record deletes every row that earlier records with the same record key wrote. A record without a key, or whose value
-has none of the key fields, becomes a separate row that no record replaces. So does a record with a value in `_bad`, if
-the columns may lack some of its key fields.
+- A row's key is the record's key, or some fields of its value. Each key has a row with its newest record.
+- A record with a null value deletes the row of its key. If fields of the value are the row's key, a null value has no
+  such fields: then the record deletes every row that earlier records with the same record key wrote.
+- A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces. So
+  does a record with a value in `_bad`, if the columns may lack some of its key fields.
 """
 
 from __future__ import annotations

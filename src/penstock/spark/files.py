@@ -1,11 +1,14 @@
 """Reads batches directly from a partition's segment files, if the task can open them.
 
-This is safe because a task's range ends at or below a high watermark (or last stable offset) that the leader gave, and
-the log does not change below that offset: appends, rolls and truncations happen above it. Segments appear and disappear
-as a whole: retention renames and removes them, compaction replaces them. So a reader lists the directory, opens the
-files that it needs, and lists the directory again. If names and inodes are the same, the open files are one consistent
-state of the log, and they stay readable for as long as the task runs. Transaction indexes are read before the data:
-indexes that are older than the data contain every aborted transaction with records in the data.
+This is safe for three reasons:
+
+- A task's range ends at or below a high watermark (or last stable offset) that the leader gave. The log does not change
+  below that offset: appends, rolls and truncations happen above it.
+- Segments appear and disappear as a whole: retention renames and removes them, compaction replaces them. So a reader
+  lists the directory, opens the files that it needs, and lists the directory again. If names and inodes are the same,
+  the open files are one consistent state of the log. They stay readable for as long as the task runs.
+- Transaction indexes are read before the data. Indexes that are older than the data contain every aborted transaction
+  with records in the data.
 
 If a file is not as expected, the iteration ends early, and the caller fetches the rest from the broker.
 """

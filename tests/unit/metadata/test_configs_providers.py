@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,12 @@ def test_server_properties_take_secrets_from_files_and_the_environment(
 def test_providers_outside_a_properties_file_are_refused() -> None:
     with pytest.raises(ConfigError, match="properties file only"):
         check_protection(BASE)
+
+
+@pytest.mark.parametrize(
+    "text", ["${" * 200_000, "${a" * 100_000 + "}", "${a:" + ":" * 200_000, "${a:b" * 100_000 + "}"]
+)
+def test_long_value_without_references_is_read_once(text: str) -> None:
+    began = time.thread_time()
+    assert resolved({**BASE, "x": text}, HERE) == {"x": text}
+    assert time.thread_time() - began < 5

@@ -24,7 +24,6 @@ PROVIDERS = "config.providers"
 _PACKAGE = "org.apache.kafka.common.config.provider."
 _FILE, _DIRECTORY, _ENV = "FileConfigProvider", "DirectoryConfigProvider", "EnvVarConfigProvider"
 _PARAMETERS = {_FILE: "allowed.paths", _DIRECTORY: "allowed.paths", _ENV: "allowlist.pattern"}
-_REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,25 @@ def resolved(properties: Mapping[str, str], surroundings: Surroundings) -> dict[
 
 
 def _replaced(name: str, value: str, providers: Mapping[str, _Provider]) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        provider = providers.get(match[1])
+    """Replaces each `${provider:key}` and `${provider:path:key}`. Reads the value once, from left to right."""
+    parts: list[str] = []
+    done = 0
+    while (start := value.find("${", done)) >= 0 and (end := value.find("}", start)) >= 0:
+        provider_name, colon, rest = value[start + 2 : end].partition(":")
+        provider = providers.get(provider_name) if colon else None
+        parts.append(value[done:start])
         if provider is None:
-            return match[0]  # as in Kafka: not a reference
-        try:
-            return provider(match[2] or "", match[3])
-        except ConfigError as problem:
-            raise ConfigError(f"{name} has a reference of provider {match[1]} without a value: {problem}") from None
-
-    return _REFERENCE.sub(replacement, value)
+            parts.append(value[start : end + 1])  # as in Kafka: not a reference
+        else:
+            path, _, key = rest.rpartition(":")
+            try:
+                parts.append(provider(path, key))
+            except ConfigError as problem:
+                raise ConfigError(
+                    f"{name} has a reference of provider {provider_name} without a value: {problem}"
+                ) from None
+        done = end + 1
+    return "".join((*parts, value[done:]))
 
 
 _Provider = Callable[[str, str], str]

@@ -1,8 +1,8 @@
 """Appends the audit lines of a node to a file, in a thread, so that a slow disk does not hold the event loop.
 
-The file is made with mode 0600. If the file was moved away, as logrotate does, the next lines go to a new file. If the
-disk is too slow, lines beyond a limit are dropped; if a write fails, its lines are lost. In both cases the node's log
-says how many lines are missing.
+The file is made with mode 0600. An existing file may also be readable by its group; all other rights are removed. If
+the file was moved away, as logrotate does, the next lines go to a new file. If the disk is too slow, lines beyond a
+limit are dropped; if a write fails, its lines are lost. In both cases the node's log says how many lines are missing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 
 from penstock.broker.controlplane.metadata_storage import StorageError
 
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: Lines that wait for the disk.
 MAX_WAITING = 10_000
+#: Rights that an existing file keeps: log shippers often read by group.
+RIGHTS = 0o640
 
 
 class AuditFile:
@@ -64,7 +67,15 @@ class AuditFile:
             self._writing = None
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISREG(mode) and stat.S_IMODE(mode) & ~RIGHTS:
+                os.fchmod(descriptor, stat.S_IMODE(mode) & RIGHTS)
+        except OSError:  # the file belongs to another user
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _append(self, data: bytes) -> None:
         descriptor = self._open()  # each time: the file may have been moved

@@ -22,6 +22,7 @@ from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.client.login import Login
 from penstock.disk.memory import MemoryDisk
 from penstock.net.network import RealNetwork
+from penstock.node.audit_file import AuditFile
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
 from penstock.node.storage import StorageError
@@ -270,6 +271,15 @@ def test_node_does_not_start_if_its_audit_file_cannot_be_written(tmp_path: Path)
             await node.start()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o666, 0o640), (0o644, 0o640), (0o640, 0o640), (0o600, 0o600)])
+def test_existing_audit_file_keeps_no_rights_of_other_users(tmp_path: Path, before: int, after: int) -> None:
+    path = tmp_path / "audit.log"
+    path.touch()
+    path.chmod(before)
+    AuditFile(str(path)).check()
+    assert stat.S_IMODE(path.stat().st_mode) == after
 
 
 def test_audit_file_is_created_again_after_it_was_moved_away(tmp_path: Path) -> None:

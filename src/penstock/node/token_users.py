@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from penstock.security.delegation_tokens import TokenLookup, token_credential
+from penstock.security.delegation_tokens import TokenCredential, TokenLookup
 
 if TYPE_CHECKING:
     from penstock.metadata.image import TokenImage
-    from penstock.security.scram import ScramCredential, ScramMechanism
+    from penstock.security.scram import ScramMechanism
 
-#: Credentials that are kept, because making one takes milliseconds.
+#: Credentials that are kept, because their keys take milliseconds.
 MAX_KEPT = 10_000
 
 
@@ -26,7 +26,7 @@ class TokenUsers:
         self._secret = secret
         self._tokens = tokens
         self._wall_ms = wall_ms
-        self._kept: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+        self._kept: dict[tuple[ScramMechanism, str], TokenCredential] = {}
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLookup | None:
         """Returns the token; None if it does not exist or has expired."""
@@ -40,5 +40,5 @@ class TokenUsers:
         if credential is None:
             if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
-            credential = self._kept[mechanism, token_id] = token_credential(mechanism, self._secret, token_id)
+            credential = self._kept[mechanism, token_id] = TokenCredential(mechanism, self._secret, token_id)
         return TokenLookup(credential, token.owner.partition(":")[2], expires_ms)

@@ -7,14 +7,20 @@ import hmac
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.security.scram import TOKEN_SHAPE, ScramCredential, ScramMechanism, credential_of
-from penstock.security.scram import salted_password as salted
+from penstock.security.scram import (
+    TOKEN_SHAPE,
+    ScramCredential,
+    ScramKeys,
+    ScramMechanism,
+    credential_of,
+    salted_password,
+)
 
 
 class TokenLookup(NamedTuple):
     """Holds the delegation token that a client uses to log in, as `TokenUsers` finds it."""
 
-    credential: ScramCredential
+    credential: ScramKeys
     owner: str
     expires_ms: int
 
@@ -60,11 +66,33 @@ def token_password(secret: str, token_id: str) -> str:
     return base64.b64encode(token_hmac(secret, token_id)).decode()
 
 
-def token_credential(mechanism: ScramMechanism, secret: str, token_id: str) -> ScramCredential:
-    """Returns the SCRAM credential of a token. Nothing is stored, because the salt is computed from the secret and the
-    id.
+class TokenCredential:
+    """The SCRAM credential of a token.
+
+    Its keys take milliseconds to compute, so they are computed when a client sends its proof, and only once. The salt
+    takes no longer than one that is made up: the first answer to a client does not show whether the token exists.
     """
-    salt_bytes, iterations = TOKEN_SHAPE
-    salt = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()[:salt_bytes]
-    password = token_password(secret, token_id)
-    return credential_of(mechanism, salt, salted(mechanism, password, salt, iterations), iterations)
+
+    __slots__ = ("_keys", "_mechanism", "_password", "iterations", "salt")
+
+    def __init__(self, mechanism: ScramMechanism, secret: str, token_id: str) -> None:
+        salt_bytes, self.iterations = TOKEN_SHAPE
+        drawn = hmac.new(secret.encode(), f"salt:{mechanism.label}:{token_id}".encode(), "sha512").digest()
+        self.salt = drawn[:salt_bytes]
+        self._mechanism = mechanism
+        self._password = token_password(secret, token_id)
+        self._keys: ScramCredential | None = None
+
+    def _computed(self) -> ScramCredential:
+        if self._keys is None:
+            salted = salted_password(self._mechanism, self._password, self.salt, self.iterations)
+            self._keys = credential_of(self._mechanism, self.salt, salted, self.iterations)
+        return self._keys
+
+    @property
+    def stored_key(self) -> bytes:
+        return self._computed().stored_key
+
+    @property
+    def server_key(self) -> bytes:
+        return self._computed().server_key

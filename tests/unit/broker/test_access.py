@@ -412,6 +412,28 @@ def test_forwarded_request_is_authorized_for_the_client_that_sent_it() -> None:
     with_clients(scenario)
 
 
+@pytest.mark.parametrize(("address", "code"), [((10, 0, 0, 1), 0), ((1, 2, 3, 4), TOPIC_DENIED)])
+def test_forwarded_request_is_authorized_for_the_host_of_the_client_that_sent_it(
+    address: tuple[int, int, int, int], code: int
+) -> None:
+    """The broker that forwards the request has the address 1.2.3.4."""
+
+    async def scenario(clients: Clients) -> None:
+        await clients.allow(BOB, Operation.CREATE, AclResource.TOPIC, "x", host="10.0.0.1")
+        topics = [create_topics.CreatableTopic(name="x", num_partitions=1, replication_factor=1)]
+        header = RequestHeader(request_api_key=19, request_api_version=7, correlation_id=1, client_id="c")
+        envelope = EnvelopeRequest(
+            request_data=encode(header, 2) + encode(create_topics.CreateTopicsRequest(topics=topics), 7),
+            request_principal=principal_data(BOB),
+            client_host_address=bytes(address),
+        )
+        answer = await clients.ask(ADMIN, envelope, role="CONTROLLER", host="1.2.3.4")
+        response = decode(create_topics.CreateTopicsResponse, 7, answer.response_data, 5)
+        assert response.topics[0].error_code == code
+
+    with_clients(scenario)
+
+
 def test_subscribed_pattern_matches_only_topics_that_the_client_may_describe() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.ask(ADMIN, find_coordinator.FindCoordinatorRequest(key="g"), version=3)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.security.delegation_tokens import TokenLookup, token_credential
+from penstock.security import delegation_tokens
+from penstock.security.delegation_tokens import TokenCredential, TokenLookup
 from penstock.security.errors import SaslError
 from penstock.security.jaas import parse_jaas
 from penstock.security.plain import PlainServer, plain_message
@@ -21,7 +22,9 @@ from penstock.security.scram import (
     ScramMechanism,
     ScramServer,
     credential_of,
+    credential_of_nobody,
     salted_password,
+    secret_of_nobody,
 )
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
@@ -102,7 +105,7 @@ def test_salt_and_iterations_of_an_unknown_user_look_like_those_of_a_known_user(
 
 
 def test_salt_and_iterations_of_an_unknown_token_look_like_those_of_a_known_token() -> None:
-    token = TokenLookup(token_credential(SHA_256, "cluster secret", "known"), "ann", 0)
+    token = TokenLookup(TokenCredential(SHA_256, "cluster secret", "known"), "ann", 0)
 
     def shape(token_id: str) -> tuple[int, str]:
         peer = ScramServer(SHA_256, lambda user: None, "servernonce", SECRET, [(25, 8192)], {"known": token}.get)
@@ -111,6 +114,45 @@ def test_salt_and_iterations_of_an_unknown_token_look_like_those_of_a_known_toke
         return len(base64.b64decode(salt)), first.rpartition("i=")[2]
 
     assert shape("unknown") == shape("known")
+
+
+@pytest.mark.parametrize("other", ["ANN", "Ann", "bob", "ann "])
+def test_scram_authorization_id_has_to_be_the_user_name_in_the_same_case(other: str) -> None:
+    with pytest.raises(SaslError, match="authorization id"):
+        server(ann="secret").step(f"n,a={other},n=ann,r=nonce".encode())
+    assert server(ann="secret").step(b"n,a=ann,n=ann,r=nonce").startswith(b"r=nonce")
+
+
+def test_first_answer_to_a_known_token_takes_no_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def counting(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+        hashed.append(salt)
+        return salted_password(mechanism, password, salt, iterations)
+
+    monkeypatch.setattr(delegation_tokens, "salted_password", counting)
+    token = TokenLookup(TokenCredential(SHA_256, "cluster secret", "known"), "ann", 0)
+    password = delegation_tokens.token_password("cluster secret", "known")
+    for _ in range(2):
+        client = ScramClient(SHA_256, "known", password, "n", "tokenauth=true")
+        peer = ScramServer(SHA_256, lambda user: None, "servernonce", SECRET, (), {"known": token}.get)
+        before = len(hashed)
+        first = peer.step(client.first())
+        assert len(hashed) == before
+        final = client.step(first)
+        assert final is not None
+        peer.step(final)
+        assert peer.user == "ann"
+    assert len(hashed) == 1
+
+
+def test_names_without_a_credential_get_the_same_salt_on_every_node_of_a_cluster_and_no_other() -> None:
+    def salt(cluster_id: str, key: str | None, name: str) -> bytes:
+        return credential_of_nobody(SHA_256, secret_of_nobody(cluster_id, key), name, ()).salt
+
+    assert salt("one", None, "bob") == salt("one", None, "bob")
+    others = {salt("two", None, "bob"), salt("one", "k", "bob"), salt("one", "k", "x")}
+    assert len(others - {salt("one", None, "bob")}) == 3
 
 
 def test_scram_final_message_with_another_nonce_is_refused_even_with_a_correct_proof() -> None:
@@ -201,6 +243,8 @@ def test_random_messages_authenticate_no_client(first: bytes, final: bytes) -> N
         (plain_message("bob", "secret"), "Invalid username or password"),
         (b"\0ann", "fields"),
         (b"bob\0ann\0secret", "authorization id"),
+        (b"ANN\0ann\0secret", "authorization id"),
+        (b"Ann\0ann\0secret", "authorization id"),
         (plain_message("ann", ""), "no password"),
         (b"\0\xff\0x", "UTF-8"),
         (b"x" * 10_000, "too long"),

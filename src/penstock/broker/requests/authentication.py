@@ -61,6 +61,7 @@ class SaslSession:
     """Holds the state of one connection's SASL authentication."""
 
     __slots__ = (
+        "_began",
         "_connection",
         "_deadline",
         "_end",
@@ -82,6 +83,8 @@ class SaslSession:
         #: True once an authentication has failed: the connection closes, and no other request of it is served.
         self.failed = False
         self.ends_at = NEVER
+        #: When the client's last token arrived.
+        self._began = 0.0
         self._lifetime_ms = 0
         self._reported = False
         self._connection = connection
@@ -97,6 +100,7 @@ class SaslSession:
 
         Raises SaslError.
         """
+        self._began = asyncio.get_running_loop().time()
         answer = self.server.token(message)
         if self.server.state is SaslState.DONE:
             connection = self._connection
@@ -153,7 +157,10 @@ class SaslSession:
             asyncio.get_running_loop().call_soon(close)
             return answer
 
-        return Later(asyncio.sleep(self.rules.failure_delay_s), answered)
+        loop = asyncio.get_running_loop()
+        began = self._began or loop.time()
+        # Counted from the client's token on, so that the time for its check does not show.
+        return Later(asyncio.sleep(max(0.0, began + self.rules.failure_delay_s - loop.time())), answered)
 
     def _report(self, reason: str) -> None:
         if self.rules.on_failure is not None and not self._reported:

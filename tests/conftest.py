@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Tests have no bounds in wall time: a busy machine would make Hypothesis fail examples that take 0.2 s.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 TESTS = Path(__file__).parent
 #: Directories whose tests share something expensive, a Spark session or an Apache Kafka: one process runs each of them.

@@ -227,6 +227,8 @@ class GroupShard:
         member = group.members.get(timer.member_id)
         if timer is group.initial_delay:
             streams_target.on_initial_delay(turn, group, self.streams_limits(group.group_id))
+        elif timer is group.next_step:
+            streams_target.on_next_step(turn, group)
         elif member is not None and is_due(member, timer.kind):
             streams_target.remove(turn, group, member.member_id)
 

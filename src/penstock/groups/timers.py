@@ -21,6 +21,7 @@ class TimerKind(IntEnum):
     REVOCATION = 5  # a member of a consumer group keeps partitions that it has to revoke
     REBALANCE = 6  # a consumer group's next target assignment is due
     DELETION = 7  # topics were deleted: the committed offsets for them are erased
+    ASSIGNMENT = 8  # the next step of a streams group's target assignment
 
 
 class Timer:

@@ -51,9 +51,11 @@ def keep_soft_state(turn: Turn, group: StreamsGroup, member_id: str) -> None:
     """Saves the group's soft state. If the records of the member's heartbeat are refused, the saved state is
     restored."""
     kept = group.configured, group.metadata_changed, group.shutdown_by, group.endpoint_epoch
+    computing = group.computing
 
     def undo() -> None:
         group.configured, group.metadata_changed, group.shutdown_by, group.endpoint_epoch = kept
+        group.computing = computing
         for timers in (group.sessions, group.revocations):
             if member_id not in group.members and member_id in timers:
                 timers.pop(member_id).cancel()

@@ -6,17 +6,22 @@
 3. A standby goes to a member that had the task before, as active task or as standby, unless this member already has an
    equal share of all tasks. Otherwise the standby goes to the member with the fewest tasks in a process that does not
    have the task.
+
+A large assignment takes many milliseconds. It is computed in steps, so that other requests are served between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from heapq import heapify, heappop, heappush
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from penstock.groups.streams.group import Role, TaskKey, Tasks
 
 Task = tuple[str, int]  # subtopology and partition
+Steps = Generator[None, None, dict[str, Tasks]]
+#: Tasks in one step: about 5 ms.
+STEP_TASKS = 1000
 
 
 class MemberSpec(NamedTuple):
@@ -60,13 +65,12 @@ class _Loads:
         for process in self._process.values():
             self._size[process] += 1
         self._held: dict[str, set[Task]] = {process: set() for process in self._size}
-        self._order = {member: position for position, member in enumerate(members)}
-        self._heap = [(self._rank(member), member) for member in members]
-        heapify(self._heap)
+        self._members = list(members)
+        self._heap = [(0, 0.0, order) for order in range(len(self._members))]
 
-    def _rank(self, member: str) -> tuple[int, float, int]:
+    def _load(self, member: str) -> tuple[int, float]:
         process = self._process[member]
-        return self.counts[member], len(self._held[process]) / self._size[process], self._order[member]
+        return self.counts[member], len(self._held[process]) / self._size[process]
 
     def has(self, member: str, task: Task) -> bool:
         """Returns True if the member's process has the task."""
@@ -78,29 +82,50 @@ class _Loads:
         return self.counts[member]
 
     def least(self, candidates: Iterable[str]) -> str | None:
-        return min(candidates, key=self._rank, default=None)
+        return min(candidates, key=self._load, default=None)
 
-    def least_without(self, task: Task) -> str | None:
-        """Returns the member with the fewest tasks in the processes that do not have the task; None if all have it."""
-        skipped = []
-        found = None
-        while self._heap and found is None:
-            rank, member = heappop(self._heap)
-            current = self._rank(member)
-            if rank != current:  # the member or its process has got tasks since
-                heappush(self._heap, (current, member))
-                continue
-            skipped.append((rank, member))
-            if not self.has(member, task):
+    def place(self, task: Task) -> str | None:
+        """Adds the task to the member with the fewest tasks in the processes that do not have the task.
+
+        Returns this member; None if all processes have the task.
+        """
+        heap, skipped, found = self._heap, [], None
+        while heap and found is None:
+            count, load, order = heap[0]
+            member = self._members[order]
+            current = self._load(member)
+            if (count, load) != current:  # the member or its process has got tasks since
+                heapreplace(heap, (*current, order))
+            elif self.has(member, task):
+                skipped.append(heappop(heap))
+            else:
                 found = member
+                self.add(member, task)
+                heapreplace(heap, (*self._load(member), order))
         for entry in skipped:
-            heappush(self._heap, entry)
+            heappush(heap, entry)
         return found
 
 
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
 ) -> dict[str, Tasks]:
+    """Returns the tasks of each member, computed at once."""
+    return finish(assign_in_steps(members, subtopologies, standbys))
+
+
+def finish(steps: Steps) -> dict[str, Tasks]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: dict[str, Tasks] = done.value
+            return found
+
+
+def assign_in_steps(
+    members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
+) -> Steps:
     """Returns the tasks of each member. Leaves out a standby if every process already has its task."""
     if not members:
         return {}
@@ -110,9 +135,15 @@ def assign(
     total = _Share(len(tasks) + len(stateful) * standbys, len(members))
     was_active = {task: member for task, [member] in _previous(members, Role.ACTIVE, last=True).items()}
     was_standby = _previous(members, Role.STANDBY)
-    active = _assign_active(tasks, loads, total, was_active, was_standby)
-    copies = _assign_standbys(stateful, standbys, loads, total, was_active, was_standby)
+    yield
+    active = yield from _assign_active(tasks, loads, total, was_active, was_standby)
+    copies = yield from _assign_standbys(stateful, standbys, loads, total, was_active, was_standby)
     return _by_member(members, active, copies)
+
+
+def _portions(tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
+    for start in range(0, len(tasks), STEP_TASKS):
+        yield tasks[start : start + STEP_TASKS]
 
 
 def _previous(members: Mapping[str, MemberSpec], role: Role, *, last: bool = False) -> dict[Task, list[str]]:
@@ -133,7 +164,7 @@ def _assign_active(
     total: _Share,
     was_active: Mapping[Task, str],
     was_standby: Mapping[Task, list[str]],
-) -> dict[Task, str]:
+) -> Generator[None, None, dict[Task, str]]:
     share = _Share(len(tasks), len(loads.counts))
     active: dict[Task, str] = {}
 
@@ -144,20 +175,25 @@ def _assign_active(
         total.grown(count)
 
     by_partition = sorted(tasks, key=lambda task: (task[1], task[0]))
-    for task in by_partition:
-        member = was_active.get(task)
-        if member is not None and loads.counts[member] < share.limit:
-            give(task, member)
-    for task in by_partition:
-        if task not in active:
+    for portion in _portions(by_partition):
+        for task in portion:
+            member = was_active.get(task)
+            if member is not None and loads.counts[member] < share.limit:
+                give(task, member)
+        yield
+    for portion in _portions([task for task in by_partition if task not in active]):
+        for task in portion:
             member = loads.least(was_standby.get(task, ()))
             if member is not None and loads.counts[member] < share.limit:
                 give(task, member)
-    for task in sorted(tasks):
-        if task not in active:
-            member = loads.least_without(task)
+        yield
+    for portion in _portions(sorted(task for task in tasks if task not in active)):
+        for task in portion:
+            member = loads.place(task)
             assert member is not None  # no process has an active task before it is given
-            give(task, member)
+            active[task] = member
+            total.grown(loads.counts[member])
+        yield
     return active
 
 
@@ -168,25 +204,29 @@ def _assign_standbys(
     total: _Share,
     was_active: Mapping[Task, str],
     was_standby: Mapping[Task, list[str]],
-) -> dict[Task, list[str]]:
+) -> Generator[None, None, dict[Task, list[str]]]:
     copies: dict[Task, list[str]] = {}
 
     def give(task: Task, member: str) -> None:
         copies.setdefault(task, []).append(member)
         total.grown(loads.add(member, task))
 
-    for task in sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True):
-        earlier = [was_active[task]] if task in was_active else []
-        for member in (*earlier, *sorted(was_standby.get(task, ()), key=loads.counts.__getitem__)):
-            wanted = len(copies.get(task, ())) < standbys and not loads.has(member, task)
-            if wanted and loads.counts[member] < total.limit:
-                give(task, member)
-    for task in sorted(tasks, reverse=True):
-        while len(copies.get(task, ())) < standbys:
-            least = loads.least_without(task)
-            if least is None:
-                break
-            give(task, least)
+    for portion in _portions(sorted(tasks, key=lambda task: (task[1], task[0]), reverse=True)):
+        for task in portion:
+            earlier = [was_active[task]] if task in was_active else []
+            for member in (*earlier, *sorted(was_standby.get(task, ()), key=loads.counts.__getitem__)):
+                wanted = len(copies.get(task, ())) < standbys and not loads.has(member, task)
+                if wanted and loads.counts[member] < total.limit:
+                    give(task, member)
+        yield
+    for portion in _portions(sorted(tasks, reverse=True)):
+        for task in portion:
+            while len(copies.get(task, ())) < standbys:
+                least = loads.place(task)
+                if least is None:
+                    break
+                copies.setdefault(task, []).append(least)
+        yield
     return copies
 
 

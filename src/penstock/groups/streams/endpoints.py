@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -39,9 +40,9 @@ def _partitions(
         subtopology = topology.subtopologies.get(key.subtopology)
         if key.role is not role or subtopology is None:
             continue
+        ordered = sorted(tasks)
         for topic in subtopology.inputs:
-            count = existing(topic) or 0
             # A task whose number is too large for this topic reads the subtopology's other topics only.
-            indexes = sorted(index for index in tasks if index < count)
+            indexes = ordered[: bisect_left(ordered, existing(topic) or 0)]
             found.append(TopicPartition(topic=topic, partitions=indexes))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -84,6 +84,13 @@ class StreamsMember:
                     yield key, partition
 
 
+class Computation(NamedTuple):
+    """Holds a target assignment that is computed in steps, because it has many tasks."""
+
+    epoch: int
+    steps: Generator[None, None, dict[str, Tasks]]
+
+
 @dataclass(slots=True)
 class StreamsGroup:
     group_id: str
@@ -101,6 +108,8 @@ class StreamsGroup:
     sessions: dict[str, Timer] = field(default_factory=dict)
     revocations: dict[str, Timer] = field(default_factory=dict)
     initial_delay: Timer = field(init=False)
+    next_step: Timer = field(init=False)  # of the target assignment that is being computed
+    computing: Computation | None = None
     configured: ConfiguredTopology | None = None
     metadata_changed: bool = True
     shutdown_by: str | None = None  # the member that asked the application to shut down
@@ -108,6 +117,7 @@ class StreamsGroup:
 
     def __post_init__(self) -> None:
         self.initial_delay = Timer(TimerKind.REBALANCE, self.group_id)
+        self.next_step = Timer(TimerKind.ASSIGNMENT, self.group_id)
 
     @property
     def state(self) -> StreamsGroupState:
@@ -130,7 +140,7 @@ class StreamsGroup:
         return self.members.bytes + (self.topology.held_bytes if self.topology is not None else 0)
 
     def all_timers(self) -> list[Timer]:
-        return [self.initial_delay, *self.sessions.values(), *self.revocations.values()]
+        return [self.initial_delay, self.next_step, *self.sessions.values(), *self.revocations.values()]
 
     def remembered(self) -> tuple[object, ...]:
         return (
@@ -178,6 +188,15 @@ class StreamsGroup:
             if any(self.members[each].process_id == process_id for each in holders):
                 return True
         return False
+
+    def assigned_tasks(self) -> dict[str, int]:
+        """Returns the number of active tasks of each subtopology in the target assignment."""
+        found: dict[str, int] = {}
+        for tasks in self.target.values():
+            for key, indexes in tasks.items():
+                if key.role is Role.ACTIVE and indexes:
+                    found[key.subtopology] = max(found.get(key.subtopology, 0), max(indexes) + 1)
+        return found
 
     def is_subscribed(self, topic: str) -> bool:
         """Returns True if the group has members and its topology reads the topic.

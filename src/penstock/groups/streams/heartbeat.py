@@ -82,8 +82,7 @@ def heartbeat(
     if request.shutdown_application and group.shutdown_by is None:
         group.shutdown_by = stepped.member_id
     problems += delayed
-    if configured.problem is not None:
-        problems.append(configured.problem)
+    problems += [each for each in (configured.problem, configured.notice) if each is not None]
     problems += _shutdown(group)
     response = StreamsGroupHeartbeatResponse(
         member_id=stepped.member_id,
@@ -199,7 +198,8 @@ def _configure(image: MetadataImage, group: StreamsGroup, topology: Topology) ->
         return group.configured, group.metadata_hash
     digest = metadata_hash(image, topology.required)
     if group.configured is None or digest != group.metadata_hash:
-        group.configured = configure(topology, partitions_in(image))
+        former = group.assigned_tasks() if group.members else None
+        group.configured = configure(topology, partitions_in(image), former)
     return group.configured, digest
 
 
@@ -252,6 +252,8 @@ def _target(
     last = Target(group.assignment_epoch, group.target.get(member.member_id, {}))
     if found is not None:
         return Target(epoch, found[member.member_id]), []
+    if group.computing is not None:
+        return last, [Problem(Status.ASSIGNMENT_DELAYED, "Assignment delayed because it has many tasks.")]
     if epoch > group.assignment_epoch:
         detail = "Assignment delayed due to the configured assignment interval."
         return last, [Problem(Status.ASSIGNMENT_DELAYED, detail)]

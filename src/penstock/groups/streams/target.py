@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.groups.streams import journal
-from penstock.groups.streams.assignor import MemberSpec, SubtopologySpec, assign
-from penstock.groups.streams.group import StreamsGroup, StreamsMember, Tasks
+from penstock.groups.streams.assignor import STEP_TASKS, MemberSpec, SubtopologySpec, assign_in_steps, finish
+from penstock.groups.streams.group import Computation, StreamsGroup, StreamsMember, Tasks
 from penstock.groups.timing import Limits, arm_revocation, arm_session, may_assign
 
 if TYPE_CHECKING:
@@ -46,19 +46,48 @@ def assign_target(
     epoch: int,
     limits: StreamsLimits,
 ) -> dict[str, Tasks] | None:
-    """Computes and records the tasks of all members for a new group epoch; returns None if no assignment is due."""
+    """Computes and records the tasks of all members for a new group epoch.
+
+    Returns None if no assignment is due, or if it is computed in later steps.
+    """
     if epoch <= group.assignment_epoch or not may_assign(turn, group.assignment_ms, limits.timing):
         return None
-    target: dict[str, Tasks] = {member_id: {} for member_id in members}
-    if configured.is_ready:
-        specs = {
-            member_id: MemberSpec(member.process_id, group.target.get(member_id, {}))
-            for member_id, member in members.items()
-        }
-        subtopologies = {
-            name: SubtopologySpec(each.tasks, each.is_stateful) for name, each in configured.subtopologies.items()
-        }
-        target = assign(specs, subtopologies, limits.standby_replicas)
+    if not configured.is_ready:
+        group.computing = None
+        return _record(turn, group, {member_id: {} for member_id in members}, epoch)
+    if group.computing is not None:
+        return None  # the heartbeats after its last step start the assignment of this epoch
+    specs = {
+        member_id: MemberSpec(member.process_id, group.target.get(member_id, {}))
+        for member_id, member in members.items()
+    }
+    subtopologies = {
+        name: SubtopologySpec(each.tasks, each.is_stateful) for name, each in configured.subtopologies.items()
+    }
+    steps = assign_in_steps(specs, subtopologies, limits.standby_replicas)
+    copies = sum(each.tasks * (1 + limits.standby_replicas * each.is_stateful) for each in subtopologies.values())
+    if copies <= STEP_TASKS:
+        return _record(turn, group, finish(steps), epoch)
+    group.computing = Computation(epoch, steps)
+    turn.arm(group.next_step, 0)
+    return None
+
+
+def on_next_step(turn: Turn, group: StreamsGroup) -> None:
+    """Computes the next step of a target assignment, and records the assignment after the last step."""
+    if group.computing is None:
+        return
+    try:
+        next(group.computing.steps)
+    except StopIteration as done:
+        target = {member_id: tasks for member_id, tasks in done.value.items() if member_id in group.members}
+        _record(turn, group, target, group.computing.epoch)
+        group.computing = None
+    else:
+        turn.arm(group.next_step, 0)
+
+
+def _record(turn: Turn, group: StreamsGroup, target: dict[str, Tasks], epoch: int) -> dict[str, Tasks]:
     for member_id, tasks in target.items():
         if tasks != group.target.get(member_id):
             journal.record_target(turn, group.group_id, member_id, tasks)

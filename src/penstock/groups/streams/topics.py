@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
 
 SHOWN_TOPICS = 3
-#: Tasks of a topology: an assignment of more of them would hold the event loop for too long.
+#: Tasks of a topology, and partitions that they read: a member may have all of them, and each of its heartbeats would
+#: hold the event loop for too long if there were more.
 MAX_TASKS = 5000
+MAX_PARTITIONS = 50_000
 Count = Callable[[str], int | None]  # the number of partitions of a topic; None if it does not exist
 
 
@@ -80,6 +82,8 @@ class ConfiguredTopology:
     subtopologies: Mapping[str, ConfiguredSubtopology] = field(default_factory=dict)
     missing: Mapping[str, InternalTopic] = field(default_factory=dict)
     problem: Problem | None = None
+    #: Says that the group keeps its tasks, although its topics have more partitions now.
+    notice: Problem | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -102,8 +106,41 @@ class _Refused(Exception):
         self.problem = Problem(status, detail)
 
 
-def configure(topology: Topology, existing: Count) -> ConfiguredTopology:
-    """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if the topology itself is wrong."""
+class _TooLarge(Exception):
+    """Raised for a topology with too many tasks. The text says how many there are, and how many are allowed."""
+
+
+def configure(topology: Topology, existing: Count, former: Mapping[str, int] | None = None) -> ConfiguredTopology:
+    """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if the topology itself is wrong.
+
+    `former` has the number of tasks that each subtopology of a running group has; it is None for a new group. If topics
+    have grown so much that there are too many tasks, a running group keeps these tasks, and a notice says why.
+    """
+    try:
+        return _configure(topology, existing)
+    except _TooLarge as refused:
+        reason = str(refused)
+    if former is None:
+        raise _invalid(f"{reason}: read topics with fewer partitions, or divide the application.")
+    try:
+        kept = _configure(topology, _as_before(topology, existing, former))
+    except _TooLarge:  # the group has no tasks yet
+        return ConfiguredTopology(topology.epoch, problem=Problem(Status.INCORRECTLY_PARTITIONED_TOPICS, f"{reason}."))
+    notice = f"{reason}. New partitions are not read: divide the application, and start it with new topics."
+    return replace(kept, notice=Problem(Status.ASSIGNMENT_DELAYED, notice))
+
+
+def _as_before(topology: Topology, existing: Count, former: Mapping[str, int]) -> Count:
+    """Returns a function that counts only the partitions of a source topic that the group's tasks already read."""
+
+    def count(topic: str) -> int | None:
+        found, read = existing(topic), former.get(topology.readers.get(topic, ""))
+        return found if found is None or read is None else min(found, read)
+
+    return count
+
+
+def _configure(topology: Topology, existing: Count) -> ConfiguredTopology:
     try:
         counts = _decide_counts(topology, existing)
         found = {
@@ -141,7 +178,7 @@ def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
     for each in subtopologies:
         for topics in copartitioned(each):
             counts.update(_copartition({topic: count(topic) for topic in topics}, fixed, repartitions))
-    total = 0
+    total = partitions = 0
     for each in subtopologies:
         inputs = _inputs(each)
         if not inputs:
@@ -149,11 +186,11 @@ def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
         tasks = max(map(count, inputs))
         counts.update({topic.name: tasks for topic in each.state_changelog_topics})
         total += tasks
+        partitions += sum(map(count, set(inputs)))
     if total > MAX_TASKS:
-        raise _invalid(
-            f"The topology has {total} tasks, and at most {MAX_TASKS} are assigned: read topics with fewer partitions, "
-            "or divide the application."
-        )
+        raise _TooLarge(f"The topology has {total} tasks, and at most {MAX_TASKS} are assigned")
+    if partitions > MAX_PARTITIONS:
+        raise _TooLarge(f"The topology reads {partitions} partitions, and at most {MAX_PARTITIONS} are assigned")
     return counts
 
 

@@ -1,0 +1,125 @@
+"""Streams groups with many tasks: assigned in steps, and limited without harm to running members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from consumer_driver import image_of
+from streams_driver import EAGER, StreamsDriver, code, listed, plain, stateful, statuses, topology
+
+from penstock.groups.streams import topics
+from penstock.groups.streams.assignor import STEP_TASKS
+from penstock.groups.streams.target import on_next_step
+from penstock.groups.streams.topics import MAX_TASKS, Status
+from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_88_streams_group_heartbeat import Endpoint
+
+MANY = 3 * STEP_TASKS
+
+
+def test_large_assignment_is_computed_in_steps_between_other_requests() -> None:
+    driver = StreamsDriver(topics={"t": MANY})
+    joined = driver.come("a")
+    assert (statuses(joined), listed(joined.active_tasks)) == ([Status.ASSIGNMENT_DELAYED], {})
+    group, steps = driver.group, 0
+    while group.computing is not None:
+        assert driver.stay("a").active_tasks is None, "a heartbeat between two steps"
+        driver.run(lambda turn: on_next_step(turn, group))
+        steps += 1
+    assert steps >= MANY // STEP_TASKS
+    response = driver.stay("a")
+    assert (statuses(response), listed(response.active_tasks)) == ([], {"0": list(range(MANY))})
+    assert driver.reload().shard.remembered() == driver.shard.remembered()
+
+
+def test_members_that_join_and_leave_during_a_large_assignment_are_assigned_afterwards() -> None:
+    driver = StreamsDriver(topics={"t": MANY})
+    driver.come("a")
+    driver.come("b")
+    driver.stream_beat("a", -1)
+    driver.advance(1)
+    assert driver.group.computing is None
+    assert "a" not in driver.group.target
+    driver.stay("b")
+    driver.advance(1)
+    assert listed(driver.stay("b").active_tasks) == {"0": list(range(MANY))}
+
+
+def test_refused_join_does_not_leave_a_large_assignment_behind() -> None:
+    driver = StreamsDriver(topics={"t": MANY})
+    driver.come("a")
+    driver.advance(1)
+    driver.refuse_records = True
+    driver.come("b")
+    driver.refuse_records = False
+    driver.advance(1)
+    assert driver.group.assignment_epoch == driver.group.epoch
+    assert listed(driver.stay("a").active_tasks) == {"0": list(range(MANY))}
+
+
+def test_large_assignment_ends_when_the_topics_are_no_longer_there() -> None:
+    driver = StreamsDriver(topics={"t": MANY})
+    driver.come("a")
+    driver.see({})
+    assert statuses(driver.stay("a")) == [Status.MISSING_SOURCE_TOPICS]
+    driver.advance(1)
+    assert driver.group.target["a"] == {}
+
+
+def grown(driver: StreamsDriver, **counts: int) -> None:
+    driver.shard.see(image_of(counts, version=driver.shard.image.version + 1))
+
+
+def test_running_members_keep_their_tasks_when_a_source_topic_grows_past_the_limit() -> None:
+    driver = StreamsDriver()
+    driver.come("a")
+    grown(driver, t=MAX_TASKS + 1)
+    for member in ("a", "b"):
+        response = driver.stay(member) if member == "a" else driver.come(member)
+        assert code(response) is ErrorCode.NONE
+        assert statuses(response) == [Status.ASSIGNMENT_DELAYED]
+        assert response.status is not None
+        assert f"{MAX_TASKS + 1} tasks" in response.status[0].status_detail
+    driver.settle()
+    assert {key: len(each.assigned) for key, each in driver.group.members.items()} == {"a": 1, "b": 1}
+    held = sorted(index for each in driver.group.members.values() for some in each.assigned.values() for index in some)
+    assert held == [0, 1, 2, 3]
+    other = driver.reload()
+    assert statuses(other.stay("a")) == [Status.ASSIGNMENT_DELAYED], "also after a change of coordinator"
+    assert len(other.group.target["a"]) == 1
+
+
+def test_stateful_group_keeps_its_tasks_when_a_source_topic_grows_past_the_limit() -> None:
+    driver = StreamsDriver(topics={"t": 4, "g-changelog": 4})
+    driver.come("a", stateful())
+    driver.see({"t": MAX_TASKS + 1, "g-changelog": 4})
+    assert statuses(driver.stay("a")) == [Status.ASSIGNMENT_DELAYED]
+    assert driver.group.state == "Stable"
+
+
+def test_group_without_tasks_is_told_why_it_gets_none_when_its_topic_is_too_large() -> None:
+    driver = StreamsDriver(topics={"u": 1})
+    driver.come("a")
+    driver.see({"t": MAX_TASKS + 1})
+    assert statuses(driver.stay("a")) == [Status.INCORRECTLY_PARTITIONED_TOPICS]
+    assert code(driver.come("b", group_id="new")) is ErrorCode.STREAMS_INVALID_TOPOLOGY, "a new group is refused"
+
+
+def test_topology_that_reads_too_many_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "MAX_PARTITIONS", 9)
+    driver = StreamsDriver(replace(EAGER), {"t": 5, "u": 5})
+    reading = plain()
+    reading.source_topics = ["t", "u"]
+    assert code(driver.come("a", topology(reading))) is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_endpoints_list_of_each_topic_only_the_partitions_that_it_has() -> None:
+    driver = StreamsDriver(topics={"t": 4, "u": 2})
+    reading = plain()
+    reading.source_topics = ["t", "u"]
+    response = driver.come("a", topology(reading), user_endpoint=Endpoint(host="one", port=1))
+    found = driver.stay("a", endpoint_information_epoch=-1).partitions_by_user_endpoint
+    assert response.error_code == 0
+    assert found is not None
+    assert {each.topic: each.partitions for each in found[0].active_partitions} == {"t": [0, 1, 2, 3], "u": [0, 1]}

@@ -389,7 +389,7 @@ class Lifecycle:
         return interval_s
 
     def _is_quarantined(self) -> bool:
-        """Returns True if this broker is in quarantine, and logs it once."""
+        """Returns True if this broker is in quarantine. Logs the quarantine once."""
         me = self.identity.node_id
         reason = quarantine_reason(self._metadata.image, me)
         if reason is not None and not self._quarantine_logged:

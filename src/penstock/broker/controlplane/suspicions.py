@@ -1,4 +1,4 @@
-"""Keeps the guard's suspicions of this broker, and sends them to the controller with the heartbeats.
+"""Keeps the suspicions of this broker's guard, and sends them to the controller with the heartbeats.
 
 A suspicion is sent again and again for a while: a new active controller examines it too, and a replica that stays wrong
 is counted again.
@@ -31,7 +31,7 @@ class Suspicions:
         self._entries: dict[tuple[int, bytes, int, int], _Entry] = {}
 
     def add(self, accused: int, topic_id: bytes, partition: int, offset: int) -> bool:
-        """Adds a suspicion, or prolongs the same one. Returns True if it is new."""
+        """Adds a suspicion, or extends the time of an equal suspicion. Returns True if the suspicion is new."""
         key = (accused, topic_id, partition, offset)
         known = self._entries.get(key)
         if known is not None:
@@ -44,7 +44,8 @@ class Suspicions:
         return True
 
     def due(self) -> list[Suspicion]:
-        """Returns the suspicions for the next heartbeat, and forgets those that were not made again for a while."""
+        """Returns the suspicions for the next heartbeat, and forgets suspicions that were not added again for a
+        while."""
         now = self._now_s()
         self._entries = {key: each for key, each in self._entries.items() if now - each.made_at < KEEP_S}
         waiting = [each for each in self._entries.values() if now - each.sent_at >= RESEND_S]

@@ -53,7 +53,7 @@ class Guard:
         beat_now: Callable[[], None],
         observer: Observer,
     ) -> None:
-        """`beat_now` sends a heartbeat, with new suspicions, to the controller."""
+        """Creates the guard. `beat_now` sends a heartbeat, with new suspicions, to the controller."""
         self.suspicions = suspicions
         self._beat_now = beat_now
         self._partitions = partitions

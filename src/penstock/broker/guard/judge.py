@@ -1,7 +1,8 @@
-"""The guard on the active controller: examines what brokers suspect, and puts nodes that stay wrong in quarantine.
+"""Runs the guard on the active controller: examines suspicions of brokers, and puts nodes that stay wrong in
+quarantine.
 
-A suspicion only says where to look. The controller asks the replicas itself and counts what it observes, so a node that
-lies can't bring another node into quarantine.
+A suspicion only says where to look. The controller asks the replicas itself and counts only its own observations, so a
+node with false reports can't bring another node into quarantine.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Judge:
         report: Callable[[Finding], None],
         observer: Observer,
     ) -> None:
-        """`report` emits the event of a confirmed finding."""
+        """Creates the judge. `report` emits the event of a confirmed finding."""
         self._examiner = examiner
         self._settings = settings
         self._controller = controller
@@ -76,7 +77,7 @@ class Judge:
     def hear(self, suspicions: Sequence[Suspicion]) -> None:
         """Takes the suspicions of a broker's heartbeat. They are examined one after the other.
 
-        With a threshold of 0 there is no quarantine, so nothing is examined.
+        With a threshold of 0 no node is put in quarantine, so nothing is examined.
         """
         for each in suspicions if self._threshold else ():
             if len(self._waiting) < MAX_WAITING:

@@ -92,7 +92,7 @@ class Rate:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A token bucket: gets `limit` tokens per second, up to the quota of a window.
+    """Implements a token bucket, which gets `limit` tokens per second, up to the quota of a window.
 
     The number of tokens may be negative.
     """

@@ -39,7 +39,8 @@ class Counts:
 
 @dataclass(slots=True)
 class FollowerLag:
-    """Sums up how far partitions are behind their leader: the largest lag, all lags, and the longest time."""
+    """Holds the lag of the partitions that follow one leader: the largest lag, the sum of all lags, and the longest
+    time."""
 
     largest: int = 0
     total: int = 0

@@ -255,7 +255,8 @@ class LedSharePartition:
         return state
 
     def abandon(self, member: str) -> None:
-        """Releases all records that a member has acquired, soon and in portions, because its session is closed."""
+        """Starts to release all records that a member has acquired, in portions, because the member's session is
+        closed."""
         if self.state is not None:
             self.state.abandon(member)
             self._end_deliveries_soon()
@@ -430,7 +431,7 @@ class LedSharePartition:
             self._spawn(self._end_deliveries())
 
     async def _end_deliveries(self) -> None:
-        """Ends deliveries that were not acknowledged, one portion in each turn.
+        """Ends deliveries that were not acknowledged, one portion in each pass of the event loop.
 
         Many partitions may have work at the same time: the locks of one member expire at the same time in all of them.
         """

@@ -66,7 +66,7 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class _Stream(asyncio.BufferedProtocol):
-    """The asyncio protocol of the connection: passes received frames to the waiting requests."""
+    """Implements the asyncio protocol of the connection: passes received frames to the waiting requests."""
 
     address: str
     reader: FrameReader

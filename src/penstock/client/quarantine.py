@@ -1,4 +1,4 @@
-"""Lists the brokers in quarantine, and releases one of them.
+"""Lists the brokers in quarantine, and releases brokers.
 
 Requests go to any broker: a broker in quarantine is fenced, and clients don't find it in the metadata.
 """

@@ -88,7 +88,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Returns True if this connection may be closed for another one.
+        """Returns True if this connection may be closed so that a new connection can be served.
 
         It has no request in progress, or its peer waits for the answer to a failed login.
         """

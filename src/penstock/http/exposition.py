@@ -80,7 +80,8 @@ def render(families: Iterable[Family]) -> bytes:
 
 
 def rendered(family: Family) -> Iterator[bytes]:
-    """Yields a metric family as text, in parts of at most PART_SERIES series; nothing for a family without series."""
+    """Yields a metric family as text, in parts of at most PART_SERIES series. Yields nothing for a family without
+    series."""
     for start in range(0, len(family.samples), PART_SERIES):
         lines = _lines(family, start, start + PART_SERIES)
         yield "".join(lines).encode(errors="replace")

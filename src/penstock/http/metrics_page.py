@@ -1,6 +1,6 @@
-"""Collects all metrics of a node in small slices, and renders and caches the page /metrics.
+"""Collects all metrics of a node in small slices; renders the page /metrics and caches it.
 
-`families` is the one list of metrics: every exporter reads it.
+`families` is the only list of metrics: every exporter reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ ReadPipelines = Callable[[], Awaitable[list["Pipeline"]]]
 
 
 async def families(view: View, pipelines: ReadPipelines, topics: frozenset[str] | None = None) -> AsyncIterator[Family]:
-    """Yields all metrics. With `topics`, yields series for every partition of these topics that is led here."""
+    """Yields all metrics. With `topics`, also yields series for every partition of these topics that this node
+    leads."""
     for family in node_families(view):
         yield family
     for family in await traffic_families(view.server):

@@ -166,7 +166,7 @@ def _replication(broker: Broker) -> Iterator[Family]:
 
 
 def _own_lag(broker: Broker) -> Iterator[Family]:
-    """Yields how far this node's replicas are behind their leaders, as Kafka's fetchers measure it.
+    """Yields the lag of this node's replicas behind their leaders, as Kafka's fetchers measure it.
 
     The lag is the leader's high watermark minus the next offset to fetch, at the last fetch that was answered.
     """

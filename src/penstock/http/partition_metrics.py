@@ -65,7 +65,7 @@ class Held:
 
 @dataclass(slots=True)
 class TopicSums:
-    """Sums up the partitions of a topic that are led here."""
+    """Sums up the partitions of a topic that this node leads."""
 
     ends: int = 0
     records: int = 0
@@ -82,9 +82,9 @@ class TopicSums:
 
 
 async def partition_families(broker: Broker, chosen: frozenset[str] | None = None) -> list[Family]:
-    """Returns the metrics of partitions. Partitions of the chosen topics have series of their own.
+    """Returns the metrics of partitions. Each partition of the chosen topics has its own series.
 
-    Without a choice, all partitions have series if there are few.
+    If no topics are chosen, all partitions have their own series, unless there are too many partitions.
     """
     held = await _held(broker)
     held.led.sort(key=lambda each: (each.figures.topic, each.figures.partition))

@@ -238,7 +238,7 @@ def update_mode(name: str) -> UpdateMode:
 
 
 class ListenerProperty(NamedTuple):
-    """A name such as `listener.name.clients.plain.sasl.jaas.config`, taken apart."""
+    """Holds the parts of a property name such as `listener.name.clients.plain.sasl.jaas.config`."""
 
     listener: str
     base: str

@@ -71,9 +71,9 @@ def protection_refusal(name: str, value: str) -> str | None:
 
 
 def _listener_refusal(name: str) -> str | None:
-    """Returns the reason why a property of one listener would have no effect; None if it has one.
+    """Returns the reason why a property of one listener would have no effect; None if the property has an effect.
 
-    Most of these properties protect a listener, so a misspelt one is refused, not ignored.
+    Most of these properties protect a listener, so a misspelt property is refused, not ignored.
     """
     found = listener_property(name)
     if found is None:

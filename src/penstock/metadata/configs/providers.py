@@ -53,7 +53,10 @@ def resolved(properties: Mapping[str, str], surroundings: Surroundings) -> dict[
 
 
 def _replaced(name: str, value: str, providers: Mapping[str, _Provider]) -> str:
-    """Replaces each `${provider:key}` and `${provider:path:key}`. Reads the value once, from left to right."""
+    """Returns the value with each `${provider:key}` and `${provider:path:key}` replaced.
+
+    References in a replacement are not replaced again.
+    """
     parts: list[str] = []
     done = 0
     while (start := value.find("${", done)) >= 0 and (end := value.find("}", start)) >= 0:

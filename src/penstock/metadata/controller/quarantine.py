@@ -1,7 +1,7 @@
 """Decides whether a broker is put in quarantine. A broker in quarantine is fenced until an operator releases it.
 
 A quarantine never costs availability: at most a minority of the brokers is in quarantine, and no partition loses a
-replica that it needs for min.insync.replicas. Otherwise a node that lies could make the guard do its work.
+replica that it needs for min.insync.replicas. Otherwise a node could use the guard to harm the cluster.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def quarantine_broker(
 
 
 def quarantine_refusal(image: MetadataImage, broker_id: int, rules: Rules) -> str | None:
-    """Returns why the cluster can't do without the broker; None if it can."""
+    """Returns the reason why the cluster needs the broker; None if the broker can be put in quarantine."""
     if broker_id not in image.brokers:
         return f"broker {broker_id} is not registered"
     count = len(image.brokers)

@@ -1,4 +1,4 @@
-"""Measures how late the event loop runs its timers: something held the loop for at least that long."""
+"""Measures how late the event loop runs its timers. A timer that is late shows that a callback has blocked the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STALL_US = 50_000
 
 
 class LoopDelays:
-    """Measures from `start` to `stop`, on the loop that runs then."""
+    """Measures the delays of the running event loop from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
@@ -22,7 +22,7 @@ class LoopDelays:
         self.longest_us = 0
 
     def start(self) -> None:
-        """Begins to measure. No-op if it was begun."""
+        """Begins to measure. No-op if the measurement has already begun."""
         if self._timer is None:
             self._next(asyncio.get_running_loop())
 

@@ -1,8 +1,9 @@
 """Pushes the node's metrics to an OpenTelemetry collector, by OTLP over HTTP, at an interval.
 
-The metrics are those of /metrics: there is one list. They are collected in slices on the event loop; conversion,
-encoding and transmission run in one thread, one export at a time. A collector that does not answer costs this thread a
-few seconds at most, and the values of a failed export are in the next one, because counters are cumulative.
+The metrics are the same as on the page /metrics, from the same list. They are collected in slices on the event loop;
+conversion, encoding and transmission run in one thread, one export at a time. If a collector does not answer, the
+thread waits for a few seconds at most. The next export includes the values of a failed export, because counters are
+cumulative.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class OtelExport:
     """Exports metrics from `start` to `close` if the settings name a collector."""
 
     def __init__(self, settings: Settings) -> None:
-        """Makes the exporter. Raises ListenerError if the endpoint is no URL or OpenTelemetry is not installed."""
+        """Makes the exporter. Raises ListenerError if the endpoint is not a URL or OpenTelemetry is not installed."""
         self._interval_s = settings.int(INTERVAL) / 1000
         self._exporter: OTLPMetricExporter | None = None
         endpoint = settings.str(ENDPOINT).strip()
@@ -88,7 +89,7 @@ class OtelExport:
             self._note(sent)
 
     def _note(self, sent: bool) -> None:
-        """Logs the first failure of an outage, and its end."""
+        """Logs the first failed export of an outage, and the end of the outage."""
         if sent and self._failing:
             logger.info("the OpenTelemetry collector takes metrics again")
         elif not sent and not self._failing:

@@ -45,7 +45,7 @@ def field_of(column: str) -> str:
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
     """Returns a dict from each field name to the name of its column.
 
-    If `column_of` can't return a column's name (for example `a.b`), the field has the same name as the column.
+    A column whose name `column_of` never returns (for example `a.b`) belongs to the field with the same name.
     """
     found = {}
     for column in columns:

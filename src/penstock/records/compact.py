@@ -11,9 +11,9 @@ or removes it:
   stays longer while a replica is out of sync: that replica may have an older record of the key, but no tombstone.
 - Records of an aborted transaction are removed. Its marker stays if the round reads batches of the transaction.
   In the first round without such batches, the marker gets a delete horizon like a tombstone.
-- A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or
-  if it is the last batch of the round, so that the log end offset is kept. If the producer's last batch is not
-  committed, its last committed batch stays too: a truncation may remove the later one.
+- A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or if
+  it is the last batch of the round, so that the log end offset is kept. If the producer's last batch is not committed,
+  its last committed batch stays too: a truncation may remove the later batch.
 """
 
 from __future__ import annotations

@@ -67,10 +67,11 @@ def token_password(secret: str, token_id: str) -> str:
 
 
 class TokenCredential:
-    """The SCRAM credential of a token.
+    """Holds the SCRAM credential of a token.
 
-    Its keys take milliseconds to compute, so they are computed when a client sends its proof, and only once. The salt
-    takes no longer than one that is made up: the first answer to a client does not show whether the token exists.
+    Its keys take milliseconds to compute, so they are computed when a client sends its proof, and only once. Computing
+    the salt takes no longer than for a made-up credential: so the first answer to a client does not show whether the
+    token exists.
     """
 
     __slots__ = ("_keys", "_mechanism", "_password", "iterations", "salt")

@@ -118,10 +118,10 @@ def credential_of_nobody(
 
 
 def secret_of_nobody(cluster_id: str, token_key: str | None) -> bytes:
-    """Returns the secret with which a node makes up credentials: all nodes of a cluster return the same.
+    """Returns the secret with which a node makes up credentials. All nodes of a cluster have the same secret.
 
-    So a name without a credential gets the same salt on each node, as a user does. `token_key` is the value of
-    `delegation.token.secret.key`; without it, who knows the cluster's id can compute the salts.
+    So a name without a credential gets the same salt on each node, like an existing user. `token_key` is the value of
+    `delegation.token.secret.key`. Without this key, an attacker who knows the cluster's id can compute the salts.
     """
     return hmac.digest((token_key or "").encode(), f"credentials of nobody in {cluster_id}".encode(), "sha256")
 

@@ -43,9 +43,9 @@ class Lock:
 def held(window: Window, locks: Collection[Lock], state: int, most: int) -> list[Run]:
     """Returns up to `most` runs that the locks hold, in the order of their offsets.
 
-    Shrinks the ranges of the locks to the records that are left, so that the next call goes on from there: the caller
-    must take all returned runs away from the locks. The call may return no run although some are left, if it has looked
-    at many runs of other locks.
+    Shrinks the ranges of the locks to the remaining records, so that the next call continues there: the caller must
+    take all returned runs away from the locks. The call may return no run although runs remain, if it has passed many
+    runs of other locks.
     """
     if not locks:
         return []

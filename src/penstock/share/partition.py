@@ -333,7 +333,8 @@ class SharePartition:
     def rollback(self, transition: Transition, now_ms: int) -> None:
         """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available.
 
-        Records of a closed session stay acquired until their lock expires: another try at once could fail for ever.
+        Records of a closed session stay acquired until their lock expires: an immediate retry could fail again and
+        again.
         """
         for each in transition.undo:
             lock = self.locks.by_number.get(each.lock)

@@ -1,4 +1,4 @@
-"""Settings of a simulated cluster whose listeners demand a login, and the users that it knows.
+"""Defines the settings and the users of a simulated cluster whose listeners demand a login.
 
 Nodes log in as `node`, actors as `client`; both are super users. `mallory` may log in and has no rights.
 """
@@ -35,5 +35,5 @@ def login_of(user: str) -> Login:
 
 
 def client_login(settings: Mapping[str, str]) -> Login | None:
-    """Returns the login of actors; None if the listeners demand none."""
+    """Returns the login of actors; None if the listeners demand no login."""
     return login_of("client") if is_secured(settings) else None

@@ -1,6 +1,6 @@
-"""Forges messages that only nodes send: requests with stale epochs, of made-up nodes, or in the name of a real node.
+"""Forges messages that only nodes send: requests with stale epochs, from made-up nodes, or in the name of a real node.
 
-A forged message is stale or knowing. A stale message has an epoch that is not the current one, or names a node that
+A forged message is stale or knowing. A stale message has an epoch that is not the current epoch, or names a node that
 does not exist: every cluster must refuse it. A knowing message has the right ids and epochs. Only a cluster whose
 listeners demand a login can tell it from a message of a node, so it is sent to such clusters alone.
 """
@@ -54,7 +54,7 @@ class Forged(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A voter that gets a forged message, what it knows, and another voter."""
+    """Holds a voter that gets a forged message, its key and epoch, and the key of another voter."""
 
     voter: Machine
     key: ReplicaKey
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 
 class Led(NamedTuple):
-    """A partition on its leader."""
+    """Describes a partition as its leader knows it."""
 
     machine: Machine
     image: MetadataImage
@@ -75,7 +75,7 @@ class Led(NamedTuple):
 
 
 class Forger:
-    """Forges messages from what their receiver knows at that moment: what is past there is past everywhere."""
+    """Forges messages from the current state of their receiver: an epoch that is past there is past on every node."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target
@@ -165,8 +165,8 @@ class Forger:
     # Partitions.
 
     def _led(self, *, with_transaction: bool = False) -> list[Led]:
-        """Returns the partitions that machines lead, by what these machines know; only those with an open transaction
-        on request."""
+        """Returns the partitions that machines lead, according to these machines. On request, returns only partitions
+        with an open transaction."""
         found: list[Led] = []
         for machine in self._target.machines:
             image, broker = machine.image, machine.broker
@@ -323,8 +323,8 @@ class Forger:
         yield aborting("its next epoch", epoch + 1, MANY, EPOCH_PER_TRANSACTION, knowing=True)
 
     def _envelope(self, random: Random) -> Iterator[Forged]:
-        """Forges forwarded requests: one that may not be forwarded, and the deletion of a topic in a super user's
-        name."""
+        """Forges two forwarded requests: a request that may not be forwarded, and the deletion of a topic in the name
+        of a super user."""
         found = self._broker(random)
         if found is None:
             return

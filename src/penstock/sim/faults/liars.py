@@ -1,7 +1,8 @@
-"""Peers that lie: a stranger sends forged messages of nodes, and every one of them must be refused.
+"""Sends forged messages in the name of nodes, from a host that is no node. Nodes must refuse every forged message.
 
-Where listeners demand a login, the stranger has none, or logs in as a user without rights; it then knows all ids and
-epochs. Elsewhere its messages are stale, because nothing else tells them from messages of nodes.
+If listeners demand a login, the sender has no login, or logs in as a user without rights; its messages then have the
+current ids and epochs. Otherwise its messages are stale, because a node could not distinguish current messages from
+messages of real nodes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Liars:
             target.story.violated(RULE, f"{forged.receiver.name} believed {who}: {forged.what}")
 
     async def _ask(self, loop: ProcessLoop, forged: Forged, login: Login | None) -> Any:
-        """Returns the answer to a forged message; None if there is none."""
+        """Returns the answer to a forged message; None if no answer comes."""
         network = SimNetwork(self._target.fabric, STRANGER, loop)
         settings = ConnectionSettings(
             client_id=STRANGER, connect_timeout_s=TIMEOUT_S, request_timeout_s=TIMEOUT_S, login=login

@@ -1,4 +1,4 @@
-"""Planted bugs that let a node believe a forged message: an id, an epoch or a right is not checked."""
+"""Lists planted bugs that let a node accept a forged message: an id, an epoch or a right is not checked."""
 
 from __future__ import annotations
 

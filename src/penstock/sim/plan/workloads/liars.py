@@ -1,5 +1,7 @@
-"""Workload `liars`: the usual actors, in a cluster that strangers send forged messages to. In half of the seeds the
-listeners demand a login."""
+"""Workload `liars`: the usual actors, in a cluster to which a foreign host sends forged messages.
+
+In half of the seeds the listeners demand a login.
+"""
 
 from __future__ import annotations
 

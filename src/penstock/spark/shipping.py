@@ -20,7 +20,7 @@ Opener = Callable[[tuple[str, ...], bytes], Any]
 
 
 class Shipped:
-    """Base class of the objects that Spark sends to executors."""
+    """The base class of the objects that Spark sends to executors."""
 
     needs: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
     """Modules that the object's tasks import later."""

@@ -30,7 +30,7 @@ SEEDS  ?= 1..100
 POINTS ?= 1..100
 COVERAGE ?= .sim-coverage.json
 
-.PHONY: run broker unit test test-all test-java test-pythons jars sim check bench format docs hooks clean
+.PHONY: run broker unit test test-all test-java test-network test-pythons jars sim check bench format docs hooks clean
 
 run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C, or for RUN_SECONDS
 	@RUN_SECONDS=$(RUN_SECONDS) exec $(BIN)/penstock pipeline demo
@@ -52,6 +52,10 @@ test-all: $(ALL) check jars  ## the long tests too
 
 test-java: $(ALL) jars  ## the long tests with Kafka's Java clients and tools, and with Apache Kafka itself
 	$(BIN)/pytest -m "java and slow"
+
+test-network: $(DEV)  ## real nodes in network namespaces that are split and healed, and a full disk: needs root and iproute2
+	@command -v ip >/dev/null || apt-get install --yes --no-install-recommends iproute2
+	$(BIN)/pytest tests/chaos/test_chaos_machines.py
 
 test-pythons: $(DEV)  ## `make unit` with every installed Python from 3.11 on, each in an environment of its own
 	$(BIN)/python -m tools.pythons

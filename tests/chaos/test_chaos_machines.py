@@ -6,12 +6,17 @@ that no peer gets a TCP reset. The full disk is a small tmpfs.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -24,6 +29,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 PARTITIONS = 3
 NODES = (1, 2, 3)
 NOTICED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+HTTP_PORT = 9644
+READ_URL = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=60).read().decode())"
 SPARE_BYTES = 2 * 1024 * 1024
 
 
@@ -79,10 +86,12 @@ class Cables:
 
 @pytest.fixture
 def cables() -> Iterator[Cables]:
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need the program ip: install iproute2")
     laid = Cables()
     try:
         if not laid.lay():
-            pytest.skip("network namespaces can't be made here")
+            pytest.skip("network namespaces can't be made here: they need root")
         yield laid
     finally:
         laid.remove()
@@ -122,6 +131,79 @@ def test_a_leader_cut_off_from_the_network_is_replaced_without_loss(tmp_path: Pa
             load.stop()
         judge(cluster.bootstrap, book)
         print(f"cut: {len(book.acknowledged)} acknowledged, longest pause {book.longest_gap_s:.1f} s")
+
+
+class Pages:
+    """Reads the HTTP pages of the nodes, each from inside its own namespace: a node that is cut off still answers."""
+
+    def __init__(self, cables: Cables) -> None:
+        self._cables = cables
+
+    def read(self, node: int, path: str) -> str:
+        inside = ("ip", "netns", "exec", self._cables.namespace(node), sys.executable, "-c", READ_URL)
+        url = f"http://{self._cables.host(node)}:{HTTP_PORT}{path}"
+        return subprocess.run((*inside, url), capture_output=True, check=True, text=True).stdout
+
+    def suspected(self, node: int) -> int:
+        """Returns how often the node suspected a network partition."""
+        found = re.search(r"\npenstock_network_partitions_suspected_total (\d+)\n", self.read(node, "/metrics"))
+        assert found is not None
+        return int(found[1])
+
+    def wait_for_event(self, node: int, kind: str) -> dict[str, Any]:
+        """Returns the newest event of a kind that the node itself emitted, once there is one."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            events: list[dict[str, Any]] = json.loads(self.read(node, f"/v1/events?kind={kind}"))["events"]
+            own = [each for each in events if each["node"] == node]
+            if own:
+                return own[0]
+            time.sleep(0.2)
+        pytest.fail(f"node {node} emitted no event {kind}: {self.read(node, '/v1/events')}")
+
+
+def test_both_sides_of_a_split_report_it_and_the_healed_cluster_has_every_acknowledged_record(
+    tmp_path: Path, cables: Cables
+) -> None:
+    hosts = {node: cables.host(node) for node in NODES}
+    prefixes = {node: ("ip", "netns", "exec", cables.namespace(node)) for node in NODES}
+    # The topic of events would need a majority, which the cut off node does not have: its own memory answers.
+    overrides = {
+        **NOTICED_SOON,
+        "penstock.http.listener": f"0.0.0.0:{HTTP_PORT}",
+        "penstock.events.topic.enable": "false",
+    }
+    pages = Pages(cables)
+    with ProcessCluster(tmp_path, overrides=overrides, hosts=hosts, prefixes=prefixes) as cluster:
+        book = Book("split", PARTITIONS)
+        create(cluster, book.topic)
+        load = Load(cluster.bootstrap, book, WRITERS["confluent"])
+        try:
+            book.wait_for(200)
+            victim = json.loads(pages.read(1, "/v1/cluster/quorum"))["leader"]
+            others = [node for node in NODES if node != victim]
+            assert [pages.suspected(node) for node in NODES] == [0, 0, 0]
+            cables.pull(victim)
+            lost = pages.wait_for_event(victim, "quorum.majority_lost")
+            assert "majority of the voters stopped fetching" in lost["text"]
+            pages.wait_for_event(victim, "network.suspected")
+            assert pages.suspected(victim) >= 1
+            book.wait_for(500)  # a stock client goes on with the majority
+            assert leader_of(cluster, book.topic, not_by=victim) != victim
+            controller = json.loads(pages.read(others[0], "/v1/cluster/quorum"))["leader"]
+            assert controller in others
+            fenced = pages.wait_for_event(controller, "broker.fenced")
+            assert fenced["fields"]["broker_id"] == victim
+            suspected = pages.wait_for_event(controller, "network.suspected")
+            assert suspected["fields"]["nodes"] == [victim]
+            assert pages.suspected(controller) >= 1
+            cables.plug(victim)
+            pages.wait_for_event(victim, "quorum.majority_regained")
+            book.wait_for(500)
+        finally:
+            load.stop()
+        judge(cluster.bootstrap, book)
+        print(f"split: {len(book.acknowledged)} acknowledged, longest pause {book.longest_gap_s:.1f} s")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_forged_messages_get_the_error_of_their_cause(seed: int, secured: bool, 
     assert sum(answers[each] for each in expected) >= 10, answers
 
 
-def test_vote_is_refused_unless_it_is_granted_and_other_requests_need_an_error_code() -> None:
+def test_request_is_refused_if_its_vote_is_not_granted_or_its_response_has_an_error_code() -> None:
     def vote(*, granted: bool) -> VoteResponse:
         part = VoteResponsePartitionData(vote_granted=granted)
         return VoteResponse(topics=[VoteResponseTopicData(partitions=[part])])

@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
         return run_points(args)
     if args.coverage:
-        raise Failure("--coverage needs --points, and no --at: the coverage chooses the points", Exit.USAGE)
+        raise Failure("--coverage needs --points and excludes --at: --coverage itself chooses the points", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 

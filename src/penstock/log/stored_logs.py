@@ -97,7 +97,7 @@ class StoredLogs:
             )
         except OSError as error:
             raise DirectoryError(
-                f"A move between log directories could not be finished ({error}): repair the disk of one of them, or "
+                f"A move between log directories could not be finished ({error}): repair the disk that failed, or "
                 "remove its directory from log.dirs."
             ) from error
 

@@ -1,8 +1,8 @@
 """Measures how long clients could not write after a failover, by the first write to partitions of the failed broker.
 
 A takeover begins when an image fences a broker and makes this node the leader of some of its partitions. It ends with
-the first committed write to one of these partitions. Like acks=all, it waits for the high watermark, so that a write
-has no additional cost.
+the first committed write to one of these partitions. The takeover waits for the high watermark, as acks=all does, so
+that writes themselves are not slowed down.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _as_consumer(image: MetadataImage, group: ClassicGroup, member: Member) -> C
 def release_parked(turn: Turn, group: ClassicGroup) -> None:
     """Answers the parked requests of a classic group that is replaced, so that its members rejoin.
 
-    If the records are refused, the requests stay parked.
+    If the records of the replacement can't be written, the requests stay parked.
     """
     parked = [(member, group.take_join(member), member.awaiting_sync) for member in group.members.values()]
     for member, join, sync in parked:

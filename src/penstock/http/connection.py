@@ -90,7 +90,7 @@ class HttpConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Returns True if this connection may be closed so that a new connection can be served.
 
-        It has no request in progress, or its peer waits for the answer to a failed login.
+        Such a connection has no request in progress, or its peer waits for the answer to a failed login.
         """
         return self._delayed or (self._task is None and not self._unsent)
 

@@ -37,7 +37,7 @@ KEPT_FREE_BYTES = 64 * 1024 * 1024
 
 
 async def drain_nodes(service: Service, call: Call) -> Any:
-    """Moves every replica off nodes, which get no new replicas meanwhile."""
+    """Moves every replica off the given nodes, which get no new replicas meanwhile."""
     nodes = set(call.body["nodes"])
     facts, _ = await service.state()
     there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))

@@ -451,9 +451,9 @@ class Connection(asyncio.BufferedProtocol):
             self.waiting_since_ns = 0
 
     def _wait_for_turn(self) -> None:
-        """Lets a free connection start its next request in the next pass of the event loop.
+        """Asks the event loop to start this connection's next request in its next pass.
 
-        A busy connection continues when it becomes free.
+        Does nothing while the connection can't start a request: for example, while an earlier request is in progress.
         """
         if not (self._waits_for_turn or self._busy or self._congested or self._mute_timer is not None or self._closing):
             self._waits_for_turn = True

@@ -109,7 +109,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """Sorts the rows that one task has of a micro-batch by time, because Spark does not sort streams."""
+    """Sorts by time the rows that one task gets in a micro-batch, because Spark does not sort streams."""
     import pyarrow as pa
 
     found = list(batches)

@@ -131,7 +131,7 @@ class ShareStateShard:
                 turn.write(key, snapshot_of(state, turn.wall_ms))
 
     def redundant_before(self) -> int:
-        """Returns the offset of the oldest snapshot that is still needed. The log before it can be deleted."""
+        """Returns the offset of the oldest snapshot that is still needed. The log before this offset can be deleted."""
         return min((state.snapshot_offset for state in self.states.values()), default=self._next_offset)
 
 

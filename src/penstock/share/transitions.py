@@ -11,7 +11,8 @@ from penstock.share.window import NOBODY, Run
 
 
 class Reason(IntEnum):
-    """Says why a record is given up. An archiving record has no owner: the window stores the reason in its place."""
+    """Says why a record is given up. An archiving record has no owner: the window stores the reason in the owner's
+    place."""
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
     REJECTED = 1

@@ -139,8 +139,8 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
     """Yields each dead letter with a wrong number of deliveries, and each dead letter of a record that a member has
     accepted.
 
-    Only a member whose lock has not expired can accept a record. Another member may also get the answer that the record
-    is accepted, if the record is already done; `_is_certain` tells these answers apart.
+    Only a member whose lock has not expired can accept a record. If the record is already done, another member's
+    acknowledgement may also get an answer without an error; `_is_certain` finds the answers that prove an acceptance.
     """
     answers = _answers(history)
     deliveries: dict[Place, list[ShareDelivery]] = defaultdict(list)

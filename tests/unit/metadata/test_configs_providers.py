@@ -108,7 +108,9 @@ def test_providers_outside_a_properties_file_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["${" * 200_000, "${a" * 100_000 + "}", "${a:" + ":" * 200_000, "${a:b" * 100_000 + "}"]
+    "text",
+    ["${" * 200_000, "${a" * 100_000 + "}", "${a:" + ":" * 200_000, "${a:b" * 100_000 + "}"],
+    ids=["starts", "names", "colons", "nested"],
 )
 def test_long_value_without_references_is_read_once(text: str) -> None:
     began = time.thread_time()

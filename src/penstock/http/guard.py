@@ -8,6 +8,8 @@ A route that sends Kafka requests for its caller has these requests checked with
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,9 +23,12 @@ from penstock.security.vocabulary import Operation
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.http.messages import BodyStream
 
 #: The API whose name denials of whole routes have in log and audit lines.
 DESCRIBE_CLUSTER = 60
+#: Time after which the caller of a stream is checked again.
+STREAM_CHECK_S = 1.0
 #: Values of Sec-Fetch-Site with which browsers mark requests of this site's own pages, and of the user.
 OWN_SITES = ("same-origin", "none")
 
@@ -106,6 +111,34 @@ class Guard:
             if not access.allows_cluster(context, need.operation):
                 return problem(403, f"{principal} has no ACL for {need.operation.name} on the cluster.")
         return caller
+
+
+class AdmittedStream:
+    """A stream that ends soon after its caller would no longer be admitted.
+
+    The caller's access token may expire, its password, role or ACLs may change.
+    """
+
+    def __init__(self, stream: BodyStream, is_admitted: Callable[[], Awaitable[bool]]) -> None:
+        self._stream = stream
+        self._parts = aiter(stream)
+        self._is_admitted = is_admitted
+        self._checked_at = asyncio.get_running_loop().time()
+
+    def __aiter__(self) -> AdmittedStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        part = await anext(self._parts)
+        now = asyncio.get_running_loop().time()
+        if now >= self._checked_at + STREAM_CHECK_S:
+            if not await self._is_admitted():
+                raise StopAsyncIteration
+            self._checked_at = now
+        return part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def no_role(principal: str, needed: Role) -> str:

@@ -32,6 +32,8 @@ BASIC, BEARER = "basic", "bearer"
 MAX_USER, MAX_PASSWORD = 1_024, 4_096
 #: Passwords that are remembered. Beyond, the oldest one is forgotten.
 MAX_REMEMBERED = 1_000
+#: Passwords of one host that are checked, or wait for their check, at the same time.
+MAX_CHECKS_OF_HOST = 4
 #: The thread pauses after a wrong password for this multiple of the time that the check took.
 PAUSE_SHARE = 4
 NO_LOGIN_SENTENCE = "This request needs a login."
@@ -78,12 +80,18 @@ class WrongCredentialError(Exception):
     """Raised for a refused credential. The message is the reason for the operator, and has no secret."""
 
 
+class TooManyChecksError(Exception):
+    """Raised if too many passwords of one host are being checked: a host must not keep others from their login."""
+
+
 class RequestLogin:
     """Returns the principal of each request."""
 
     def __init__(self, rules: LoginRules) -> None:
         self._rules = rules
         self._remembered: dict[str, _Remembered] = {}
+        #: Passwords of each host that are being checked.
+        self._checks: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http-login")
         self._log = LimitedLog(logger, time.monotonic)
 
@@ -95,20 +103,22 @@ class RequestLogin:
         rules = self._rules
         try:
             if request.authorization and rules.schemes:
-                return await self._by_header(request.authorization)
+                return await self._by_header(request.authorization, request.peer.host)
             if rules.certificate_user is not None and request.peer.certificate is not None:
                 return _by_certificate(rules.certificate_user, request.peer.certificate)
         except WrongCredentialError as error:
             return self._refuse(request, str(error))
+        except TooManyChecksError:
+            return problem(429, "Too many logins of this host are being checked: try again.", ("Retry-After", "1"))
         return _challenge(rules, NO_LOGIN_SENTENCE) if rules.schemes else ANONYMOUS
 
-    async def _by_header(self, header: str) -> str:
+    async def _by_header(self, header: str, host: str) -> str:
         rules = self._rules
         scheme, _, credential = header.partition(" ")
         match scheme.lower():
             case "basic" if rules.users is not None:
                 user, password = _parse_basic(credential.strip())
-                if not await self._accepts(rules.users(user), password):
+                if not await self._accepts(rules.users(user), password, host):
                     raise WrongCredentialError("invalid username or password")
                 return f"User:{user}"
             case "bearer" if rules.check_token is not None:
@@ -119,15 +129,23 @@ class RequestLogin:
             case _:
                 raise WrongCredentialError("the scheme of the Authorization header is not offered")
 
-    async def _accepts(self, known: PasswordUsers, password: str) -> bool:
+    async def _accepts(self, known: PasswordUsers, password: str, host: str) -> bool:
         user = known.user
         digest = hmac.digest(self._rules.secret, f"{user}\0{password}".encode(), "sha256")
         before = self._remembered.get(user)
         if before is not None and before.credentials == known and hmac.compare_digest(before.digest, digest):
             return True
-        secret, loop = self._rules.secret_of_nobody(), asyncio.get_running_loop()
-        if not await loop.run_in_executor(self._threads, _check, known, password, secret):
-            return False
+        if self._checks.get(host, 0) >= MAX_CHECKS_OF_HOST:
+            raise TooManyChecksError
+        self._checks[host] = self._checks.get(host, 0) + 1
+        try:
+            secret, loop = self._rules.secret_of_nobody(), asyncio.get_running_loop()
+            if not await loop.run_in_executor(self._threads, _check, known, password, secret):
+                return False
+        finally:
+            self._checks[host] -= 1
+            if not self._checks[host]:
+                del self._checks[host]
         self._remembered.pop(user, None)
         if len(self._remembered) >= MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]

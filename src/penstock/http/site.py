@@ -15,7 +15,7 @@ from penstock.http.cluster import ClusterFacts
 from penstock.http.console import EVENTS_SHOWN, PageContext, page
 from penstock.http.events import known_events
 from penstock.http.exposition import CONTENT_TYPE
-from penstock.http.guard import NOBODY, VIEW_CLUSTER, Caller, Guard, Need
+from penstock.http.guard import NOBODY, VIEW_CLUSTER, AdmittedStream, Caller, Guard, Need
 from penstock.http.messages import NOT_FOUND, READS, Request, Response, as_json, text
 from penstock.http.metrics_page import MetricsPage
 from penstock.http.node_metrics import version
@@ -123,7 +123,13 @@ class Site:
         service = replace(self._service, caller=caller, client=partial(self._client, caller))
         answer = await match.serve(service, request)
         if isinstance(answer, Response):
-            return answer
+            if answer.stream is None:
+                return answer
+
+            async def is_admitted() -> bool:
+                return isinstance(await self._guard.admit(request, match.route.need), Caller)
+
+            return replace(answer, stream=AdmittedStream(answer.stream, is_admitted))
         status, value = answer
         return await self._aside(as_json, value, status)
 

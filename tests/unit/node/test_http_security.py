@@ -7,6 +7,7 @@ import base64
 import json
 import logging
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.login import Login
 from penstock.disk.memory import MemoryDisk
+from penstock.http import guard
 from penstock.http import login as http_login
+from penstock.http.rest import events
 from penstock.node.listeners import ListenerError
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
@@ -63,27 +66,34 @@ class Http:
         self._port = int(node.http.url.rstrip("/").rpartition(":")[2])
         self._tls = tls
 
-    async def ask(
-        self,
+    async def ask(self, path: str, user: tuple[str, str] | None = None, **how: Any) -> Answer:
+        return await self.raw(self.request(path, user, **how))
+
+    @staticmethod
+    def request(
         path: str,
         user: tuple[str, str] | None = None,
         *,
         method: str = "GET",
         body: Any = None,
         header: str | None = None,
-    ) -> Answer:
+    ) -> bytes:
         if user is not None:
             header = "Basic " + base64.b64encode(":".join(user).encode()).decode()
         sent = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(sent)}"]
         lines += ["Content-Type: application/json"] if method != "GET" else []
         lines += [] if header is None else [f"Authorization: {header}"]
-        return await self.raw("\r\n".join([*lines, "", ""]).encode() + sent)
+        return "\r\n".join([*lines, "", ""]).encode() + sent
 
-    async def raw(self, sent: bytes) -> Answer:
+    async def send(self, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = "localhost" if self._tls else None
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls, server_hostname=host)
         writer.write(sent)
+        return reader, writer
+
+    async def raw(self, sent: bytes) -> Answer:
+        reader, writer = await self.send(sent)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         first, *rest = head.decode().split("\r\n")
@@ -356,6 +366,84 @@ def test_with_an_authorizer_the_acls_of_the_http_user_decide() -> None:
         assert (await http.ask("/metrics", ANN)).status == 200
 
     with_node(scenario, {**SECURED, **AUTHORIZER})
+
+
+def test_the_result_of_an_operation_is_hidden_from_users_without_its_acls() -> None:
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "t"})).status == 201
+        begun = await http.ask("/v1/topics/t/search", ADMIN, method="POST", body={"contains": "x"})
+        assert begun.status == 202
+        path = f"/v1/operations/{json.loads(begun.body)['operation']}"
+        assert (await http.ask(path, ADMIN)).status == 200
+        assert (await http.ask(path, ANN)).status == 404
+        assert json.loads((await http.ask("/v1/operations", ANN)).body)["operations"] == []
+        assert (await http.ask(f"{path}/cancel", ANN, method="POST", body={})).status == 404
+
+    with_node(scenario, {**SECURED, **AUTHORIZER})
+
+
+def test_topics_that_only_nodes_write_cannot_be_written_over_http() -> None:
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        await node.broker.topic_creator.ensure("__penstock_events")
+        await allow(node, "ann", AclResource.TOPIC, "*", Operation.ALL)
+        for user in (ADMIN, ANN):
+            path, body = "/v1/topics/__penstock_events/records", {"records": [{"value": "forged"}]}
+            refused = await http.ask(path, user, method="POST", body=body)
+            assert (refused.status, json.loads(refused.body)["kafka_error"]) == (400, "INVALID_TOPIC_EXCEPTION")
+
+    with_node(scenario, {**SECURED, **AUTHORIZER})
+
+
+def test_a_stream_ends_when_its_user_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "STREAM_CHECK_S", 0.0)
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(events, "LOOK_EVERY_S", 0.01)
+
+    async def scenario(node: Node) -> None:
+        await set_password(node, "eve", "one", ScramMechanism.SHA_256)
+        reader, writer = await Http(node).send(Http.request("/v1/events/stream", ("eve", "one")))
+        await reader.readuntil(b": alive")
+        gone = scram_users.ScramCredentialDeletion(name="eve", mechanism=ScramMechanism.SHA_256)
+        await _alter_users(node, scram_users.AlterUserScramCredentialsRequest(deletions=[gone]))
+        assert (await reader.read()).endswith(b"0\r\n\r\n"), "the stream has an end"
+        writer.close()
+
+    with_node(scenario, SECURED)
+
+
+def test_the_logins_of_one_host_that_are_checked_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = threading.Event()
+
+    def slow(known: Any, password: str, secret: bytes) -> bool:
+        return ready.wait(60) and False
+
+    monkeypatch.setattr(http_login, "_check", slow)
+
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        guesses = [asyncio.create_task(http.ask("/", ("ann", str(number)))) for number in range(20)]
+        refused: list[int] = []
+        for each in asyncio.as_completed(guesses):
+            refused.append((await each).status)
+            if len(refused) == 20 - http_login.MAX_CHECKS_OF_HOST:
+                break
+        assert (await http.ask("/livez")).status == 200
+        ready.set()
+        assert set(refused) == {429}
+        assert sorted(answer.status for answer in await asyncio.gather(*guesses)) == [401] * 4 + [429] * 16
+
+    with_node(scenario, SECURED)
+
+
+def test_headers_that_are_too_long_are_refused_before_a_login() -> None:
+    async def scenario(node: Node) -> None:
+        assert (await Http(node).ask("/", header="Basic " + "A" * 20_000)).status == 431
+        twice = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YQ==\r\nAuthorization: Basic Yg==\r\n\r\n"
+        assert (await Http(node).raw(twice)).status == 400
+
+    with_node(scenario, SECURED)
 
 
 # --- TLS, certificates and access tokens ------------------------------------------------------------------

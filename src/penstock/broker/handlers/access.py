@@ -155,6 +155,7 @@ ON_CONTROLLERS: dict[int, Access] = {1: _BROKERS, 60: Access((rules.cluster(_ALT
 #: APIs whose handlers ask the authorizer themselves. These are their rules where a node sends a client's request to
 #: another node with its own credentials, so that the handler there can't ask for the client.
 ON_BEHALF: dict[int, Access] = {
+    0: Access((rules.transactional_records, rules.written_by_clients)),
     1: Access((rules.each(_READ, TOPIC, "topics"),)),
     16: Access((), filters.visible_groups),
     78: Access((_GROUP_READ, rules.each(_READ, TOPIC, "topics"))),

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.metadata.controller.tokens import owner_of
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.uuid import ZERO_UUID
-from penstock.protocol.vocabulary import GROUP_COORDINATOR, INTERNAL_TOPICS, TRANSACTION_COORDINATOR, ResourceType
+from penstock.protocol.vocabulary import (
+    GROUP_COORDINATOR,
+    INTERNAL_TOPICS,
+    TRANSACTION_COORDINATOR,
+    UNLISTED_TOPICS,
+    ResourceType,
+)
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
 
 if TYPE_CHECKING:
@@ -158,6 +164,16 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
             if records is not None and len(records) > ATTRIBUTES_AT and records[ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
                 return DENIALS[TRANSACTIONAL_ID]
     return None
+
+
+def written_by_clients(asker: Asker, request: Any) -> Denied | None:
+    """Requires, for Produce, WRITE on each topic. Refuses topics that only nodes write, even with WRITE."""
+    names = [asker.topic(item) for item in request.topic_data]
+    codes = [
+        ErrorCode.INVALID_TOPIC_EXCEPTION if name in UNLISTED_TOPICS else _code(asker, Operation.WRITE, TOPIC, name)
+        for name in names
+    ]
+    return Denied("topic_data", codes) if any(codes) else None
 
 
 def described_or_created(asker: Asker, request: Any) -> Denied | None:

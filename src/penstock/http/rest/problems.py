@@ -44,6 +44,7 @@ TITLES = {
     405: "The method is not allowed here",
     409: "The cluster refused the request",
     415: "The body has the wrong type",
+    429: "There are too many requests",
     502: "A node can't be reached",
     503: "The node is not ready",
     504: "A node did not answer in time",

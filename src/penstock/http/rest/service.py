@@ -16,7 +16,8 @@ from penstock.broker.requests.access_control import visible_topics
 from penstock.http.guard import NOBODY, Caller, no_role
 from penstock.http.rest.problems import Problem
 from penstock.http.roles import Role
-from penstock.security.vocabulary import AclResource
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource
+from penstock.security.vocabulary import Operation as AclOperation
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -49,8 +50,17 @@ class Service:
         return self.operations.start(self.caller.principal, kind, about, work, unit=unit, total=total).as_json()
 
     def may_see(self, operation: Operation) -> bool:
-        """Returns True if the caller started the operation, or is an administrator."""
-        return operation.principal == self.caller.principal or self.caller.role >= Role.ADMIN
+        """Returns True if the caller started the operation, or is an administrator.
+
+        The result of an operation may have records. With an authorizer, an administrator is who may create ACLs.
+        """
+        if operation.principal == self.caller.principal:
+            return True
+        access = self.broker.access
+        ruling = access is None or access.sees(
+            self.caller.context(self.broker), AclOperation.ALTER, AclResource.CLUSTER, CLUSTER_NAME
+        )
+        return ruling and self.caller.role >= Role.ADMIN
 
     def require(self, role: Role) -> None:
         """Raises Problem if the caller does not have this role."""

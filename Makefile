@@ -30,7 +30,8 @@ SEEDS  ?= 1..100
 POINTS ?= 1..100
 COVERAGE ?= .sim-coverage.json
 
-.PHONY: run broker unit test test-all test-java test-network test-pythons jars sim check bench format docs hooks clean
+.PHONY: run broker unit test test-all test-java test-network test-browser test-pythons jars sim check bench format docs \
+        hooks clean
 
 run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C, or for RUN_SECONDS
 	@RUN_SECONDS=$(RUN_SECONDS) exec $(BIN)/penstock pipeline demo
@@ -56,6 +57,13 @@ test-java: $(ALL) jars  ## the long tests with Kafka's Java clients and tools, a
 test-network: $(DEV)  ## real nodes in network namespaces that are split and healed, and a full disk: needs root and iproute2
 	@command -v ip >/dev/null || apt-get install --yes --no-install-recommends iproute2
 	$(BIN)/pytest tests/chaos/test_chaos_machines.py
+
+test-browser: $(DEV)  ## walks through the console in Chromium; screenshots are in build/console
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null; } || \
+	{ echo "make test-browser needs Chromium: install it with the package manager of this machine" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,browser]'
+	$(BIN)/pytest -m browser tests/browser
 
 test-pythons: $(DEV)  ## `make unit` with every installed Python from 3.11 on, each in an environment of its own
 	$(BIN)/python -m tools.pythons

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.cluster_facts import Facts, largest, node_rows, partition_rows, problem, summary
+from penstock.client.cluster_facts import Facts, PartitionFacts, largest, node_rows, partition_rows, problem, summary
 from penstock.http.pipelines import Pipeline
-from penstock.http.rates import Rate, Sums
+from penstock.http.rates import Point, Rate, Sums
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.protocol.vocabulary import TopicPartition
 
 ATTENTION_MAX = 100
 #: Damaged replicas that metrics and pages list.
@@ -35,8 +36,8 @@ class Overview:
     """All topics with problems, in the same order as `attention`."""
     topics: list[Row]
     """The topics by name, Kafka's internal topics last."""
-    history: Sequence[float]
-    """Records per second of the cluster, one value per sample."""
+    history: Sequence[Point]
+    """The rates of the cluster, one point per sample."""
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
@@ -52,7 +53,7 @@ def topic_sums(facts: Facts) -> dict[str, Sums]:
     return {topic: Sums(*sums) for topic, sums in found.items()}
 
 
-def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate], history: Sequence[float]) -> Overview:
+def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate], history: Sequence[Point]) -> Overview:
     wrong = {key: part for key, part in facts.partitions.items() if problem(part) is not None}
     rows = partition_rows(facts, wrong)
     rows.sort(key=lambda row: (*_order(row), row["partition"]))
@@ -116,12 +117,16 @@ def _topics(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate]) -
     return sorted(rows.values(), key=lambda row: (row["internal"], row["topic"]))
 
 
-def one_topic(facts: Facts, topic: str) -> Row | None:
-    parts = {key: part for key, part in facts.partitions.items() if key[0] == topic}
-    if not parts:
-        return None
-    shown = dict(sorted(parts.items())[:PARTITIONS_MAX])
-    return {"topic": topic, "partitions": len(parts), "partition_states": partition_rows(facts, shown)}
+def one_topic(
+    facts: Facts,
+    topic: str,
+    partitions: Mapping[TopicPartition, PartitionFacts],
+    start: int = 0,
+    limit: int = PARTITIONS_MAX,
+) -> Row:
+    """Returns a topic with the states of some of its partitions."""
+    shown = dict(sorted(partitions.items())[start : start + limit])
+    return {"topic": topic, "partitions": len(partitions), "partition_states": partition_rows(facts, shown)}
 
 
 def damaged_rows(broker: Broker) -> list[Row]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 #: A rate is taken over the samples of this window.
 WINDOW_S = 10.0
 SHORTEST_S = 0.5
-POINTS = 60
+POINTS = 300
 
 
 class Sums(NamedTuple):
@@ -30,6 +30,14 @@ class Rate(NamedTuple):
     bytes: float
 
 
+class Point(NamedTuple):
+    """Holds the rates of all topics together at one time."""
+
+    at_s: float
+    records: float
+    bytes: float
+
+
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at_s: float
@@ -39,8 +47,8 @@ class _Sample:
 class Rates:
     def __init__(self) -> None:
         self._samples: deque[_Sample] = deque()
-        #: Records a second over all topics, a point per sample.
-        self.history: deque[float] = deque(maxlen=POINTS)
+        #: The rates of all topics together, a point per sample.
+        self.history: deque[Point] = deque(maxlen=POINTS)
 
     def add_sample(self, at_s: float, topics: Mapping[str, Sums]) -> dict[str, Rate]:
         """Adds a sample and returns the growth rates by topic.
@@ -60,5 +68,6 @@ class Rates:
             if earlier is not None and earlier.partitions == sums.partitions and earlier.end <= sums.end:
                 seconds = at_s - before.at_s
                 found[name] = Rate((sums.end - earlier.end) / seconds, max(0, sums.size - earlier.size) / seconds)
-        self.history.append(sum(rate.records for rate in found.values()))
+        rates = found.values()
+        self.history.append(Point(at_s, sum(each.records for each in rates), sum(each.bytes for each in rates)))
         return found

@@ -7,27 +7,25 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from penstock.http.cluster import ClusterFacts
-from penstock.http.console import EVENTS_SHOWN, PageContext, page
 from penstock.http.events import known_events
 from penstock.http.exposition import CONTENT_TYPE
 from penstock.http.guard import NOBODY, VIEW_CLUSTER, AdmittedStream, Caller, Guard, Need
-from penstock.http.messages import NOT_FOUND, READS, Request, Response, as_json, text
+from penstock.http.messages import READS, Request, Response, as_json, text
 from penstock.http.metrics_page import MetricsPage
-from penstock.http.node_metrics import version
 from penstock.http.on_behalf import CallerClient
 from penstock.http.operations import Operations
-from penstock.http.overview import Overview, damaged_rows, overview, topic_sums
+from penstock.http.overview import Overview, overview, topic_sums
 from penstock.http.pipelines import of_cluster
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
 from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
+from penstock.http.static_files import INDEX, is_static, static_file
 from penstock.http.streams import Streams
 from penstock.http.view import Cached, View, cached_s
 
@@ -39,12 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HTML = "text/html; charset=utf-8"
-STATIC = {
-    "/console.css": "text/css; charset=utf-8",
-    "/console.js": "text/javascript; charset=utf-8",
-    "/favicon.svg": "image/svg+xml",
-}
 #: Paths of earlier versions, and the routes of the REST API that have replaced them.
 MOVED = {
     "/api": "/v1/openapi.json",
@@ -74,7 +66,6 @@ class Site:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
         self._pipelines: Cached[list[Pipeline]] = Cached(self._read_pipelines)
         self._events: Cached[list[EventRow]] = Cached(lambda: known_events(view.broker))
-        self._page: Cached[bytes] = Cached(self._render_page)
         broker = view.broker
         self._metrics = MetricsPage(view, self._pipelines.get)
         self._state: Cached[_ClusterState] = Cached(
@@ -93,6 +84,7 @@ class Site:
             self._operations,
             Streams(),
             view.cleaner,
+            view.warnings,
         )
 
     async def __call__(self, request: Request) -> Response:
@@ -111,13 +103,13 @@ class Site:
     async def _serve_page(self, path: str, query: Mapping[str, str]) -> Response:
         match path:
             case "/":
-                return Response(200, HTML, await self._page.get())
+                return static_file(INDEX)
             case "/metrics":
                 return Response(200, CONTENT_TYPE, await self._metrics.get(query.get("partitions", "")))
         if path in MOVED:
             target = f"{MOVED[path]}?{urlencode(query)}" if query else MOVED[path]
             return text(308, f"This is at {target} now.", ("Location", target))
-        return static(path) if path in STATIC else NOT_FOUND
+        return static_file(path)
 
     async def _rest(self, match: Match, request: Request, caller: Caller) -> Response:
         service = replace(self._service, caller=caller, client=partial(self._client, caller))
@@ -144,7 +136,7 @@ class Site:
         return CallerClient(shared, broker, caller)
 
     async def close(self) -> None:
-        for shared in (self._pipelines, self._page, self._metrics, self._state, self._events):
+        for shared in (self._pipelines, self._metrics, self._state, self._events):
             shared.cancel()
         await self._operations.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -154,24 +146,6 @@ class Site:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     # --- pages
-
-    async def _render_page(self) -> bytes:
-        look, pipelines = await self._state.get(), await self._pipelines.get()
-        broker = self._view.broker
-        failed = {each.path: str(each.failure.strerror or each.failure) for each in broker.logs.dirs if each.failure}
-        context = PageContext(
-            broker.node_id,
-            version(),
-            list(broker.controller.failovers),
-            failed,
-            damaged_rows(broker),
-            list(broker.logs.dirs.free_space.short().values()),
-            broker.moves.figures(),
-            (await self._events.get())[:EVENTS_SHOWN],
-            self._view.warnings,
-        )
-        html = await self._aside(page, context, look.overview, pipelines)
-        return html.encode(errors="replace")
 
     async def _read_pipelines(self) -> list[Pipeline]:
         """Returns the pipelines of this cluster. Leaves out pipelines of other clusters on the same machine."""
@@ -188,10 +162,4 @@ class Site:
 
 def _need(path: str) -> Need | None:
     """Returns the role and operation that a page requires; None for the console's files, which hold no data."""
-    return None if path in STATIC else VIEW_CLUSTER
-
-
-def static(path: str) -> Response:
-    """Returns a static file of the package. Reads the file at each request: it is small and seldom requested."""
-    content = get_data("penstock.http", f"static{path}")
-    return NOT_FOUND if content is None else Response(200, STATIC[path], content, cache="no-cache")
+    return None if is_static(path) else VIEW_CLUSTER

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from test_http_console import Tables
 
 from penstock.http import cluster as cluster_facts
 from penstock.http import view
@@ -58,27 +57,12 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def test_the_page_shows_the_brokers_offsets_and_leaders(broker: Broker) -> None:
+def test_overview_and_topics_show_the_brokers_offsets_and_leaders(broker: Broker) -> None:
     produce(broker, 10)
-
-    def page() -> Tables:
-        return Tables(read(broker.node, "/").decode())
-
-    until(lambda: page().rows["Topics"]["orders"]["end offsets"] == "10", "the page doesn't show the produced records")
-    tables = page().rows
-    assert tables["Topics"]["orders"]["partitions"] == "2"
-    assert tables["Nodes"]["1"]["address"] == broker.bootstrap
-    assert tables["Nodes"]["1"]["leads"] == "2"
-    assert api(broker.node, "topics")["topics"][0]["end_offset"] == 10
+    until(lambda: bool(api(broker.node, "topics")["topics"][0]["end_offset"] == 10), "the records are not shown")
+    [node] = api(broker.node, "cluster/overview")["brokers"]
+    assert (node["address"], node["leaders"]) == (broker.bootstrap, 2)
     assert sum(each["end_offset"] for each in api(broker.node, "topics/orders")["partition_states"]) == 10
-
-
-def test_the_files_that_the_page_loads_are_served(broker: Broker) -> None:
-    for path, kind in (("/console.css", "text/css"), ("/console.js", "text/javascript"), ("/favicon.svg", "image/svg")):
-        assert broker.node.http.url is not None
-        with urllib.request.urlopen(broker.node.http.url.rstrip("/") + path, timeout=LIMIT_S) as answer:
-            assert answer.headers["Content-Type"].startswith(kind)
-            assert answer.read()
 
 
 def test_earlier_paths_lead_to_their_routes_and_unknown_paths_get_404(broker: Broker) -> None:
@@ -111,10 +95,10 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
         other = cluster.node(victim % 3 + 1)
 
         def noticed() -> bool:
-            tables = Tables(read(other, "/").decode()).rows
-            states = {name: row["state"] for name, row in tables["Nodes"].items()}
-            wrong = {name: row["problem"] for name, row in tables.get("Needs attention", {}).items()}
-            return states[str(victim)] == "fenced" and wrong == {"orders": "under-replicated"}
+            seen = api(other, "cluster/overview")
+            states = {row["node"]: row["state"] for row in seen["brokers"]}
+            wrong = {row["topic"]: row["problem"] for row in seen["topics_that_need_attention"]}
+            return states[victim] == "fenced" and wrong == {"orders": "under-replicated"}
 
         until(noticed, "the console doesn't show that a node is fenced")
         for number in {1, 2, 3} - {victim}:
@@ -122,7 +106,7 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
             assert (failover["broker"], failover["partitions"]) == (victim, 3), (
                 f"node {number} has no list of failovers"
             )
-            assert f"Node {victim} (" in read(cluster.node(number), "/").decode()
+            assert f"Node {victim} (" in api(cluster.node(number), "cluster/overview")["causes"][0]
         produce(cluster, 300)
         leader = cluster.node(cluster.leader("orders", 0))
         late = re.compile(f'penstock_partition_follower_lag_seconds{{.*replica="{victim}"}} 0*[1-9.]')

@@ -147,5 +147,5 @@ def test_a_user_without_a_role_reaches_only_the_probes_and_the_files_of_the_cons
     with Broker(config={**HTTP, "penstock.http.roles": "admin=User:ann"}) as broker:
         for path in (*PAGES, "/v1/topics", "/v1/nothing", "/nothing", "/v1/openapi.json"):
             assert ask(broker, "GET", path) == 403, path
-        for path in ("/livez", "/readyz", "/console.css", "/console.js", "/favicon.svg"):
+        for path in ("/livez", "/readyz", "/console/console.css", "/console/app.js", "/console/favicon.svg"):
             assert ask(broker, "GET", path) == 200, path

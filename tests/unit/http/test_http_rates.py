@@ -39,4 +39,4 @@ def test_the_history_of_rates_is_bounded() -> None:
     rates = Rates()
     for second in range(POINTS * 2):
         rates.add_sample(float(second), {"t": Sums(1, second * 7, 0)})
-    assert list(rates.history) == [7.0] * POINTS
+    assert [point.records for point in rates.history] == [7.0] * POINTS

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.cluster_admin import PREFERRED, UNCLEAN, ClusterAdmin
 from penstock.client.cluster_facts import node_rows, partition_rows, problem
 from penstock.client.quarantine import release
+from penstock.client.replica_moves import copied_share
+from penstock.http.causes import NodeContext, causes, health, move_row
 from penstock.http.node_metrics import version
 from penstock.http.overview import ATTENTION_MAX, damaged_rows, failover_rows, pipeline_rows
 from penstock.http.rest.fields import PARTITIONS, Field, list_of, object_of, partition_keys
@@ -54,7 +56,8 @@ async def cluster_status(service: Service, call: Call) -> Any:
 async def cluster_overview(service: Service, call: Call) -> Any:
     """Answers with everything that the first page of a console shows."""
     _, overview = await service.state()
-    broker = service.broker
+    broker, context = service.broker, _context(service)
+    now_s = asyncio.get_running_loop().time()
     return {
         **overview.summary,
         "seen_by": broker.node_id,
@@ -65,7 +68,31 @@ async def cluster_overview(service: Service, call: Call) -> Any:
         "partitions_that_need_attention": overview.attention,
         "damaged_replicas_of_this_node": damaged_rows(broker),
         "failovers": failover_rows(broker),
+        "health": health(overview.summary, context),
+        "causes": list(causes(overview.nodes, context)),
+        "directory_moves_of_this_node": [move_row(each) for each in broker.moves.figures()[:PAGE_MAX]],
+        "history": [
+            {
+                "at_ms": round(broker.clock.wall_ms() - 1000 * (now_s - point.at_s)),
+                "records_per_second": point.records,
+                "bytes_per_second": point.bytes,
+            }
+            for point in overview.history
+        ],
     }
+
+
+def _context(service: Service) -> NodeContext:
+    broker = service.broker
+    failed = {each.path: str(each.failure.strerror or each.failure) for each in broker.logs.dirs if each.failure}
+    return NodeContext(
+        broker.node_id,
+        list(broker.controller.failovers),
+        failed,
+        damaged_rows(broker),
+        list(broker.logs.dirs.free_space.short().values()),
+        service.warnings,
+    )
 
 
 async def list_pipelines(service: Service, call: Call) -> Any:
@@ -196,12 +223,14 @@ async def move_replicas(service: Service, call: Call) -> Any:
 
 
 async def list_reassignments(service: Service, call: Call) -> Any:
+    """Answers with the reassignments in progress, and with the progress of the slowest new replica of each."""
     found = await ClusterAdmin(await service.client()).reassignments()
-    return {
-        "reassignments": [
-            {"topic": topic, "partition": index, **asdict(each)} for (topic, index), each in sorted(found.items())
-        ]
-    }
+    facts, _ = await service.state()
+    rows = []
+    for key, each in sorted(found.items()):
+        copied, lag = copied_share(facts, key, each.adding)
+        rows.append({"topic": key[0], "partition": key[1], **asdict(each), "copied_percent": copied, "lag": lag})
+    return {"reassignments": rows}
 
 
 async def reassign(service: Service, call: Call) -> Any:

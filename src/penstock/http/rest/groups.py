@@ -39,11 +39,15 @@ async def describe_group(service: Service, call: Call) -> Any:
     offsets = await admin.committed(group)
     ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
     members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
+    rows = lag_rows(described, offsets, ends)
+    lag = sum(row["lag"] for row in rows if row["lag"] is not None)
     return {
         "group": group,
         "state": described.state,
         "members": members,
-        "partitions": lag_rows(described, offsets, ends),
+        "lag": lag,
+        "lag_history": service.lags.add_sample(group, service.broker.clock.wall_ms(), lag),
+        "partitions": rows,
     }
 
 

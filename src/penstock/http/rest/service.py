@@ -7,13 +7,14 @@ Kafka's tools, and no rule is implemented twice. `http/guard.py` has checked the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.limits.audit import OK
 from penstock.broker.requests.access_control import visible_topics
 from penstock.http.guard import NOBODY, Caller, no_role
+from penstock.http.lag_history import LagHistory
 from penstock.http.rest.problems import Problem
 from penstock.http.roles import Role
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource
@@ -43,6 +44,8 @@ class Service:
     operations: Operations
     streams: Streams
     cleaner: Cleaner | None = None
+    warnings: Sequence[str] = ()
+    lags: LagHistory = field(default_factory=LagHistory)
     caller: Caller = NOBODY
 
     def begin(self, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None) -> dict[str, Any]:

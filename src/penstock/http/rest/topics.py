@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.admin import Admin, NewTopic
-from penstock.http.overview import one_topic
+from penstock.client.cluster_facts import PartitionFacts
+from penstock.http.overview import PARTITIONS_MAX, Row, one_topic
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of, object_of
 from penstock.http.rest.problems import Problem
@@ -21,6 +24,17 @@ if TYPE_CHECKING:
 RESOURCES = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "groups": ResourceType.GROUP}
 
 
+def _largest_first(name: str) -> Callable[[Row], Any]:
+    return lambda row: (-(row[name] if row[name] is not None else -1), row["topic"])
+
+
+#: Orders of the list of topics. Numbers come with the largest first; unknown numbers are last.
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "topic": lambda row: (row["internal"], row["topic"]),
+    **{name: _largest_first(name) for name in ("partitions", "records_per_second", "bytes", "problems", "end_offset")},
+}
+
+
 async def list_topics(service: Service, call: Call) -> Any:
     _, overview = await service.state()
     text, internal, visible = call.query.get("search", ""), call.query.get("internal", True), service.visible_topics()
@@ -29,16 +43,29 @@ async def list_topics(service: Service, call: Call) -> Any:
         for row in overview.topics
         if text in row["topic"] and (internal or not row["internal"]) and visible(row["topic"])
     ]
-    return paged(rows, call, "topics")
+    sort = SORTS.get(call.query.get("sort", "topic"))
+    if sort is None:
+        raise Problem(400, f"sort can't be {call.query['sort'][:40]!r}: give one of {', '.join(SORTS)}.")
+    return paged(sorted(rows, key=sort), call, "topics")
 
 
 async def describe_topic(service: Service, call: Call) -> Any:
-    service.topic(call.path["topic"])
+    """Answers with leader, in-sync set and lag of the topic's partitions.
+
+    The partitions come from this node's metadata, because a topic may be newer than the cached facts.
+    """
+    name = call.path["topic"]
+    topic = service.topic(name)
     facts, _ = await service.state()
-    found = await asyncio.to_thread(one_topic, facts, call.path["topic"])
-    if found is None:
-        raise Problem(404, f"There is no topic {call.path['topic']!r}.")
-    return found
+    known = {
+        (name, index): facts.partitions.get((name, index))
+        or PartitionFacts(part.leader, part.leader_epoch, part.replicas, part.isr)
+        for index, part in topic.partitions.items()
+    }
+    if not known.keys() <= facts.partitions.keys():
+        facts = replace(facts, partitions={**facts.partitions, **known})
+    start, limit = call.query.get("start", 0), call.query.get("limit", PARTITIONS_MAX)
+    return await asyncio.to_thread(one_topic, facts, name, known, start, limit)
 
 
 async def create_topic(service: Service, call: Call) -> Any:
@@ -127,6 +154,7 @@ ROUTES = (
             **PAGE,
             "search": Field("string", "only topics with this text in their name"),
             "internal": Field("boolean", "false leaves internal topics out"),
+            "sort": Field("string", f"one of {', '.join(SORTS)}; default: topic"),
         },
         own_acls=True,
     ),
@@ -146,7 +174,13 @@ ROUTES = (
         own_acls=True,
     ),
     Route(
-        "GET", "/v1/topics/{topic}", "Describes a topic and its partitions", describe_topic, path=TOPIC, own_acls=True
+        "GET",
+        "/v1/topics/{topic}",
+        "Describes a topic and its partitions",
+        describe_topic,
+        path=TOPIC,
+        query=PAGE,
+        own_acls=True,
     ),
     Route("DELETE", "/v1/topics/{topic}", "Deletes a topic and its records", delete_topic, path=TOPIC, own_acls=True),
     Route(

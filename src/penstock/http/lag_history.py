@@ -1,0 +1,28 @@
+"""Keeps the last lags of groups that were looked at. Pure: time is an argument, in milliseconds.
+
+A sample is taken each time that a client describes the group. So a group that nobody looks at costs nothing, and its
+history has gaps.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+MAX_GROUPS = 200
+POINTS = 360
+SHORTEST_MS = 1000
+
+
+class LagHistory:
+    def __init__(self) -> None:
+        self._groups: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
+
+    def add_sample(self, group: str, at_ms: int, lag: int) -> list[tuple[int, int]]:
+        """Adds a sample, unless the last one is younger than SHORTEST_MS. Returns the samples as (time, lag)."""
+        samples = self._groups.setdefault(group, deque(maxlen=POINTS))
+        self._groups.move_to_end(group)
+        if len(self._groups) > MAX_GROUPS:
+            self._groups.popitem(last=False)
+        if not samples or at_ms - samples[-1][0] >= SHORTEST_MS:
+            samples.append((at_ms, lag))
+        return list(samples)

@@ -1,0 +1,271 @@
+"""The console in Chromium, on three nodes under load, with a node killed: every page, and changes made by clicks.
+
+Screenshots of all pages, light and dark, are kept in the directory that CONSOLE_SCREENSHOTS names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.group_admin import GroupAdmin
+from penstock.client.producer import ProducerSettings
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+from penstock.testing import Cluster
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: run `make test-browser`")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: run `make test-browser`"),
+    # Playwright's own event loop leaves sockets of its driver behind.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
+EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+GROUP = "billing/<b>night</b>"
+PAGES = (
+    "overview",
+    "nodes",
+    "nodes/1",
+    "topics",
+    "topics/orders/messages",
+    "topics/orders/partitions",
+    "topics/orders/configs",
+    "groups",
+    "groups/billing%2F%3Cb%3Enight%3C%2Fb%3E",
+    "share",
+    "share/crew",
+    "transactions",
+    "timeline",
+    "moves",
+    "pipelines",
+    "access",
+    "events",
+)
+SHOTS = Path(os.environ.get("CONSOLE_SCREENSHOTS", "build/console"))
+LIMIT_MS = 60_000
+
+
+@contextmanager
+def load(cluster: Cluster) -> Iterator[None]:
+    """Produces to the topic orders until the block ends."""
+    stop = threading.Event()
+
+    def run() -> None:
+        number = 0
+        with cluster.client() as client, client.producer() as producer:
+            while not stop.is_set():
+                orders = range(number, number + 20)
+                producer.send_many("orders", [(b"k%d" % each, b'{"order": %d}' % each, (), None) for each in orders])
+                producer.flush()
+                number += 20
+                stop.wait(0.05)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    config: dict[str, str | int] = {
+        "penstock.http.listener": "127.0.0.1:0",
+        "default.replication.factor": 3,
+        "penstock.events.topic.enable": "true",
+    }
+    topics = {"orders": 6, "evil": 1, "jobs": 1}
+    with Cluster(nodes=3, topics=topics, config=config) as running, running.client() as client:
+        with client.producer() as producer:
+            producer.send("evil", EVIL.encode(), EVIL.encode(), headers=((EVIL, EVIL.encode()),)).result()
+            producer.send_many("orders", [(b"k", b'{"needle": 7}', (), None)])
+            producer.send_many("jobs", [(None, b"job %d" % each, (), None) for each in range(10)])
+        client.run(GroupAdmin(client.asynchronous).commit(GROUP, {("orders", 0): 0, ("orders", 1): 0}))
+        with client.producer(ProducerSettings(transactional_id="payments")):
+            pass
+        client.alter_configs(ResourceType.GROUP, "crew", [("share.auto.offset.reset", ConfigOperation.SET, "earliest")])
+        with client.share_consumer("crew", ["jobs"]) as consumer:
+            found: list[Any] = []
+            while len(found) < 10:
+                found += consumer.poll()
+            with load(running):
+                yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+class Console:
+    """A page of the browser that shows the console of node 1, and fails the test if a script fails."""
+
+    def __init__(self, browser: Any, cluster: Cluster, scheme: str = "light") -> None:
+        self.url = str(cluster.node(1).http.url)
+        context = browser.new_context(
+            color_scheme=scheme, viewport={"width": 1360, "height": 900}, accept_downloads=True
+        )
+        self.page = context.new_page()
+        self.page.set_default_timeout(LIMIT_MS)
+        self.failures: list[str] = []
+        self.page.on("pageerror", lambda error: self.failures.append(str(error)))
+        self.page.on("console", self._said)
+        self.context = context
+
+    def _said(self, line: Any) -> None:
+        # The browser also reports answers of the node that are no success; the page shows these to the user.
+        if line.type == "error" and "Failed to load resource" not in line.text:
+            self.failures.append(line.text)
+
+    def open(self, where: str) -> Any:
+        self.page.goto(f"{self.url}#/{where}")
+        self.page.wait_for_selector("main h1, main .cards")
+        return self.page
+
+    def close(self) -> None:
+        hacked = self.page.evaluate("window.hacked")
+        self.context.close()
+        assert hacked is None, "a name or a value was run as a script"
+        assert self.failures == []
+
+
+@pytest.fixture
+def console(browser: Any, cluster: Cluster) -> Iterator[Console]:
+    opened = Console(browser, cluster)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_shows_its_data_in_light_and_dark(browser: Any, cluster: Cluster, scheme: str) -> None:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    opened = Console(browser, cluster, scheme)
+    for where in PAGES:
+        page = opened.open(where)
+        page.locator("main td:visible, main .table > .calm:visible").first.wait_for()
+        playwright.expect(page.locator("main > .problem")).to_be_hidden()
+        if where == "overview":
+            page.wait_for_selector(".u-over")
+        page.screenshot(path=str(SHOTS / f"{where.replace('/', '-').replace('%', '')}-{scheme}.png"))
+    opened.close()
+
+
+def test_a_topic_is_created_configured_written_searched_trimmed_and_deleted(console: Console) -> None:
+    page = console.open("topics")
+    page.get_by_role("button", name="Create topic…").click()
+    page.get_by_label("Name", exact=True).fill("made")
+    page.get_by_label("Partitions", exact=True).fill("2")
+    assert 'Topic "made" is created with 2 partitions.' in page.locator("dialog").inner_text()
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.wait_for_selector("h1:has-text('made')")
+    page.get_by_role("button", name="Produce…").click()
+    page.get_by_label("Value", exact=True).fill('{"hello": "<b>world</b>"}')
+    page.get_by_label("Partition", exact=True).fill("0")
+    page.get_by_role("button", name="Append").click()
+    page.get_by_text("Appended to partition 0 at offset 0").wait_for()
+    page.get_by_role("button", name="Read").click()
+    page.locator("main td", has_text="world").click()
+    assert '"hello": "<b>world</b>"' in page.locator("dialog pre").first.inner_text()
+    page.get_by_role("button", name="hex").last.click()
+    assert "7b 22 68 65" in page.locator("dialog pre").last.inner_text()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_label("filter").fill("world")
+    page.get_by_role("button", name="Search the whole topic").click()
+    page.get_by_text("1 records found by a search").wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    assert "world" in Path(download.value.path()).read_text()
+    page.get_by_role("tab", name="configs").click()
+    page.get_by_label("search configs").fill("retention.ms")
+    page.locator("tr", has_text="retention.ms").first.get_by_role("button", name="change…").click()
+    page.locator("dialog input[name=value]").fill("60000")
+    page.get_by_role("button", name="Change", exact=True).click()
+    page.locator("tr", has_text="60000").get_by_text("set here").wait_for()
+    page.get_by_role("button", name="Trim…").click()
+    page.get_by_role("button", name="Delete records").click()
+    page.get_by_text("made now starts at offset 1").wait_for()
+    page.get_by_role("button", name="Delete…").click()
+    page.locator("dialog input[name=typed]").fill("made")
+    page.get_by_role("button", name="Delete the topic").click()
+    page.get_by_text("Topic made is deleted").wait_for()
+
+
+def test_messages_are_followed_live(console: Console) -> None:
+    page = console.open("topics/orders/messages")
+    page.get_by_role("button", name="Live tail").click()
+    page.get_by_text("● live").wait_for()
+    page.locator("main tbody tr").nth(30).wait_for()
+    page.get_by_role("button", name="Stop").click()
+
+
+def test_names_and_values_are_shown_as_text_and_never_run(console: Console) -> None:
+    page = console.open("topics/evil/messages")
+    page.locator("main td", has_text="onerror").first.click()
+    assert EVIL in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page = console.open("groups")
+    page.locator("td", has_text="billing").click()
+    page.wait_for_selector("h1:has-text('<b>night</b>')")
+
+
+def test_offsets_of_a_group_are_reset_after_a_dry_run(console: Console) -> None:
+    page = console.open(PAGES[8])
+    page.get_by_role("button", name="Reset offsets…").click()
+    page.get_by_label("target").select_option("latest")
+    assert page.get_by_role("button", name="Reset", exact=True).is_disabled()
+    page.get_by_role("button", name="Dry run").click()
+    page.get_by_text("2 partitions would be moved. Nothing has changed yet.").wait_for()
+    page.get_by_role("button", name="Reset", exact=True).click()
+    page.get_by_text("2 partitions moved, 0 refused.").wait_for()
+
+
+def test_records_in_flight_of_a_share_group_are_released(console: Console) -> None:
+    page = console.open("share/crew")
+    page.get_by_role("button", name="archive…").first.click()
+    page.get_by_role("button", name="Archive", exact=True).click()
+    page.get_by_text("done").last.wait_for()
+
+
+def test_pages_are_reached_and_searched_with_the_keyboard(console: Console) -> None:
+    page = console.open("overview")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_selector("h1:has-text('Topics')")
+    page.keyboard.press("/")
+    page.keyboard.type("orde")
+    playwright.expect(page.locator("main tbody tr")).to_have_count(1)
+    page.keyboard.press("Escape")
+    page.locator("main tbody tr").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('orders')")
+
+
+def test_a_killed_node_is_shown_with_its_cause_on_every_page(console: Console, cluster: Cluster) -> None:
+    page = console.open("overview")
+    cluster.kill(3)
+    page.locator(".causes", has_text="Node 3").wait_for()
+    page.locator("#health.warn, #health.bad").wait_for()
+    page.locator("main td", has_text="fenced").first.wait_for()
+    page.screenshot(path=str(SHOTS / "overview-killed.png"))
+    page = console.open("timeline")
+    page.locator("main td", has_text="broker.fenced").first.wait_for()
+    page.screenshot(path=str(SHOTS / "timeline-killed.png"))
+    cluster.start(3)
+    page = console.open("overview")
+    page.locator("#health.good").wait_for()

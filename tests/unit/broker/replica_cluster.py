@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from penstock.broker.events import NodeEvent
 from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
@@ -91,6 +92,7 @@ class Member:
             placed=assignments.placed,
             moves=DirectoryMoves(self.logs, self.settings, assign=assignments.assigned, revert=assignments.report),
         )
+        self.events: list[NodeEvent] = []
         self.replicas = ReplicaManager(
             node_id,
             self.partitions,
@@ -99,6 +101,7 @@ class Member:
             isr_changes=isr_changes,
             assignments=assignments,
             broker_epoch=lambda: self.epoch,
+            observer=self.events.append,
         )
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,

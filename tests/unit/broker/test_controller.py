@@ -12,6 +12,8 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.controlplane.controller import Controller, rules_of
+from penstock.broker.events import NodeEvent
+from penstock.broker.events.kinds import BrokerFenced, BrokerUnfenced, NetworkPartitionSuspected
 from penstock.broker.requests.context import RequestContext
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
@@ -108,6 +110,7 @@ class Stage:
     log: FakeLog
     network: FakeNetwork
     controller: Controller
+    events: list[NodeEvent]
     connections: dict[int, FakeConnection] = field(default_factory=dict)
     told: int = -1
 
@@ -203,10 +206,11 @@ def play(script: Callable[[Stage], Awaitable[None]], settings: dict[str, str] | 
 
         async def main() -> None:
             log, network = FakeLog(), FakeNetwork()
-            controller = Controller(
-                cast(Any, log), Settings({**SETTINGS, **(settings or {})}), FakeClock(), cast(Any, network), Random(1)
-            )
-            stages.append(Stage(log, network, controller))
+            events: list[NodeEvent] = []
+            static = Settings({**SETTINGS, **(settings or {})})
+            parts = (cast(Any, log), static, FakeClock(), cast(Any, network), Random(1))
+            controller = Controller(*parts, observer=events.append)
+            stages.append(Stage(log, network, controller, events))
             log.subscribe(controller.apply)
             controller.start()
             await asyncio.sleep(0.01)
@@ -233,6 +237,20 @@ def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
     stage = play(script)
     (failover,) = stage.controller.failovers
     assert (failover.broker_id, failover.partitions, stage.controller.failovers.count) == (1, 1, 1)
+
+
+def test_a_broker_is_reported_as_unfenced_with_the_time_of_its_heartbeat_and_as_fenced_with_that_of_its_last() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        await stage.keep_beating(2, seconds=12)
+
+    stage = play(script)
+    unfenced = [each for each in stage.events if isinstance(each, BrokerUnfenced)]
+    assert [each.broker_id for each in unfenced] == [1, 2]
+    assert all(each.last_heard_ms is not None for each in unfenced)
+    (fenced,) = [each for each in stage.events if isinstance(each, BrokerFenced)]
+    assert (fenced.broker_id, fenced.last_heard_ms is not None) == (1, True)
+    assert [each.nodes for each in stage.events if isinstance(each, NetworkPartitionSuspected)] == [(1,)]
 
 
 def test_a_killed_process_is_fenced_at_once() -> None:

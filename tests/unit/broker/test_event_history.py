@@ -15,7 +15,9 @@ from penstock.broker.events.kinds import (
     MajorityLost,
     MajorityRegained,
     MoveChanged,
+    QuorumElected,
     QuorumRoleChanged,
+    QuorumSteppedDown,
     ReplicaTruncated,
 )
 from penstock.broker.events.quorum_changes import QuorumChanges
@@ -97,7 +99,9 @@ class Quorum:
 def test_resignation_of_a_running_quorum_leader_is_reported_as_a_lost_majority() -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
-    assert quorum.changed("resigned", 3, -1) == ["quorum.majority_lost", "network.suspected", "quorum.role"]
+    kinds = quorum.changed("resigned", 3, -1)
+    assert kinds == ["quorum.majority_lost", "network.suspected", "quorum.stepped_down", "quorum.role"]
+    assert QuorumSteppedDown(3, "a majority of the voters stopped fetching") in quorum.events
 
 
 @pytest.mark.parametrize(("stopping", "is_voter"), [(True, True), (False, False)])
@@ -106,7 +110,30 @@ def test_resignation_of_a_stopping_or_removed_quorum_leader_is_not_reported_as_a
 ) -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
-    assert quorum.changed("resigned", 3, -1, stopping=stopping, is_voter=is_voter) == ["quorum.role"]
+    kinds = quorum.changed("resigned", 3, -1, stopping=stopping, is_voter=is_voter)
+    assert kinds == ["quorum.stepped_down", "quorum.role"]
+
+
+def test_an_election_is_reported_with_the_time_since_the_last_leader() -> None:
+    quorum = Quorum()
+    quorum.changed("follower", 1, 2)
+    quorum.now_ms = 100
+    quorum.changed("prospective", 1, -1)
+    quorum.now_ms = 150
+    quorum.changed("candidate", 2, -1)
+    quorum.now_ms = 400
+    assert quorum.changed("leader", 2, 1) == ["quorum.role", "quorum.elected", "quorum.majority_regained"]
+    assert QuorumElected(2, 300) in quorum.events
+
+
+def test_a_leader_that_hears_of_a_newer_epoch_steps_down_with_the_reason() -> None:
+    quorum = Quorum()
+    quorum.changed("leader", 3, 1)
+    assert quorum.changed("follower", 5, 2) == ["quorum.stepped_down", "quorum.role"]
+    assert quorum.events[0] == QuorumSteppedDown(3, "node 2 leads epoch 5")
+    quorum.changed("leader", 6, 1)
+    quorum.changed("unattached", 7, -1)
+    assert quorum.events[0] == QuorumSteppedDown(6, "epoch 7 began")
 
 
 def test_event_history_measures_the_time_without_a_quorum_leader() -> None:

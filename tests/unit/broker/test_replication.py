@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
+from penstock.broker.events.kinds import ReplicaTruncated
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -155,6 +156,8 @@ def test_a_former_leader_truncates_records_that_no_follower_has() -> None:
         await until(lambda: cluster.isr() == (2, 3, 1))
         assert cluster[1].values() == cluster[2].values() == cluster[3].values()
         assert cluster[1].replicas.counts.truncated_records == 2
+        (cut,) = [each for each in cluster[1].events if isinstance(each, ReplicaTruncated)]
+        assert (cut.partition, cut.old_end, cut.new_end, cut.lost_committed) == (f"{TOPIC}-0", 3, 1, False)
         await cluster.close()
 
     run(scenario())

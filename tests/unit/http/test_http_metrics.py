@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.broker.events.kinds import CorruptionFound
 from penstock.client.share_consumer import Delivered
 from penstock.http import partition_metrics
 from penstock.http.pipelines import Pipeline
@@ -123,6 +124,8 @@ def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> No
     with urllib.request.urlopen(url(broker, "/v1/cluster/overview"), timeout=120) as answer:
         told = json.load(answer)["damaged_replicas_of_this_node"]
     assert told == [{"topic": "orders", "partition": 1, "reason": "the checksum does not match"}]
+    (event,) = [each.event for each in broker.node.broker.events.entries if isinstance(each.event, CorruptionFound)]
+    assert "orders-1 is damaged and not served" in str(event)
     while not (found := series(broker))["penstock_partitions_damaged"][of()]:
         pass  # metrics are cached: requests shortly after each other get the same answer
     assert found["penstock_partition_damaged"] == {of(topic="orders", partition="1"): 1}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.events.kinds import DirectoryFailed
 from penstock.broker.handlers.registry import load_handler
 from penstock.broker.requests.context import RequestContext
 from penstock.disk.api import DiskError
@@ -115,6 +116,9 @@ def test_one_failed_directory_of_two_leaves_the_node_running() -> None:
         assert B in message
         assert await user.produce(first) == (ErrorCode.NONE, None)
         assert user.fatal == []
+        (failed,) = [each.event for each in user.node.broker.events.entries if isinstance(each.event, DirectoryFailed)]
+        assert failed.path == B
+        assert str(failed).startswith(f"log directory {B} is offline until the node restarts")
         await user.node.abandon()
 
     run(scenario)

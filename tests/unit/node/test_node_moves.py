@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from move_node import A, B, C, held, run, started
 
+from penstock.broker.events.kinds import MoveChanged
 from penstock.broker.replicas import replica_move
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
@@ -44,6 +45,10 @@ def test_a_replica_is_moved_while_records_are_produced() -> None:
         assert await user.produce("t") == 50
         [ended] = user.moves.ended
         assert (ended.state, ended.source, ended.target, ended.bytes_left) == (MoveState.DONE, A, B, 0)
+        events = [each.event for each in user.node.broker.events.entries if isinstance(each.event, MoveChanged)]
+        assert {(each.partition, each.source, each.target) for each in events} == {("t-0", A, B)}
+        assert events[-1].state == "done"
+        assert events[-1].copied_bytes > 0
         await user.node.stop(1.0)
 
     run(scenario)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.controlplane.failovers import Detection, Failovers
 from penstock.broker.events import Observer, log_event
 from penstock.broker.events.from_images import events_between
-from penstock.broker.events.kinds import BrokerRegistered
+from penstock.broker.events.kinds import BrokerRegistered, BrokerUnfenced
 from penstock.broker.tasks import Tasks
 from penstock.metadata.controller.alter_partition import alter_partition, assign_replicas
 from penstock.metadata.controller.broker_states import HeartbeatReply, State, fence_broker, heartbeat, unregister_broker
@@ -333,6 +334,10 @@ class Controller:
         await self._decide(decide)
         self.failovers.ended(broker_id, epoch)
 
+    def _with_last_heard(self, event: BrokerUnfenced) -> BrokerUnfenced:
+        session = self.beats.session(event.broker_id, event.broker_epoch, self._now_ms())
+        return replace(event, last_heard_ms=self._last_heard_ms(session))
+
     def _last_heard_ms(self, session: Session) -> int | None:
         """Returns the wall-clock time of a broker's last heartbeat; None if this controller received none."""
         if not session.heard:
@@ -389,7 +394,7 @@ class Controller:
         if not self.active:
             return
         for event in events_between(old, new):
-            self._observer(event)
+            self._observer(self._with_last_heard(event) if isinstance(event, BrokerUnfenced) else event)
             self.failovers.note(event)
         if new.configs is old.configs:
             return

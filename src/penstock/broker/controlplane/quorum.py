@@ -312,7 +312,7 @@ class Quorum:
                 self._files.append(batches, self._raft.core.epoch)
                 self._flush()
             case Truncate(offset):
-                self._observer(MetadataTruncated(offset))
+                self._observer(MetadataTruncated(self._files.end_offset, offset))
                 self._files.truncate(offset)
             case Send():
                 self._tasks.start(self._ask(effect), "quorum")

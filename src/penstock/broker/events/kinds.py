@@ -53,6 +53,34 @@ class QuorumRoleChanged(NodeEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumElected(NodeEvent):
+    """This node won an election of the quorum."""
+
+    KIND: ClassVar[str] = "quorum.elected"
+
+    epoch: int
+    took_ms: int
+    """Milliseconds from the time when this node last knew a leader, or was started, to its election."""
+
+    def __str__(self) -> str:
+        return f"this node leads the quorum in epoch {self.epoch}, after {self.took_ms} ms without a leader"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumSteppedDown(NodeEvent):
+    """This node led the quorum and leads it no longer."""
+
+    KIND: ClassVar[str] = "quorum.stepped_down"
+
+    epoch: int
+    """The epoch in which this node led."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"this node stops leading the quorum in epoch {self.epoch}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class MajorityLost(NodeEvent):
     """This node led the quorum and resigned, because a majority of the voters stopped fetching from it."""
 
@@ -87,10 +115,12 @@ class MetadataTruncated(NodeEvent):
     KIND: ClassVar[str] = "quorum.truncated"
     LEVEL: ClassVar[int] = logging.WARNING
 
-    offset: int
+    old_end: int
+    new_end: int
 
     def __str__(self) -> str:
-        return f"the metadata log is truncated to offset {self.offset}, where it diverges from the leader's"
+        where = f"from offset {self.old_end} to {self.new_end}, where it diverges from the leader's"
+        return f"the metadata log is truncated {where}: these records were never committed"
 
 
 # Brokers.
@@ -163,6 +193,8 @@ class BrokerUnfenced(NodeEvent):
 
     broker_id: int
     broker_epoch: int
+    last_heard_ms: int | None = None
+    """The wall-clock time of the heartbeat with which the broker was unfenced; None if it is not known."""
 
     def __str__(self) -> str:
         return f"broker {self.broker_id} is unfenced in broker epoch {self.broker_epoch}"

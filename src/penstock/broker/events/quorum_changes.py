@@ -9,7 +9,9 @@ from penstock.broker.events.kinds import (
     MajorityLost,
     MajorityRegained,
     NetworkPartitionSuspected,
+    QuorumElected,
     QuorumRoleChanged,
+    QuorumSteppedDown,
 )
 from penstock.protocol.vocabulary import NO_NODE
 
@@ -23,6 +25,8 @@ class QuorumChanges:
         self._observer = observer
         self._now_ms = now_ms
         self._role = ""
+        self._epoch = 0
+        self._seeks_since_ms = now_ms()
         self._had_leader = False
         self._leaderless_since_ms: int | None = None
 
@@ -32,11 +36,19 @@ class QuorumChanges:
         A leader resigns if its node stops, or if its node is removed from the voters. A leader that resigns for another
         reason has lost its majority.
         """
-        if role == "resigned" and self._role == "leader" and is_voter and not stopping:
+        lost = role == "resigned" and self._role == "leader" and is_voter and not stopping
+        if lost:
             self._observer(MajorityLost(epoch))
             self._observer(NetworkPartitionSuspected("the quorum's leader lost its majority", ()))
-        self._role = role
+        if self._role == "leader" != role:
+            reason = _reason(epoch, leader_id, lost=lost, stopping=stopping, is_voter=is_voter)
+            self._observer(QuorumSteppedDown(self._epoch, reason))
+        if self._role in ("leader", "follower"):
+            self._seeks_since_ms = self._now_ms()
+        self._role, self._epoch = role, epoch
         self._observer(QuorumRoleChanged(self._node_id, role, epoch, leader_id))
+        if role == "leader":
+            self._observer(QuorumElected(epoch, self._now_ms() - self._seeks_since_ms))
         if leader_id == NO_NODE:
             if self._had_leader and self._leaderless_since_ms is None:
                 self._leaderless_since_ms = self._now_ms()
@@ -45,3 +57,13 @@ class QuorumChanges:
         if self._leaderless_since_ms is not None:
             waited_ms, self._leaderless_since_ms = self._now_ms() - self._leaderless_since_ms, None
             self._observer(MajorityRegained(epoch, leader_id, waited_ms))
+
+
+def _reason(epoch: int, leader_id: int, *, lost: bool, stopping: bool, is_voter: bool) -> str:
+    if stopping:
+        return "this node stops, or was asked to step down"
+    if not is_voter:
+        return "this node is no longer a voter"
+    if lost:
+        return "a majority of the voters stopped fetching"
+    return f"node {leader_id} leads epoch {epoch}" if leader_id != NO_NODE else f"epoch {epoch} began"

@@ -40,7 +40,7 @@ class Countdown(Protocol):
 
 
 class Began(NamedTuple):
-    """Holds the time at which a timed request began, and its weight."""
+    """Holds the time at which a timed request began, and the number of requests for which it counts."""
 
     at_ns: int
     weight: int

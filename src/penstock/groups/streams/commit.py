@@ -31,7 +31,10 @@ def check_commit(turn: Turn, group: StreamsGroup, request: OffsetCommitRequest, 
 
 
 def check_transactional_commit(turn: Turn, group: StreamsGroup, request: TxnOffsetCommitRequest) -> None:
-    """Raises ILLEGAL_GENERATION for a stale member epoch: producers know only generations."""
+    """Raises ILLEGAL_GENERATION if the member epoch of a transactional commit is stale.
+
+    Producers do not know STALE_MEMBER_EPOCH: they know only generations.
+    """
     epoch = request.generation_id
     if (epoch < 0 and not group.members) or names_no_member(request):
         return

@@ -1,8 +1,8 @@
 """Holds the objects that REST operations need: the node's parts, the caller, and a client of the whole cluster.
 
-Each change is a request of Kafka's protocol. The client sends it over the inter-broker listener, for the caller: the
-authorizer decides on it with the caller's ACLs. So brokers and controllers decide on it exactly as on a request of
-Kafka's tools, and no rule is implemented twice. `http/guard.py` has checked the caller's login and role before.
+Each change is a request of Kafka's protocol. The client sends the request over the inter-broker listener, and the
+authorizer uses the caller's ACLs. So brokers and controllers treat the request exactly as a request of Kafka's tools,
+and no rule is implemented twice. `http/guard.py` has checked the caller's login and role before.
 """
 
 from __future__ import annotations

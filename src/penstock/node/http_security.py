@@ -95,8 +95,8 @@ class HttpSecurity:
     def _read_tls(self, settings: Settings, *, with_users: bool) -> Callable[[Mapping[str, Any]], str] | None:
         """Makes the TLS context. Returns the function that maps certificates to users, if certificates are logins.
 
-        Kafka's listeners with SASL take a certificate as a second proof only. So do we, unless `ssl.client.auth` is
-        set for HTTP itself.
+        On Kafka's listeners with SASL, a certificate does not replace the login. The same holds for HTTP, unless
+        `ssl.client.auth` is set for HTTP itself.
         """
         try:
             self._tls = TlsSource(tls_properties(settings, LISTENER))

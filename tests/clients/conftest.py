@@ -8,14 +8,17 @@ such as Apache Kafka, which is how the tests themselves are checked.
 from __future__ import annotations
 
 import base64
+import gc
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 @pytest.fixture(scope="session")
 def bootstrap(broker: RunningBroker) -> str:
     return broker.bootstrap
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collects unclosed objects of a test before the next test begins, because warnings are errors there."""
+    yield
+    gc.collect()
 
 
 NewTopicName = Callable[..., str]
@@ -130,3 +140,34 @@ def kafka_tool(kafka_jars: None) -> Iterator[KafkaTool]:
 
     yield run
     runner.close()
+
+
+#: Builds a package of the module in tests/clients/franz and returns the program.
+FranzBuilder = Callable[[str], Path]
+DOWNLOAD_S, BUILD_S = 60, 180
+
+
+@pytest.fixture(scope="session")
+def franz(tmp_path_factory: pytest.TempPathFactory) -> FranzBuilder:
+    """Needs Go, and franz-go in its module cache or a module proxy; the tests are skipped without them.
+
+    A missing module is no failure of the broker, but an error of the compiler is one.
+    """
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no Go here")
+    source, home = Path(__file__).parent / "franz", tmp_path_factory.mktemp("franz")
+
+    @cache
+    def build(package: str) -> Path:
+        program = home / f"program-{package.strip('./') or 'main'}"
+        try:
+            subprocess.run([go, "mod", "download"], cwd=source, capture_output=True, timeout=DOWNLOAD_S, check=True)
+            command = [go, "build", "-o", str(program), package]
+            built = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as problem:
+            pytest.skip(f"franz-go can't be downloaded and built here: {problem}")
+        assert built.returncode == 0, built.stderr
+        return program
+
+    return build

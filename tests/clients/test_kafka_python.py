@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,15 +13,8 @@ from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
 NewTopicName = Callable[..., str]
 # The client leaves its wake-up sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"), pytest.mark.usefixtures("collected")]
 TEN_MEGABYTES = 10 * 1024 * 1024
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """Collects unclosed objects of a test before the next test begins, because warnings are errors there."""
-    yield
-    gc.collect()
 
 
 def produce(bootstrap: str, topic: str, records: list[dict[str, Any]], **settings: Any) -> list[Any]:

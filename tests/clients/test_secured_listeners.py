@@ -1,10 +1,12 @@
-"""Stock clients against listeners with TLS and SASL: every mechanism, wrong passwords, client certificates."""
+"""Listeners with TLS and SASL: wrong passwords, missing certificates, the command line, a cluster of three nodes.
+
+The other stock clients, with every mechanism, are in test_secured_clients.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import ssl
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -116,44 +118,6 @@ def librdkafka(
     }
 
 
-def round_trip(settings: dict[str, Any], topic: str = "orders") -> bytes | None:
-    """Produces a record, and reads the topic until the record arrives. Returns its value."""
-    own_value = secrets.token_hex(8).encode()
-    problems: list[Any] = []
-    producer = Producer(settings)
-    producer.produce(topic, own_value, on_delivery=lambda error, _: problems.append(error))
-    assert producer.flush(30) == 0
-    assert problems == [None]
-    consumer = Consumer({**settings, "group.id": f"g-{id(settings)}", "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    try:
-        while (message := consumer.poll(30)) is not None:
-            assert message.error() is None
-            if message.value() == own_value:
-                return b"value"
-        return None
-    finally:
-        consumer.close()
-
-
-@pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
-def test_librdkafka_produces_and_consumes_over_sasl_ssl(
-    secured: Broker, authority: Certificates, mechanism: str, user: str
-) -> None:
-    assert round_trip(librdkafka(secured, authority, mechanism, user, "ann-secret")) == b"value"
-
-
-def test_librdkafka_produces_and_consumes_with_a_client_certificate(secured: Broker, authority: Certificates) -> None:
-    settings = {
-        "bootstrap.servers": secured.bootstrap_of("SSL"),
-        "security.protocol": "SSL",
-        "ssl.ca.location": str(authority.ca),
-        "ssl.certificate.location": authority.client,
-        "ssl.key.location": authority.client,
-    }
-    assert round_trip(settings) == b"value"
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", ["ann", "nobody"])
 def test_librdkafka_with_a_wrong_password_is_refused(
@@ -168,29 +132,6 @@ def test_librdkafka_with_a_wrong_password_is_refused(
         producer.list_topics(timeout=1)
     producer.poll(1)
     assert any("_AUTHENTICATION" in error for error in errors), errors
-
-
-def test_kafka_python_and_aiokafka_authenticate(secured: Broker, authority: Certificates) -> None:
-    from aiokafka import AIOKafkaProducer
-    from kafka import KafkaProducer
-
-    context = ssl.create_default_context(cafile=str(authority.ca))
-    common = {
-        "bootstrap_servers": secured.bootstrap_of("SASL_SSL"),
-        "security_protocol": "SASL_SSL",
-        "ssl_context": context,
-        "sasl_mechanism": "SCRAM-SHA-256",
-        "sasl_plain_username": "ann",
-        "sasl_plain_password": "ann-secret",
-    }
-    with KafkaProducer(**common) as producer:
-        assert producer.send("orders", b"kafka-python").get(30).topic == "orders"
-
-    async def produce() -> None:
-        async with AIOKafkaProducer(**common) as producer:
-            assert (await producer.send_and_wait("orders", b"aiokafka")).topic == "orders"
-
-    asyncio.run(produce())
 
 
 def own(secured: Broker, authority: Certificates, login: Login | None, listener: str = "SASL_SSL") -> Any:

@@ -4,7 +4,6 @@ module proxy; it is skipped without them."""
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from conftest import FranzBuilder
 from penstock.client.sync import Client
 from penstock.protocol.vocabulary import ResourceType
 from penstock.testing.cluster import Cluster
@@ -19,25 +19,12 @@ from penstock.testing.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 NewTopicName = Callable[..., str]
-SOURCE = Path(__file__).parent / "franz"
-DOWNLOAD_S, BUILD_S, RUN_S = 60, 180, 120
+RUN_S = 120
 
 
 @pytest.fixture(scope="module")
-def member(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds the member. A missing module is no failure of the broker, but an error of the compiler is one."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("there is no Go here")
-    program = tmp_path_factory.mktemp("franz") / "sharemember"
-    try:
-        subprocess.run([go, "mod", "download"], cwd=SOURCE, capture_output=True, timeout=DOWNLOAD_S, check=True)
-        build = [go, "build", "-o", str(program), "."]
-        built = subprocess.run(build, cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_S, check=False)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as problem:
-        pytest.skip(f"franz-go can't be downloaded and built here: {problem}")
-    assert built.returncode == 0, built.stderr
-    return program
+def member(franz: FranzBuilder) -> Path:
+    return franz(".")
 
 
 def fill(bootstrap: str, group: str, topic: str, values: list[str]) -> None:

@@ -30,7 +30,7 @@ SHOWN = (CorruptionFound, GuardFinding, NodeQuarantined, NodeReleased, Quarantin
 
 
 class GuardCommands:
-    """Runs the commands `rot`, `forge`, `claim`, `retreat`, `guard`, `accuse`, `boot`, `quarantined` and `release`."""
+    """Runs the commands `rot`, `forge`, `claim`, `retreat`, `guard`, `accuse`, `boot`, `quarantined` and `pardon`."""
 
     def __init__(self, environment: Environment, act_as: As, place: Callable[[str], TopicPartition]) -> None:
         self._environment = environment
@@ -50,7 +50,7 @@ class GuardCommands:
             "accuse": self.accuse,
             "boot": self.boot,
             "quarantined": self.quarantined,
-            "release": self.release,
+            "pardon": self.pardon,  # `release` is a command for held requests
         }
 
     def _observe(self, machine: Machine, event: NodeEvent) -> None:
@@ -108,7 +108,7 @@ class GuardCommands:
 
         return await self._as("operator", work)
 
-    async def release(self, name: str) -> str:
+    async def pardon(self, name: str) -> str:
         """Releases a node from quarantine, as an operator does."""
 
         async def work(role: Participant) -> str:

@@ -58,6 +58,7 @@ from penstock.sim.run.move_commands import MoveCommands
 from penstock.sim.run.record_commands import RecordCommands, shown
 from penstock.sim.run.scenario_text import Line, answered, parse
 from penstock.sim.run.share_commands import ShareCommands
+from penstock.sim.run.streams_commands import StreamsCommands
 
 BOUND_S = 100_000.0
 READ_BOUND_S = 30.0
@@ -130,6 +131,7 @@ class ScenarioRunner:
         }
         self._commands |= HeldRequest(self.fabric).commands | MoveCommands(self.environment, _partition).commands
         self._commands |= ShareCommands(self._as).commands | RecordCommands(self._as, _partition).commands
+        self._commands |= StreamsCommands(self._as).commands
         self._guard = GuardCommands(self.environment, self._as, _partition)
         self._commands |= self._guard.commands
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench import cluster_cells, move_cells, security_cells, share_cells, spark_cells
+from bench import cluster_cells, move_cells, security_cells, share_cells, spark_cells, streams_cells
 from bench.brokers import Kafka, Peer, Penstock
 from bench.cells import FULL, QUICK, Cell, Numbers, cells, warm_up
 from bench.cluster_cells import ClusterCell
@@ -49,7 +49,8 @@ def main() -> int:
     scale = QUICK if told.quick else FULL
     if told.gib:
         scale = replace(scale, recovery_gib=told.gib, move_gib=told.gib)
-    chosen = [cell for cell in (*cells(scale), *share_cells.cells(scale)) if _wanted(cell, told.only)]
+    on_one_node = (*cells(scale), *share_cells.cells(scale), *streams_cells.cells(scale))
+    chosen = [cell for cell in on_one_node if _wanted(cell, told.only)]
     of_moves = [cell for cell in move_cells.cells(scale) if _wanted(cell, told.only)]
     of_security = [cell for cell in security_cells.cells(scale) if _wanted(cell, told.only)]
     of_clusters = [cell for cell in cluster_cells.cells(scale) if _wanted(cell, told.only)]

@@ -32,7 +32,7 @@ QUIET_S = 8.0
 PATIENCE_S = 120.0
 
 
-class _Member:
+class StreamMember:
     """A member of a streams group with one subtopology. It owns the tasks that it was assigned."""
 
     def __init__(self, name: str, group: str, topic: str, stateful: bool) -> None:
@@ -84,7 +84,7 @@ class StreamsCommands:
 
     def __init__(self, act_as: As) -> None:
         self._as = act_as
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, StreamMember] = {}
         self.commands: dict[str, Callable[..., Awaitable[str]]] = {
             "stream": self.stream,
             "tasks": self.tasks,
@@ -96,10 +96,10 @@ class StreamsCommands:
 
     async def stream(self, name: str, group: str, topic: str, stateful: str = "no") -> str:
         """Lets a member join a streams group. Its subtopology reads one topic, and keeps state if it is stateful."""
-        member = self._members[name] = _Member(name, group, topic, stateful == "yes")
+        member = self._members[name] = StreamMember(name, group, topic, stateful == "yes")
         return await self._beat(member) or member.status or "joined"
 
-    async def _beat(self, member: _Member) -> str:
+    async def _beat(self, member: StreamMember) -> str:
         async def work(role: Participant) -> str:
             return await member.beat(await role.connected())
 

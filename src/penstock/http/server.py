@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 64
-#: TLS handshakes of one host that may be in progress at a time.
-MAX_HANDSHAKES_OF_HOST = 16
+#: TLS handshakes that may be in progress at a time: in all, and of one host.
+MAX_HANDSHAKES, MAX_HANDSHAKES_OF_HOST = 128, 48
 STOP_S = 1.0
 
 
@@ -49,7 +49,7 @@ class Handshakes:
 
     def enter(self, host: str) -> Arrival | None:
         mine = self._by_host.get(host, 0)
-        if mine >= MAX_HANDSHAKES_OF_HOST or sum(self._by_host.values()) >= MAX_CONNECTIONS:
+        if mine >= MAX_HANDSHAKES_OF_HOST or sum(self._by_host.values()) >= MAX_HANDSHAKES:
             return None
         self._by_host[host] = mine + 1
         return AT_ONCE

@@ -11,6 +11,8 @@ from penstock.net.reply import CLOSE
 from penstock.protocol.apis import APIS, request_class, response_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages import api_50_describe_user_scram_credentials as describe
+from penstock.protocol.messages import api_51_alter_user_scram_credentials as scram
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.messages.api_01_fetch import (
     FetchableTopicResponse,
@@ -83,6 +85,25 @@ def test_produce_error_response_contains_every_requested_partition() -> None:
     response: Any = error_response(0, 9, produce(("t", [0, 2]), ("u", [1])), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     said = [(t.name, p.index, p.error_code, p.base_offset) for t in response.responses for p in t.partition_responses]
     assert said == [("t", 0, 6, -1), ("t", 2, 6, -1), ("u", 1, 6, -1)]
+
+
+def test_error_response_to_a_change_of_scram_users_names_each_user_once() -> None:
+    set_eve = scram.ScramCredentialUpsertion(name="eve", mechanism=1)
+    removals = [scram.ScramCredentialDeletion(name=name, mechanism=2) for name in ("eve", "bob")]
+    for request, users in (
+        (scram.AlterUserScramCredentialsRequest(upsertions=[set_eve]), ["eve"]),
+        (scram.AlterUserScramCredentialsRequest(deletions=removals, upsertions=[set_eve]), ["bob", "eve"]),
+    ):
+        response: Any = error_response(51, 0, request, CODE, "no")
+        assert [(each.user, each.error_code, each.error_message) for each in response.results] == [
+            (user, CODE, "no") for user in users
+        ]
+
+
+def test_error_response_to_a_description_of_scram_users_has_the_error_at_the_top_level_too() -> None:
+    request = describe.DescribeUserScramCredentialsRequest(users=[describe.UserName(name="eve")])
+    response: Any = error_response(50, 0, request, CODE, "no")
+    assert [response.error_code, *(each.error_code for each in response.results)] == [CODE, CODE]
 
 
 def test_fetch_session_error_is_the_top_level_error_code_of_the_response() -> None:

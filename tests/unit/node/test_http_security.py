@@ -362,6 +362,15 @@ def test_with_an_authorizer_the_acls_of_the_http_user_decide() -> None:
             assert (await http.ask(path, ANN)).status == 403, path
         assert (await http.ask("/v1/topics/closed", ANN, method="DELETE")).status == 403
         assert (await http.ask("/v1/cluster/compact-log", ANN, method="POST", body={})).status == 403
+        for method, path, body in (
+            ("PUT", "/v1/users/admin/password", {"password": "x"}),
+            ("DELETE", "/v1/users/admin", None),
+            ("POST", "/v1/acls", {"resource": "cluster", "principal": "User:ann"}),
+            ("PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "1"}}),
+            ("POST", "/v1/cluster/force-election", {}),
+            ("POST", "/v1/cluster/drain", {"nodes": [1]}),
+        ):
+            assert ((await http.ask(path, ANN, method=method, body=body)).status, path) == (403, path)
         await allow(node, "ann", AclResource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)
         assert (await http.ask("/metrics", ANN)).status == 200
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from penstock.net.reply import CLOSE, Close
 from penstock.protocol.apis import OFFSET_FETCH, PRODUCE, response_class
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages.api_51_alter_user_scram_credentials import AlterUserScramCredentialsResult
 from penstock.protocol.schema import Field, Struct
 
 TOPIC_NAMES = ("name", "topic", "topic_name")
@@ -24,6 +25,8 @@ NOT_IDENTITIES = ("error_message", "metadata", "protocol_type", "protocol_name",
 IDENTITY_NUMBERS = ("resource_type", "producer_id")
 # Numbers that are set to -1 beside an error, because their declared default is a valid value.
 UNKNOWN_NUMBERS = ("base_offset", "high_watermark", "committed_offset", "low_watermark", "node_id", "port")
+DESCRIBE_USER_SCRAM_CREDENTIALS = 50  # has the error at the top level and for each user
+ALTER_USER_SCRAM_CREDENTIALS = 51  # its request has two arrays of users, its response one
 ALTER_REPLICA_LOG_DIRS = 34  # its request groups partitions by directory, its response by topic
 # An error of the whole request is reported at the top level only, not for each item: LeaveGroup, DescribeLogDirs,
 # OffsetDelete.
@@ -56,6 +59,12 @@ def error_response(
         return CLOSE
     response_type: type[Struct] = response_class(api_key)
     response: Any = response_type()
+    if api_key == ALTER_USER_SCRAM_CREDENTIALS:
+        names = sorted({each.name for each in (*request.deletions, *request.upsertions)})
+        response.results = [
+            AlterUserScramCredentialsResult(user=name, error_code=code, error_message=message) for name in names
+        ]
+        return response  # type: ignore[no-any-return]
     at_top = api_key in TOP_LEVEL_APIS or (api_key == OFFSET_FETCH and version in OFFSET_FETCH_AT_TOP)
     items = None if at_top or code in SESSION_ERRORS else pair(type(request), response_type, version)
     asked = getattr(request, items.request.name) if items is not None else None
@@ -65,6 +74,8 @@ def error_response(
         deepest = api_key != OFFSET_FETCH  # since v8 each group of OffsetFetch has its own error code
         reported = [_report(items.response.item, item, version, code, message, deepest=deepest) for item in asked]
         setattr(response, items.response.name, reported)
+        if api_key == DESCRIBE_USER_SCRAM_CREDENTIALS:
+            _set_error(response, version, code, message)
         return response  # type: ignore[no-any-return]
     return response if _set_error(response, version, code, message) else CLOSE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.client.access_admin import OPERATIONS, AccessAdmin, AclFilter
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
-from penstock.http.rest.problems import Problem
+from penstock.http.rest.problems import Problem, kafka_status
 from penstock.http.rest.routes import Call, Route
 from penstock.http.roles import Role
 from penstock.protocol.messages.api_30_create_acls import AclCreation
@@ -106,7 +106,8 @@ async def create_acls(service: Service, call: Call) -> Any:
     ]
     rows, refused = await AccessAdmin(await service.client()).create_acls(creations)
     for _, code, message in refused:
-        raise Problem(409 if not rows else 502, f"{message or code.name}.", kafka_error=code.name, created=rows)
+        status = 502 if rows else kafka_status(code)
+        raise Problem(status, message or f"{code.name}.", kafka_error=code.name, created=rows)
     return {"created": rows}
 
 

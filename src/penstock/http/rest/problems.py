@@ -66,6 +66,11 @@ def problem(status: int, detail: str, *headers: tuple[str, str], **more: Any) ->
     return Response(status, PROBLEM, json.dumps(told).encode(), headers)
 
 
+def kafka_status(code: ErrorCode) -> int:
+    """Returns the HTTP status for an error code of Kafka's protocol."""
+    return _STATUSES.get(code, 409)
+
+
 def kafka_problem(error: KafkaError) -> Response:
     """Returns the HTTP response for an error code of Kafka's protocol."""
-    return problem(_STATUSES.get(error.code, 409), error.message or error.code.name, kafka_error=error.code.name)
+    return problem(kafka_status(error.code), error.message or error.code.name, kafka_error=error.code.name)

@@ -162,6 +162,16 @@ class Repeat:
     part: Node
     least: int
     most: int | None
+    #: True if the repetition takes as few texts as possible; matters only for the texts of groups.
+    lazy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group whose text is wanted; `parse_groups` makes these nodes."""
+
+    index: int
+    part: Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +184,7 @@ class End:
     pass
 
 
-Node = Chars | Sequence | Alternation | Repeat | Begin | End
+Node = Chars | Sequence | Alternation | Repeat | Group | Begin | End
 
 
 EMPTY = Sequence(())
@@ -186,19 +196,29 @@ def _sequence(parts: list[Node]) -> Node:
     return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
 
-def _repeat(part: Node, least: int, most: int | None) -> Node:
-    return EMPTY if part == EMPTY or most == 0 else Repeat(part, least, most)
+def _repeat(part: Node, least: int, most: int | None, lazy: bool) -> Node:
+    return EMPTY if part == EMPTY or most == 0 else Repeat(part, least, most, lazy)
 
 
 def parse(text: str, work: Work) -> Node:
-    """Returns the syntax tree of the text, in time linear in its length."""
+    """Returns the syntax tree of the text, in time linear in its length. Groups have no nodes of their own."""
+    return _parse(_Parser(text), work)
+
+
+def parse_groups(text: str, work: Work) -> tuple[Node, int]:
+    """Returns the syntax tree with a node for each group, and the number of groups."""
+    parser = _Parser(text, with_groups=True)
+    return _parse(parser, work), parser.groups
+
+
+def _parse(parser: _Parser, work: Work) -> Node:
+    text = parser.text
     if len(text) > MAX_LENGTH:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"The regular expression has {len(text)} characters: shorten it to at most {MAX_LENGTH}.",
         )
     work.spend(len(text) * STEPS_PER_CHAR)
-    parser = _Parser(text)
     node = parser.alternation(0)
     if parser.at < len(text):
         parser.fail("unmatched closing parenthesis")
@@ -206,9 +226,11 @@ def parse(text: str, work: Work) -> Node:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, with_groups: bool = False) -> None:
         self.text = text
         self.at = 0
+        self.groups = 0
+        self._with_groups = with_groups
         self.ignore_case = False
         self.dot_is_newline = False
 
@@ -265,8 +287,8 @@ class _Parser:
                 self.at = start
                 self.fail("a repetition of a repetition")
             seen = True
-            self.accept("?")  # greedy and lazy repetition match the same names
-            part = _repeat(part, *bounds)
+            lazy = self.accept("?")  # greedy and lazy repetition match the same names
+            part = _repeat(part, *bounds, lazy and self._with_groups)
 
     def bounds(self) -> tuple[int, int | None] | None:
         if self.accept("*"):
@@ -332,7 +354,11 @@ class _Parser:
                 node = self.closed(depth)
                 self.ignore_case, self.dot_is_newline = outer
                 return node
-        return self.closed(depth)
+        if not self._with_groups:
+            return self.closed(depth)
+        self.groups += 1
+        index = self.groups  # before the groups inside
+        return Group(index, self.closed(depth))
 
     def closed(self, depth: int) -> Node:
         node = self.alternation(depth + 1)

@@ -17,6 +17,7 @@ from penstock.metadata.pattern_syntax import (
     Chars,
     CharSet,
     End,
+    Group,
     Node,
     Repeat,
     Sequence,
@@ -36,19 +37,29 @@ MAX_REMEMBERED_STATES = 60_000
 
 __all__ = ["MAX_STEPS", "Pattern", "Work"]
 
-_SPLIT, _BEGIN, _END = "split", "begin", "end"
-Label = CharSet | str
+SPLIT, BEGIN, END = "split", "begin", "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Label of a state that notes the position: slot 2n is the beginning of group n, slot 2n + 1 its end."""
+
+    slot: int
+
+
+Label = CharSet | Save | str
 
 
 @dataclass(slots=True)
-class _Automaton:
+class Automaton:
     """Holds the automaton of a pattern.
 
-    State 0 accepts. Every other state has a label: characters, a split, or a condition on the position.
+    State 0 accepts. Every other state has a label: characters, a split, a condition on the position, or a note of it.
+    The targets of a split are in the order in which a backtracking matcher would try them.
     """
 
     work: Work
-    labels: list[Label] = field(default_factory=lambda: [_SPLIT])
+    labels: list[Label] = field(default_factory=lambda: [SPLIT])
     targets: list[tuple[int, ...]] = field(default_factory=lambda: [()])
 
     def add(self, label: Label, *targets: int) -> int:
@@ -72,25 +83,32 @@ class _Automaton:
                     after = self.build(part, after)
                 return after
             case Alternation(choices):
-                return self.add(_SPLIT, *[self.build(choice, after) for choice in choices])
+                return self.add(SPLIT, *[self.build(choice, after) for choice in choices])
             case Repeat():
                 return self._build_repeat(node, after)
+            case Group(index, part):
+                end = self.add(Save(2 * index + 1), after)
+                return self.add(Save(2 * index), self.build(part, end))
             case Begin():
-                return self.add(_BEGIN, after)
+                return self.add(BEGIN, after)
             case End():
-                return self.add(_END, after)
+                return self.add(END, after)
 
     def _build_repeat(self, node: Repeat, after: int) -> int:
         if node.most is None:
-            loop = self.add(_SPLIT, after)
-            self.targets[loop] = (self.build(node.part, loop), after)
+            loop = self.add(SPLIT, after)
+            self.targets[loop] = _ordered(self.build(node.part, loop), after, node.lazy)
             after = loop
         else:
             for _ in range(node.most - node.least):
-                after = self.add(_SPLIT, self.build(node.part, after), after)
+                after = self.add(SPLIT, *_ordered(self.build(node.part, after), after, node.lazy))
         for _ in range(node.least):
             after = self.build(node.part, after)
         return after
+
+
+def _ordered(part: int, after: int, lazy: bool) -> tuple[int, int]:
+    return (after, part) if lazy else (part, after)
 
 
 class _Set:
@@ -111,7 +129,7 @@ class Pattern:
     def __init__(self, text: str, work: Work | None = None) -> None:
         work = Work() if work is None else work
         self.text = text
-        self._automaton = _Automaton(work)
+        self._automaton = Automaton(work)
         self._first = self._automaton.build(parse(text, work), 0)
         self._start: _Set | None = None
         self._sets: dict[frozenset[int], _Set] = {}
@@ -173,7 +191,7 @@ class Pattern:
         while waiting:
             state = waiting.pop()
             label = labels[state]
-            if label == _SPLIT or (label == _BEGIN and at_begin) or (label == _END and at_end):
+            if label == SPLIT or (label == BEGIN and at_begin) or (label == END and at_end):
                 onward = targets[state]
                 work.spend(len(onward))
                 for target in onward:

@@ -24,6 +24,7 @@ from penstock.node.listener_security import (
     enabled_mechanisms,
     jaas_entry,
     listener_value,
+    mapping_rules,
     plain_users,
     renewed,
     tls_properties,
@@ -32,7 +33,7 @@ from penstock.node.listener_security import (
 from penstock.node.listeners import ALLOW_PLAINTEXT, ListenerError, ListenerPlan, is_sasl
 from penstock.security.oauthbearer import OAUTHBEARER
 from penstock.security.passwords import PasswordUsers
-from penstock.security.principals import certificate_principal, parse_mapping_rules
+from penstock.security.principals import certificate_principal
 from penstock.security.scram import MECHANISMS
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class HttpSecurity:
         """
         try:
             self._tls = TlsSource(tls_properties(settings, LISTENER))
-            rules = parse_mapping_rules(listener_value(settings, LISTENER, "ssl.principal.mapping.rules") or "DEFAULT")
+            rules = mapping_rules(settings, LISTENER)
         except (TlsError, ValueError) as problem:
             raise ListenerError(f"penstock.http.listener: {problem}") from None
         if with_users and settings.of_listener(LISTENER, CLIENT_AUTH) is None:

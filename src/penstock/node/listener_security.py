@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.requests.authentication import SESSION, OnFailure, SaslRules, SaslSession
 from penstock.client.login import LOGIN_MECHANISMS
 from penstock.client.token_sources import endpoint_tls
+from penstock.metadata.pattern_groups import GroupPattern
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
 from penstock.node.oauth_listener import TokenListener
@@ -83,9 +84,7 @@ class ListenerSecurity:
         if is_tls(plan.security_protocol):
             try:
                 self.tls = TlsSource(tls_properties(settings, plan.name))
-                self._map_name = parse_mapping_rules(
-                    listener_value(settings, plan.name, "ssl.principal.mapping.rules") or "DEFAULT"
-                )
+                self._map_name = mapping_rules(settings, plan.name)
             except (TlsError, ValueError) as problem:
                 raise ListenerError(f"listener {plan.name}: {problem}") from None
         if is_sasl(plan.security_protocol):
@@ -154,6 +153,13 @@ def listener_value(settings: Settings, listener: str, name: str, own: Mapping[st
     if found is None:
         found = settings.static.get(name)
     return None if found is None else found.strip()
+
+
+def mapping_rules(settings: Settings, listener: str) -> Callable[[str], str]:
+    """Returns the function that maps the names of certificates to users. Raises ValueError."""
+    return parse_mapping_rules(
+        listener_value(settings, listener, "ssl.principal.mapping.rules") or "DEFAULT", GroupPattern
+    )
 
 
 def tls_properties(settings: Settings, listener: str, own: Mapping[str, str] | None = None) -> dict[str, str]:

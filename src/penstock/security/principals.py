@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 #: Attribute names of RFC 2253; other attributes keep OpenSSL's name.
 _SHORT = {
@@ -20,6 +20,9 @@ _SHORT = {
 }
 _SPECIAL = ',+"\\<>;'
 _DEFAULT = "DEFAULT"
+#: Characters of a name in an error message.
+MAX_SHOWN = 200
+_GROUP = re.compile(r"\$(\d)")
 _RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|$)", re.DOTALL)
 
 
@@ -43,12 +46,24 @@ def _escaped(value: str) -> str:
     return text
 
 
-def parse_mapping_rules(text: str) -> Callable[[str], str]:
-    """Parses the rules. Returns a function that maps a distinguished name to a user name. Raises ValueError.
+class SubjectPattern(Protocol):
+    """A compiled pattern. Clients choose the subjects of their certificates, so matching takes a limited time."""
 
-    The first rule whose pattern matches the whole name applies. The rule `DEFAULT` keeps the name unchanged.
+    @property
+    def groups(self) -> int: ...
+
+    def match(self, text: str) -> tuple[str, ...] | None:
+        """Returns the whole text and the text of each group; None without a match. Raises ValueError."""
+        ...
+
+
+def parse_mapping_rules(text: str, compile_pattern: Callable[[str], SubjectPattern]) -> Callable[[str], str]:
+    """Parses the rules. Returns a function that maps a distinguished name to a user name.
+
+    Both raise ValueError, `compile_pattern` too. The first rule whose pattern matches the whole name applies. The rule
+    `DEFAULT` keeps the name unchanged.
     """
-    rules: list[tuple[re.Pattern[str], str, str] | None] = []
+    rules: list[tuple[SubjectPattern, str, str] | None] = []
     rest = text.strip()
     while rest:
         if rest == _DEFAULT or rest.startswith((f"{_DEFAULT},", f"{_DEFAULT} ")):
@@ -63,25 +78,29 @@ def parse_mapping_rules(text: str) -> Callable[[str], str]:
         rest = rest[match.end() :]
         pattern, replacement = (part.replace("\\/", "/") for part in match.group(1, 2))
         try:
-            compiled = re.compile(pattern)
-        except re.error as problem:
-            raise ValueError(f"ssl.principal.mapping.rules has an invalid pattern: {problem}") from None
-        if any(int(number) > compiled.groups for number in re.findall(r"\$(\d)", replacement)):
+            compiled = compile_pattern(pattern)
+        except ValueError as problem:
+            raise ValueError(f"ssl.principal.mapping.rules has a pattern that can't be used: {problem}") from None
+        if any(int(number) > compiled.groups for number in _GROUP.findall(replacement)):
             raise ValueError(f"ssl.principal.mapping.rules uses a group that the pattern {pattern!r} does not have")
-        rules.append((compiled, re.sub(r"\$(\d)", r"\\g<\1>", replacement.replace("\\", "\\\\")), match[3]))
+        rules.append((compiled, replacement, match[3]))
 
     def apply(name: str) -> str:
         for rule in rules:
             if rule is None:
                 return name
             pattern, replacement, case = rule
-            found = pattern.fullmatch(name)
+            found = pattern.match(name)
             if found is not None:
-                user = found.expand(replacement)
+                user = _filled(replacement, found)
                 return {"L": user.lower(), "U": user.upper()}.get(case, user)
-        raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {name!r}")
+        raise ValueError(f"no rule of ssl.principal.mapping.rules applies to {name[:MAX_SHOWN]!r}")
 
     return apply
+
+
+def _filled(replacement: str, groups: tuple[str, ...]) -> str:
+    return _GROUP.sub(lambda group: groups[int(group[1])], replacement)
 
 
 def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable[[str], str]) -> str | None:

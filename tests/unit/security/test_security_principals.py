@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from penstock.metadata.pattern_groups import GroupPattern
 from penstock.security.principals import certificate_principal, distinguished_name, parse_mapping_rules
 
 SUBJECT = (
@@ -34,7 +37,7 @@ def test_certificate_subject_is_written_with_the_most_specific_attribute_first()
     ],
 )
 def test_first_matching_principal_mapping_rule_gives_the_user(rules: str, user: str | None) -> None:
-    apply = parse_mapping_rules(rules)
+    apply = parse_mapping_rules(rules, GroupPattern)
     if user is None:
         with pytest.raises(ValueError, match="no rule"):
             apply(NAME)
@@ -47,7 +50,7 @@ def test_first_matching_principal_mapping_rule_gives_the_user(rules: str, user: 
 )
 def test_invalid_principal_mapping_rule_is_refused(rules: str) -> None:
     with pytest.raises(ValueError, match=r"ssl\.principal\.mapping\.rules"):
-        parse_mapping_rules(rules)
+        parse_mapping_rules(rules, GroupPattern)
 
 
 def test_client_without_a_certificate_gets_no_principal_from_tls() -> None:
@@ -55,3 +58,32 @@ def test_client_without_a_certificate_gets_no_principal_from_tls() -> None:
     with pytest.raises(ValueError, match="subject is empty"):  # not ANONYMOUS, which may be a super user
         certificate_principal({"subject": ()}, str)
     assert certificate_principal({"subject": SUBJECT}, str.upper) == f"User:{NAME.upper()}"
+
+
+#: The example of Kafka's documentation.
+SIX_GROUPS = "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L, DEFAULT"
+
+
+def test_hostile_subject_does_not_delay_other_clients() -> None:
+    apply = parse_mapping_rules(SIX_GROUPS, GroupPattern)
+    assert apply("CN=Ann,OU=Team,O=Org,L=Bonn,ST=NRW,C=DE") == "ann@team"
+    hostile = "CN=x" + ",OU=a" * 60 + ",O=a" * 60 + ",L=a" * 60 + ",ST=a" * 60
+    begin = time.thread_time()
+    assert apply(hostile) == hostile
+    for number in range(20):  # a backtracking matcher takes twice as long for each further character
+        with pytest.raises(ValueError, match="no rule"):
+            parse_mapping_rules("RULE:(CN=(a+)+)+/$1/", GroupPattern)("CN=" + "a" * (20 + number) + "!")
+    assert time.thread_time() - begin < 5
+
+
+def test_subject_that_takes_too_many_steps_is_refused() -> None:
+    apply = parse_mapping_rules(SIX_GROUPS, GroupPattern)
+    with pytest.raises(ValueError, match="takes too long"):
+        apply("CN=" + ",OU=,O=,L=,ST=," * 5_000)
+
+
+@pytest.mark.parametrize("value", ["ann\x00.evil", "ann\n", "änn\u202eüñ", "\U0001f600", "a" * 1_000])
+def test_names_with_odd_characters_are_kept_whole(value: str) -> None:
+    name = f"CN={value},O=Org"
+    assert parse_mapping_rules("DEFAULT", GroupPattern)(name) == name
+    assert parse_mapping_rules("RULE:(?s)^CN=(.*?),.*$/$1/", GroupPattern)(name) == value

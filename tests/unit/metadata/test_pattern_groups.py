@@ -1,0 +1,62 @@
+"""Patterns with groups have the groups of Python's `re`, in bounded time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.metadata.pattern_groups import GroupPattern
+
+ATOMS = st.sampled_from(["a", "b", ",", ".", "[ab]", "[^a]"])
+REPEATS = st.sampled_from(["", "*", "+", "?", "*?", "+?", "??", "{1,2}", "{0,2}?", "{2}"])
+
+
+@st.composite
+def patterns(draw: st.DrawFn, depth: int = 2) -> str:
+    parts = []
+    for _ in range(draw(st.integers(1, 4))):
+        atom = draw(ATOMS)
+        if depth and draw(st.booleans()):
+            inner = [draw(patterns(depth - 1)) for _ in range(draw(st.integers(1, 2)))]
+            atom = f"({draw(st.sampled_from(['', '?:']))}{'|'.join(inner)})"
+        parts.append(atom + draw(REPEATS))
+    return "".join(parts)
+
+
+@given(patterns(), st.lists(st.text("ab,", max_size=8), min_size=1, max_size=8))
+def test_match_is_the_one_of_a_backtracking_matcher(pattern: str, texts: list[str]) -> None:
+    compiled = GroupPattern(pattern)
+    assert compiled.groups == re.compile(pattern).groups
+    for text in texts:
+        expected = re.fullmatch(pattern, text)
+        found = compiled.match(text)
+        assert (found is None) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "groups"),
+    [
+        ("^CN=(.*?),(.*)$", "CN=a,b,c", ("a", "b,c")),
+        ("^CN=(.*),(.*)$", "CN=a,b,c", ("a,b", "c")),
+        ("(a|ab)(c|bcd)(d*)", "abcd", ("a", "bcd", "")),
+        ("(a+?)(a*)", "aaa", ("a", "aa")),
+        ("(?:(x)|(y))+", "xy", ("x", "y")),
+        ("(a)|b", "b", ("",)),
+        ("((a)(b))?", "ab", ("ab", "a", "b")),
+        ("(?P<user>[a-z]{2,3}?)(.{0,2})", "abcd", ("ab", "cd")),
+    ],
+)
+def test_groups_have_the_texts_that_the_order_of_choices_gives(
+    pattern: str, text: str, groups: tuple[str, ...]
+) -> None:
+    found = GroupPattern(pattern).match(text)
+    assert found == (text, *groups)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", "(a)\\1", "a**", "\\bx", "a*+"])
+def test_unsupported_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match="regular expression"):
+        GroupPattern(pattern)

@@ -16,7 +16,7 @@ DEFAULT_RANGE = 10_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from penstock.cli import cluster_moves, cluster_status, cluster_verify
+    from penstock.cli import cluster_elect, cluster_moves, cluster_status, cluster_verify
 
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
@@ -46,6 +46,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     cancel = verb(verbs, "cancel", "cancel moves under way and restore the earlier replicas", cluster_moves.run_cancel)
     connection(cancel)
+
+    elect = verb(verbs, "elect", "make the preferred replicas lead their partitions", cluster_elect.run_elect)
+    connection(elect)
+    elect.add_argument("partitions", nargs="*", metavar="TOPIC[-PARTITION]", help="default: all")
+    elect.add_argument(
+        "--unclean", action="store_true", help="let a replica out of sync lead a partition without a leader"
+    )
+    elect.add_argument("-y", "--yes", action="store_true", help="don't ask before an unclean election")
 
     verify = verb(verbs, "verify", "read every replica and compare them range by range", cluster_verify.run_verify)
     connection(verify)

@@ -18,4 +18,4 @@ def ask(question: str) -> None:
             Exit.USAGE,
         )
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Failure("the plan was not confirmed, so no replica was moved", Exit.FAILED)
+        raise Failure("the plan was not confirmed, so nothing was changed", Exit.FAILED)

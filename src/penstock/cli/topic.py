@@ -6,7 +6,7 @@ import argparse
 import fnmatch
 from typing import Any
 
-from penstock.cli import output
+from penstock.cli import output, topic_trim
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int16, positive_int32, verb
 from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType
@@ -47,6 +47,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter.add_argument("-c", "--config", action="append", default=[], metavar="NAME=VALUE", help="set a topic config")
     alter.add_argument("--unset", action="append", default=[], metavar="NAME", help="go back to a config's default")
     alter.add_argument("--dry-run", action="store_true", help="only check whether it could be done")
+
+    trim = verb(verbs, "trim", "delete the oldest records of a topic", topic_trim.run_trim)
+    connection(trim)
+    trim.add_argument("topic", metavar="NAME")
+    trim.add_argument("--partition", type=int, action="append", default=[], help="repeatable; default: all")
+    trim.add_argument("--before", type=int, required=True, metavar="OFFSET", help="first record to keep; -1 keeps none")
+    how = trim.add_mutually_exclusive_group()
+    how.add_argument("-y", "--yes", action="store_true", help="don't ask after showing what is deleted")
+    how.add_argument("-n", "--dry-run", action="store_true", help="only show what would be deleted")
 
     delete = verb(verbs, "delete", "delete topics and their records", run_delete)
     connection(delete)

@@ -13,6 +13,7 @@ import pytest
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.admin import NewTopic
+from penstock.client.cluster_admin import ClusterAdmin
 from penstock.records.build import build_batch
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import read_records
@@ -214,3 +215,35 @@ def falsify(path: Path) -> None:
     assert len(other) == header.size
     data[: header.size] = other
     path.write_bytes(data)
+
+
+def test_oldest_records_of_a_topic_are_deleted_after_a_dry_run(cluster: Cluster, shell: Shell) -> None:
+    create(cluster, "trimmed", (1, 2))
+    plan = shell.json("topic", "trim", "trimmed", "--before", "40", "--dry-run")
+    assert plan == [{"partition": 0, "start": 0, "new_start": 40, "records": 40}]
+    assert "add --yes" in _refusal(shell, "topic", "trim", "trimmed", "--before", "40", code=Exit.USAGE)
+    shell.run("topic", "trim", "trimmed", "--before", "40", "--yes")
+    assert shell.json("topic", "trim", "trimmed", "--before", "40", "--yes") == [], "no record is that old"
+    assert shell.json("topic", "trim", "trimmed", "--before", "-1", "--partition", "0", "--yes")[0]["new_start"] == 100
+    assert "has no partition 7" in _refusal(
+        shell, "topic", "trim", "trimmed", "--before", "1", "--partition", "7", code=Exit.NOT_FOUND
+    )
+    assert "can't be -2" in _refusal(shell, "topic", "trim", "trimmed", "--before", "-2", code=Exit.USAGE)
+
+
+def test_preferred_replicas_lead_again_after_an_election(cluster: Cluster, shell: Shell) -> None:
+    create(cluster, "elected", (1, 2), (2, 1))
+    with cluster.client() as client:
+        client.run(ClusterAdmin(client.asynchronous).reassign({("elected", 0): (2, 1)}))
+    wanted = [{"topic": "elected", "partition": 0}]
+    until(lambda: bool(shell.json("topic", "describe", "elected")[0]["partitions"][0]["replicas"] == [2, 1]))
+    assert shell.json("cluster", "elect", "elected-0") == wanted
+    until(lambda: bool(shell.json("topic", "describe", "elected")[0]["partitions"][0]["leader"] == 2))
+    assert shell.json("cluster", "elect", "elected") == []
+    assert shell.json("cluster", "elect", "elected", "--unclean") == [], "every partition has a leader"
+    assert "there is no topic" in _refusal(shell, "cluster", "elect", "nowhere", code=Exit.NOT_FOUND)
+
+
+def _refusal(shell: Shell, *words: str, code: int) -> str:
+    shell.run(*words, code=code)
+    return shell.err

@@ -205,6 +205,14 @@ def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
     assert (page["total"], page["start"]) == (len(rows), 1)
     assert [each["partition"] for each in page["partitions"]] == [rows[1]["partition"]]
     assert ask(cluster, "GET", "/v1/topics?search=rder&internal=false").value["total"] == 1
+    assert ask(cluster, "GET", "/v1/cluster/replication-status?not_preferred=true").value["total"] <= len(rows)
+    by_name = [row["topic"] for row in ask(cluster, "GET", "/v1/topics?internal=false").value["topics"]]
+    by_size = ask(cluster, "GET", "/v1/topics?sort=partitions").value["topics"]
+    assert by_name == sorted(by_name)
+    assert [row["partitions"] for row in by_size] == sorted((row["partitions"] for row in by_size), reverse=True)
+    assert ask(cluster, "GET", "/v1/topics?sort=colour").status == 400
+    states = ask(cluster, "GET", "/v1/topics/orders?start=1&limit=1").value
+    assert (states["partitions"], [row["partition"] for row in states["partition_states"]]) == (2, [1])
     assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
 
 

@@ -109,6 +109,10 @@ async def replication_status(service: Service, call: Call) -> Any:
     wanted = facts.partitions
     if call.query.get("problems", False):
         wanted = {key: part for key, part in wanted.items() if problem(part) is not None}
+    if call.query.get("not_preferred", False):
+        wanted = {
+            key: part for key, part in wanted.items() if part.leader >= 0 and part.leader not in part.replicas[:1]
+        }
     keys = sorted(wanted)
     start = call.query.get("start", 0)
     shown = keys[start : start + call.query.get("limit", 100)]
@@ -250,7 +254,11 @@ ROUTES = (
         "/v1/cluster/replication-status",
         "Lists partitions with leader, in-sync set and lag",
         replication_status,
-        query={**PAGE, "problems": Field("boolean", "true lists only partitions with a problem")},
+        query={
+            **PAGE,
+            "problems": Field("boolean", "true lists only partitions with a problem"),
+            "not_preferred": Field("boolean", "true lists only partitions that are not led by their first replica"),
+        },
     ),
     Route("GET", "/v1/cluster/quorum", "Describes the metadata quorum as this node sees it", describe_quorum),
     Route(

@@ -48,7 +48,7 @@ export class Chart {
       cursor: { y: false },
       scales: { y: { range: (plot, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 0, 1) * 1.05] } },
       axes: [
-        { ...axis, space: 90, values: (plot, splits) => splits.map((each) => new Date(each * 1000).toLocaleTimeString("sv")) },
+        { ...axis, space: 90, size: 32, values: (plot, splits) => splits.map((each) => new Date(each * 1000).toLocaleTimeString("sv")) },
         { ...axis, size: 70, incrs: this.whole ? [1, 2, 5, 10, 20, 50, 100, 1000] : undefined, values: (plot, splits) => splits.map((each) => this.value(each)) },
       ],
       series: [{ label: "time", value: (plot, raw) => (raw === null ? "–" : new Date(raw * 1000).toLocaleTimeString("sv")) }, ...this.series.map((each, at) => this.one(each, at))],

@@ -1,6 +1,6 @@
 // All nodes, and plans that move replicas between them.
 
-import { get, path } from "../api.js";
+import { get, path, query } from "../api.js";
 import { change } from "../dialog.js";
 import { button, h, pill } from "../dom.js";
 import { bytes, number } from "../format.js";
@@ -50,12 +50,12 @@ async function drain() {
 }
 
 async function elect() {
-  const problems = await get(path("cluster", "replication-status") + "?limit=1000");
-  const wrong = problems.partitions.filter((each) => each.leader !== null && !each.preferred);
+  const found = await get(path("cluster", "replication-status") + query({ limit: 1000, not_preferred: true }));
+  const wrong = found.partitions;
   await change({
     title: "Elect preferred leaders",
     says: wrong.length
-      ? `The first replica of ${wrong.length} partitions becomes their leader. Clients reconnect to it.`
+      ? `The first replica of ${wrong.length} of ${found.total} such partitions becomes their leader. Clients reconnect to it.`
       : "Every partition is led by its preferred replica already.",
     request: () => ({
       method: "POST",

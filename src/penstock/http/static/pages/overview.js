@@ -3,7 +3,7 @@
 import { get, path, query } from "../api.js";
 import { Chart } from "../chart.js";
 import { cards, fill, h, pill, section } from "../dom.js";
-import { byteRate, bytes, number, plural, rate, time } from "../format.js";
+import { byteRate, bytes, number, rate, time } from "../format.js";
 import { Table } from "../table.js";
 import { nodeColumns } from "./nodes.js";
 
@@ -54,7 +54,7 @@ export async function show(view) {
         ["records in", rate(seen.records_per_second)],
         ["bytes in", byteRate(seen.history.at(-1)?.bytes_per_second)],
         ["on disk", bytes(seen.bytes)],
-        ["moving", plural(seen.moving, "partition")],
+        ["partitions moving", number(seen.moving)],
       ]),
     );
     fill(causes, seen.causes.map((each) => h("li", {}, each)));

@@ -1,0 +1,55 @@
+"""`penstock cluster elect` makes the preferred replicas lead, or, if asked to, replicas that are not in sync."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from penstock.cli import output
+from penstock.cli.confirm import ask
+from penstock.cli.exit import Exit, Failure
+
+if TYPE_CHECKING:
+    from penstock.cli.connect import Broker
+    from penstock.protocol.vocabulary import TopicPartition
+
+
+def run_elect(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect, outcome
+    from penstock.client.cluster_admin import PREFERRED, UNCLEAN
+
+    with connect(args) as broker:
+        wanted = _wanted(broker, args.partitions, unclean=args.unclean)
+        if args.unclean and wanted and not args.yes:
+            output.note(f"{output.counted(len(wanted), 'partition')} may lose committed records")
+            ask("let replicas that are not in sync lead?")
+        kind = UNCLEAN if args.unclean else PREFERRED
+        refused = broker.run(broker.cluster.elect_leaders(wanted, kind=kind)) if wanted else {}
+    rows = [{"topic": topic, "partition": index} for topic, index in wanted if (topic, index) not in refused]
+    failures = [(f"{topic}-{index}", int(code), None) for (topic, index), code in sorted(refused.items())]
+    if not wanted:
+        output.note("nothing to elect: every partition is led as wanted")
+    return outcome(args.output, ["topic", "partition"], rows, failures)
+
+
+def _wanted(broker: Broker, names: list[str], *, unclean: bool) -> list[TopicPartition]:
+    """Returns the partitions among the named ones (default: all) that need an election.
+
+    An unclean election needs a partition without a leader. Other elections need one that is led by another replica than
+    the first one.
+    """
+    found = []
+    known = set()
+    for topic in broker.topics():
+        name = topic.name or ""
+        for part in topic.partitions:
+            known |= {name, f"{name}-{part.partition_index}"}
+            if names and name not in names and f"{name}-{part.partition_index}" not in names:
+                continue
+            led = part.leader_id in part.replica_nodes[:1]
+            if part.leader_id < 0 if unclean else part.leader_id >= 0 and not led:
+                found.append((name, part.partition_index))
+    missing = sorted(set(names) - known)
+    if missing:
+        raise Failure(f"there is no topic or partition {missing[0]}: `penstock topic list` shows all", Exit.NOT_FOUND)
+    return sorted(found)

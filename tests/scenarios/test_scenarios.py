@@ -4,6 +4,8 @@
 into their files: review the difference before you commit it.
 """
 
+import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,3 +22,19 @@ def test_every_command_of_a_scenario_gets_the_answer_in_its_script(
 ) -> None:
     includes = {each.stem: each.read_text() for each in SCRIPTS}
     compare_scenario(script, run_script(includes[script.stem], includes=includes))
+
+
+def test_log_lines_of_other_threads_are_not_in_the_answers() -> None:
+    ended = threading.Event()
+
+    def keep_logging() -> None:
+        while not ended.is_set():
+            logging.getLogger("penstock.elsewhere").warning("a real broker says so")
+
+    thread = threading.Thread(target=keep_logging)
+    thread.start()
+    try:
+        assert "a real broker" not in run_script("> start\n> log\n", includes={})
+    finally:
+        ended.set()
+        thread.join()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -508,8 +509,10 @@ class _WarningCollector(logging.Handler):
     def __init__(self, runner: ScenarioRunner) -> None:
         super().__init__(logging.WARNING)
         self._runner = runner
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
         running: Any = self._runner.timeline.running
-        if running is not None and not running.dead:
+        # a real broker may run in another thread
+        if running is not None and not running.dead and record.thread == self._thread:
             self._runner.warnings.append(f"{record.levelname.lower()}: {record.getMessage()}")

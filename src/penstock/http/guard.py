@@ -44,6 +44,7 @@ class Need:
 
 #: Pages that show this node's view of the whole cluster. Kafka's DescribeLogDirs requires the same operation.
 VIEW_CLUSTER = Need(Role.VIEW, Operation.DESCRIBE)
+VIEW_CONSOLE = Need(Role.VIEW)
 
 
 @dataclass(frozen=True, slots=True)

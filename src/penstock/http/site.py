@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from penstock.http.cluster import ClusterFacts
 from penstock.http.events import known_events
 from penstock.http.exposition import CONTENT_TYPE
-from penstock.http.guard import NOBODY, VIEW_CLUSTER, AdmittedStream, Caller, Guard, Need
+from penstock.http.guard import NOBODY, VIEW_CLUSTER, VIEW_CONSOLE, AdmittedStream, Caller, Guard, Need
 from penstock.http.messages import READS, Request, Response, as_json, text
 from penstock.http.metrics_page import MetricsPage
 from penstock.http.on_behalf import CallerClient
@@ -161,5 +161,10 @@ class Site:
 
 
 def _need(path: str) -> Need | None:
-    """Returns the role and operation that a page requires; None for the console's files, which hold no data."""
-    return None if is_static(path) else VIEW_CLUSTER
+    """Returns the role and operation that a page requires; None for the console's files, which hold no data.
+
+    The console's page holds no data either. It asks for a login, so that the browser has one for the routes.
+    """
+    if is_static(path):
+        return None
+    return VIEW_CONSOLE if path == "/" else VIEW_CLUSTER

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from penstock.client.admin import Admin
 from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.login import Login
@@ -21,11 +23,14 @@ from penstock.disk.memory import MemoryDisk
 from penstock.http import guard
 from penstock.http import login as http_login
 from penstock.http.rest import events
+from penstock.http.rest.api import ROUTES
 from penstock.node.listeners import ListenerError
 from penstock.node.local import format_if_new, local_settings, make_node
 from penstock.node.node import Node
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages import api_30_create_acls as create_acls
 from penstock.protocol.messages import api_51_alter_user_scram_credentials as scram_users
+from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.security.scram import ScramMechanism, salted_password
 from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
 from penstock.testing.tokens import TokenIssuer
@@ -160,11 +165,33 @@ def test_the_users_of_the_kafka_listener_log_in_over_http_and_others_are_asked_f
         for path in ("/", "/metrics", "/api/cluster", "/v1/topics", "/v1/nothing", "/nothing"):
             stranger = await http.ask(path)
             assert (stranger.status, stranger.challenges) == (401, ['Basic realm="Penstock", charset="UTF-8"'])
-        for path in ("/livez", "/readyz", "/console.js"):
+        for path in ("/livez", "/readyz", "/console/app.js"):
             assert (await http.ask(path)).status == 200
         assert (await http.ask("/v1/topics", ANN)).status == 200
         assert (await http.ask("/", ("bob", "b:ö"))).status == 200
         assert (await http.ask("/v1/topics", ANN, method="POST", body={"name": "made"})).status == 201
+
+    with_node(scenario, SECURED)
+
+
+def test_every_route_but_the_probes_asks_for_a_login() -> None:
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        for route in ROUTES:
+            path = re.sub(r"\{\w+\}", "1", route.template)
+            answer = await http.ask(path, method=route.method, body=None if route.body is None else {})
+            assert (path, answer.status) == (path, 200 if route.public else 401)
+
+    with_node(scenario, SECURED)
+
+
+def test_a_page_of_another_site_cannot_use_the_login_that_a_browser_remembers() -> None:
+    async def scenario(node: Node) -> None:
+        genuine = Http.request("/v1/topics", ANN, method="POST", body={"name": "made"})
+        forged = genuine.replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://evil.example")
+        assert (await Http(node).raw(forged)).status == 403
+        own = genuine.replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://localhost")
+        assert (await Http(node).raw(own)).status == 201
 
     with_node(scenario, SECURED)
 
@@ -358,8 +385,16 @@ def test_with_an_authorizer_the_acls_of_the_http_user_decide() -> None:
         assert (await http.ask(records.format("open"), ANN)).status == 200
         for path in (records.format("closed"), records.format("missing"), "/v1/topics/closed", "/v1/topics/missing"):
             assert (await http.ask(path, ANN)).status == 403, path
-        for path in ("/", "/metrics", "/api/topics", "/api/events", "/v1/events", "/v1/cluster/status"):
+        for path in (
+            "/metrics",
+            "/api/topics",
+            "/api/events",
+            "/v1/events",
+            "/v1/cluster/status",
+            "/console/index.html",
+        ):
             assert (await http.ask(path, ANN)).status == 403, path
+        assert (await http.ask("/", ANN)).status == 200
         assert (await http.ask("/v1/topics/closed", ANN, method="DELETE")).status == 403
         assert (await http.ask("/v1/cluster/compact-log", ANN, method="POST", body={})).status == 403
         for method, path, body in (
@@ -480,6 +515,14 @@ def test_http_is_served_over_tls_and_uses_a_renewed_certificate_for_new_connecti
         authority.store("http.pem", "renewed")
         node._certificates.renew()
         assert await server_name(port, authority.trusting) == "renewed"
+        third = authority.store("third.pem", "third")
+        async with AsyncClient(node.bootstrap) as client:
+            change = [("listener.name.http.ssl.keystore.location", int(ConfigOperation.SET), third)]
+            await Admin(client).alter_configs(ResourceType.BROKER, "1", change)
+            assert await server_name(port, authority.trusting) == "third"
+            wrong = [("listener.name.http.ssl.keystore.location", int(ConfigOperation.SET), "/nothing")]
+            with pytest.raises(KafkaError, match="can't be read"):
+                await Admin(client).alter_configs(ResourceType.BROKER, "1", wrong)
 
     with_node(scenario, over_tls(authority))
 

@@ -155,7 +155,9 @@ def console(browser: Any, cluster: Cluster) -> Iterator[Console]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_shows_its_data_in_light_and_dark(browser: Any, cluster: Cluster, scheme: str) -> None:
+def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
+    browser: Any, cluster: Cluster, scheme: str
+) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     opened = Console(browser, cluster, scheme)
     for where in PAGES:
@@ -208,7 +210,7 @@ def test_a_topic_is_created_configured_written_searched_trimmed_and_deleted(cons
     page.get_by_text("Topic made is deleted").wait_for()
 
 
-def test_messages_are_followed_live(console: Console) -> None:
+def test_new_messages_are_shown_while_they_arrive(console: Console) -> None:
     page = console.open("topics/orders/messages")
     page.get_by_role("button", name="Live tail").click()
     page.get_by_text("● live").wait_for()
@@ -216,7 +218,7 @@ def test_messages_are_followed_live(console: Console) -> None:
     page.get_by_role("button", name="Stop").click()
 
 
-def test_names_and_values_are_shown_as_text_and_never_run(console: Console) -> None:
+def test_html_in_names_and_values_is_shown_as_text_and_never_executed(console: Console) -> None:
     page = console.open("topics/evil/messages")
     page.locator("main td", has_text="onerror").first.click()
     assert EVIL in page.locator("dialog").inner_text()
@@ -237,14 +239,14 @@ def test_offsets_of_a_group_are_reset_after_a_dry_run(console: Console) -> None:
     page.get_by_text("2 partitions moved, 0 refused.").wait_for()
 
 
-def test_records_in_flight_of_a_share_group_are_released(console: Console) -> None:
+def test_records_in_flight_of_a_share_group_are_archived(console: Console) -> None:
     page = console.open("share/crew")
     page.get_by_role("button", name="archive…").first.click()
     page.get_by_role("button", name="Archive", exact=True).click()
     page.get_by_text("done").last.wait_for()
 
 
-def test_pages_are_reached_and_searched_with_the_keyboard(console: Console) -> None:
+def test_pages_can_be_opened_and_searched_with_the_keyboard(console: Console) -> None:
     page = console.open("overview")
     page.keyboard.press("g")
     page.keyboard.press("t")

@@ -162,7 +162,7 @@ class Pages:
         pytest.fail(f"node {node} emitted no event {kind}: {self.read(node, '/v1/events')}")
 
 
-def test_both_sides_of_a_split_report_it_and_the_healed_cluster_has_every_acknowledged_record(
+def test_both_sides_of_a_network_split_report_it_and_no_acknowledged_record_is_lost(
     tmp_path: Path, cables: Cables
 ) -> None:
     hosts = {node: cables.host(node) for node in NODES}

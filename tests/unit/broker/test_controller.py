@@ -239,7 +239,7 @@ def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
     assert (failover.broker_id, failover.partitions, stage.controller.failovers.count) == (1, 1, 1)
 
 
-def test_a_broker_is_reported_as_unfenced_with_the_time_of_its_heartbeat_and_as_fenced_with_that_of_its_last() -> None:
+def test_events_of_unfenced_and_fenced_brokers_have_the_time_of_the_last_heartbeat() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         await stage.keep_beating(2, seconds=12)

@@ -65,7 +65,7 @@ def test_overview_and_topics_show_the_brokers_offsets_and_leaders(broker: Broker
     assert sum(each["end_offset"] for each in api(broker.node, "topics/orders")["partition_states"]) == 10
 
 
-def test_earlier_paths_lead_to_their_routes_and_unknown_paths_get_404(broker: Broker) -> None:
+def test_old_paths_are_redirected_and_unknown_paths_get_404(broker: Broker) -> None:
     for path in MOVED:
         assert json.loads(read(broker.node, path)), "the client follows the redirect"
     assert api(broker.node, "pipelines") == {"pipelines": []}

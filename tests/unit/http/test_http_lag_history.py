@@ -13,7 +13,7 @@ def test_samples_that_are_close_together_count_once() -> None:
     assert history.add_sample("g", 1000 + SHORTEST_MS, 9) == [(1000, 5), (1000 + SHORTEST_MS, 9)]
 
 
-def test_points_and_groups_are_limited_and_the_group_that_was_looked_at_last_stays() -> None:
+def test_samples_and_groups_are_limited_and_the_group_described_last_is_kept() -> None:
     history = LagHistory()
     for number in range(POINTS + 5):
         found = history.add_sample("g", number * SHORTEST_MS, number)

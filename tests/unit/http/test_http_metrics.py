@@ -164,7 +164,7 @@ def test_metrics_are_summed_by_topic_for_many_partitions_and_by_node_for_many_to
     assert found["penstock_partitions"][of(role="leader")] == 3
 
 
-def test_partitions_of_chosen_topics_have_series_on_demand(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_of_requested_topics_have_their_own_series(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 0)
     found = series(broker, "?partitions=orders,unknown")
     both = {of(topic="orders", partition="0"), of(topic="orders", partition="1")}
@@ -177,7 +177,7 @@ def test_partitions_of_chosen_topics_have_series_on_demand(broker: Broker, monke
         series(broker, "?partitions=" + "x" * 5000)
 
 
-def test_metrics_have_the_loops_delays_and_the_bytes_of_each_log_directory(broker: Broker) -> None:
+def test_metrics_have_the_delays_of_the_event_loop_and_the_bytes_of_each_log_directory(broker: Broker) -> None:
     with broker.client() as client, client.producer() as producer:
         producer.send("orders", b"x", partition=0).result()
     found = series(broker)

@@ -32,7 +32,7 @@ def told(found: Facts, context: NodeContext | None = None) -> list[str]:
     return list(causes(seen(found).nodes, context or NodeContext(1)))
 
 
-def test_nodes_and_topics_have_their_figures() -> None:
+def test_overview_has_the_figures_of_nodes_and_topics() -> None:
     found = seen(facts(), {"topic0000": Rate(1234.4, 2048.0)})
     node, topic = found.nodes[0], found.topics[0]
     assert (node["state"], node["controller"], node["leaders"], node["replicas"], node["bytes"]) == (
@@ -59,7 +59,7 @@ def test_topics_that_need_attention_show_their_worst_problem() -> None:
     assert health(found.summary, NodeContext(1))["mood"] == "bad"
 
 
-def test_problems_of_users_topics_come_before_those_of_internal_topics() -> None:
+def test_problems_of_users_topics_come_before_problems_of_internal_topics() -> None:
     found = facts(2, isr=(1,))
     found.partitions |= {("__consumer_offsets", index): PartitionFacts(1, 3, (1, 2), (1,)) for index in range(50)}
     rows = seen(found).wrong_topics
@@ -72,14 +72,14 @@ def test_problems_of_users_topics_come_before_those_of_internal_topics() -> None
     ]
 
 
-def test_a_failed_node_is_a_cause_with_its_time_and_reason() -> None:
+def test_failed_node_is_named_as_a_cause_with_the_time_and_the_reason() -> None:
     context = NodeContext(1, [Failover(2, 1_700_000_000_000, 54, "was silent for 9000 ms")])
     assert told(facts(isr=(1,)), context) == [
         "Node 2 (10.0.0.2:9092) was fenced at 2023-11-14 22:13:20 UTC: it was silent for 9000 ms."
     ]
 
 
-def test_a_node_in_quarantine_is_a_cause_with_its_remedy() -> None:
+def test_node_in_quarantine_is_named_as_a_cause_with_a_remedy() -> None:
     found = facts()
     found.nodes[1] = NodeFacts(2, "10.0.0.2:9092", None, True, "two leaders in one epoch")
     assert told(found) == [
@@ -88,7 +88,7 @@ def test_a_node_in_quarantine_is_a_cause_with_its_remedy() -> None:
     assert "1 in quarantine" in health(seen(found).summary, NodeContext(1))["text"]
 
 
-def test_stopped_and_unreachable_nodes_are_causes() -> None:
+def test_stopped_and_unreachable_nodes_are_named_as_causes() -> None:
     stopped, silent = facts(isr=(1,)), facts()
     del silent.sizes[2], silent.ends[2]
     [sentence] = told(stopped)
@@ -96,7 +96,7 @@ def test_stopped_and_unreachable_nodes_are_causes() -> None:
     assert told(silent) == ["Node 2 (10.0.0.2:9092) does not answer node 1."]
 
 
-def test_a_damaged_replica_and_a_failed_directory_are_causes() -> None:
+def test_damaged_replica_and_failed_directory_are_named_as_causes() -> None:
     damage = {"topic": "t", "partition": 3, "reason": "the checksum does not match"}
     context = NodeContext(1, (), {"/data/2": "Input/output error"}, [damage])
     disk, replica = told(facts(), context)
@@ -105,7 +105,7 @@ def test_a_damaged_replica_and_a_failed_directory_are_causes() -> None:
     assert health(seen(facts()).summary, context) == {"mood": "warn", "text": "a directory has failed, 1 damaged"}
 
 
-def test_a_directory_that_is_short_of_space_and_a_warning_are_causes() -> None:
+def test_directory_short_of_space_and_configuration_warning_are_named_as_causes() -> None:
     context = NodeContext(1, short_of_space=["Log directory /d has 5 bytes left"], warnings=["HTTP has no TLS."])
     assert told(facts(), context) == [
         "Node 1: HTTP has no TLS.",
@@ -130,7 +130,7 @@ def test_the_overview_of_a_large_cluster_has_a_bounded_size() -> None:
     assert len(seen(facts(2000, isr=(1,))).attention) == ATTENTION_MAX
 
 
-def test_partitions_of_one_topic_are_paged() -> None:
+def test_partitions_of_one_topic_are_returned_in_pages() -> None:
     found = facts()
     for start, limit, expected in ((0, 10, [0, 1]), (1, 1, [1]), (2, 5, [])):
         shown = one_topic(found, "topic0000", found.partitions, start, limit)

@@ -42,7 +42,7 @@ def test_the_page_loads_only_files_of_the_console() -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_imports_existing_files_and_makes_no_html_from_text(path: Path) -> None:
+def test_scripts_import_only_existing_files_and_never_parse_text_as_html(path: Path) -> None:
     source = path.read_text()
     for imported in re.findall(r'from "([^"]+)"', source):
         assert (path.parent / imported).is_file(), imported
@@ -66,10 +66,10 @@ def test_a_script_imports_existing_files_and_makes_no_html_from_text(path: Path)
         "/elsewhere/app.js",
     ],
 )
-def test_other_paths_lead_to_no_file(path: str) -> None:
+def test_path_that_names_no_file_of_the_console_gets_404(path: str) -> None:
     assert static_file(path).status == 404
 
 
-def test_the_plotting_library_has_its_licence() -> None:
+def test_licence_of_the_plotting_library_is_in_the_package() -> None:
     [vendor] = (ROOT / "vendor").iterdir()
     assert "MIT" in (vendor / "LICENSE.txt").read_text()

@@ -234,7 +234,7 @@ def test_a_malformed_credential_is_refused(header: str) -> None:
     with_node(scenario, SECURED)
 
 
-def test_a_changed_or_removed_scram_password_counts_from_the_next_request_on() -> None:
+def test_a_changed_or_removed_scram_password_takes_effect_at_the_next_request() -> None:
     async def scenario(node: Node) -> None:
         http, sha = Http(node), ScramMechanism.SHA_256
         assert (await http.ask("/v1/topics", ("eve", "one"))).status == 401
@@ -335,7 +335,7 @@ def test_properties_can_give_http_its_own_users_or_no_users() -> None:
         ({"penstock.http.roles": "root=User:ann"}, "has the entry"),
     ],
 )
-def test_settings_that_cannot_work_stop_the_start(properties: dict[str, str], message: str) -> None:
+def test_node_refuses_to_start_with_invalid_http_settings(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ListenerError, match=message):
         make_node(local_settings("/data", overrides={**PLAINTEXT, **properties}), MemoryDisk(), seed=1)
 
@@ -361,7 +361,7 @@ KINDS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
 ]
 
 
-def test_each_role_reaches_its_kinds_of_routes_and_no_others() -> None:
+def test_each_role_may_use_its_kinds_of_routes_and_no_other_routes() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for method, path, body, statuses in KINDS:
@@ -427,7 +427,7 @@ def test_the_result_of_an_operation_is_hidden_from_users_without_its_acls() -> N
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_topics_that_only_nodes_write_cannot_be_written_over_http() -> None:
+def test_topics_to_which_only_nodes_write_cannot_be_written_over_http() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         await node.broker.topic_creator.ensure("__penstock_events")

@@ -68,7 +68,7 @@ class QuorumElected(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class QuorumSteppedDown(NodeEvent):
-    """This node led the quorum and leads it no longer."""
+    """This node no longer leads the quorum."""
 
     KIND: ClassVar[str] = "quorum.stepped_down"
 

@@ -167,7 +167,8 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
 
 
 def written_by_clients(asker: Asker, request: Any) -> Denied | None:
-    """Requires, for Produce, WRITE on each topic. Refuses topics that only nodes write, even with WRITE."""
+    """Requires, for Produce, WRITE on each topic. Refuses topics to which only nodes write, even if the client has
+    WRITE."""
     names = [asker.topic(item) for item in request.topic_data]
     codes = [
         ErrorCode.INVALID_TOPIC_EXCEPTION if name in UNLISTED_TOPICS else _code(asker, Operation.WRITE, TOPIC, name)

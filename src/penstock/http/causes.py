@@ -1,4 +1,7 @@
-"""Says in sentences how a cluster is and why, for the console and the REST API. Pure."""
+"""Describes the health of a cluster, and the causes of its problems, in sentences for the console and the REST API.
+
+This code is pure: it reads only its arguments.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ DAMAGED_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """Holds facts that only the answering node knows: failovers that it noticed, and problems of its disks."""
+    """Holds facts that only the node of the console knows: failovers that it noticed, and problems of its disks."""
 
     node_id: int
     failovers: Sequence[Failover] = ()
@@ -55,7 +58,7 @@ def health(summary: Row, context: NodeContext) -> dict[str, str]:
 
 
 def causes(nodes: Sequence[Row], context: NodeContext) -> Iterator[str]:
-    """Yields a sentence for each cause of problems, with its remedy where there is one."""
+    """Yields a sentence for each cause of problems, with the remedy if a remedy is known."""
     gone = {each.broker_id: each for each in context.failovers}
     for row in nodes:
         name = f"Node {row['node']} ({row['address']})"
@@ -86,7 +89,7 @@ def _time(wall_ms: int) -> str:
 
 
 def move_row(figures: Any) -> Row:
-    """Returns a move of a replica between log directories of its node."""
+    """Returns the state and the progress of a replica's move between log directories of its node."""
     return {
         "topic": figures.topic,
         "partition": figures.partition,

@@ -115,9 +115,10 @@ class Guard:
 
 
 class AdmittedStream:
-    """A stream that ends soon after its caller would no longer be admitted.
+    """A stream that ends soon after its caller has lost the right to read it.
 
-    The caller's access token may expire, its password, role or ACLs may change.
+    The caller loses this right if its access token expires, or if a change of its password, role or ACLs forbids the
+    request.
     """
 
     def __init__(self, stream: BodyStream, is_admitted: Callable[[], Awaitable[bool]]) -> None:

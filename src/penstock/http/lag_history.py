@@ -1,7 +1,7 @@
-"""Keeps the last lags of groups that were looked at. Pure: time is an argument, in milliseconds.
+"""Keeps the last lags of groups that clients have described. Pure: time is an argument, in milliseconds.
 
-A sample is taken each time that a client describes the group. So a group that nobody looks at costs nothing, and its
-history has gaps.
+A sample is taken each time that a client describes the group. So a group that is never described costs nothing, and the
+history of a group has gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class LagHistory:
         self._groups: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
 
     def add_sample(self, group: str, at_ms: int, lag: int) -> list[tuple[int, int]]:
-        """Adds a sample, unless the last one is younger than SHORTEST_MS. Returns the samples as (time, lag)."""
+        """Adds a sample, unless the last sample is younger than SHORTEST_MS. Returns the samples as (time, lag)."""
         samples = self._groups.setdefault(group, deque(maxlen=POINTS))
         self._groups.move_to_end(group)
         if len(self._groups) > MAX_GROUPS:

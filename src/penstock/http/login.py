@@ -81,7 +81,7 @@ class WrongCredentialError(Exception):
 
 
 class TooManyChecksError(Exception):
-    """Raised if too many passwords of one host are being checked: a host must not keep others from their login."""
+    """Raised if too many passwords from one host are being checked: a host must not delay the logins of other hosts."""
 
 
 class RequestLogin:

@@ -124,7 +124,7 @@ def one_topic(
     start: int = 0,
     limit: int = PARTITIONS_MAX,
 ) -> Row:
-    """Returns a topic with the states of some of its partitions."""
+    """Returns the topic's number of partitions, and the states of the partitions from `start` on, at most `limit`."""
     shown = dict(sorted(partitions.items())[start : start + limit])
     return {"topic": topic, "partitions": len(partitions), "partition_states": partition_rows(facts, shown)}
 

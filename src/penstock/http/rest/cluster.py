@@ -227,7 +227,7 @@ async def move_replicas(service: Service, call: Call) -> Any:
 
 
 async def list_reassignments(service: Service, call: Call) -> Any:
-    """Answers with the reassignments in progress, and with the progress of the slowest new replica of each."""
+    """Answers with the reassignments in progress, each with the progress of its slowest new replica."""
     found = await ClusterAdmin(await service.client()).reassignments()
     facts, _ = await service.state()
     rows = []

@@ -63,7 +63,7 @@ class StreamMember:
         return request
 
     async def beat(self, client: AsyncClient) -> str:
-        """Sends a heartbeat. Returns the name of the error; an empty text without an error."""
+        """Sends a heartbeat. Returns the name of the error in the response; an empty text if there is no error."""
         request = self._request()
         answer: StreamsGroupHeartbeatResponse = await client.ask_coordinator(self.group, request)
         if answer.error_code:
@@ -95,7 +95,7 @@ class StreamsCommands:
         }
 
     async def stream(self, name: str, group: str, topic: str, stateful: str = "no") -> str:
-        """Lets a member join a streams group. Its subtopology reads one topic, and keeps state if it is stateful."""
+        """Lets a member join a streams group. The member's subtopology reads one topic, and may be stateful."""
         member = self._members[name] = StreamMember(name, group, topic, stateful == "yes")
         return await self._beat(member) or member.status or "joined"
 
@@ -106,7 +106,7 @@ class StreamsCommands:
         return await self._as(member.name, work)
 
     async def tasks(self, *names: str, seconds: str = "0") -> str:
-        """Lets the members send heartbeats until their tasks stay the same, and at least for some seconds.
+        """Lets the members send heartbeats for some seconds, and then until their tasks no longer change.
 
         Shows the tasks of each member.
         """
@@ -124,7 +124,7 @@ class StreamsCommands:
         return ", ".join(member.shown() for member in members)
 
     async def commit_task(self, name: str, task: str, offset: str, epochs_ago: str = "0") -> str:
-        """Commits the offset of a task's partition, with the member's epoch or with an earlier one."""
+        """Commits the offset of a task's partition, with the member's epoch or an earlier epoch."""
         member = self._members[name]
         part = OffsetCommitRequestPartition(partition_index=int(task), committed_offset=int(offset))
         request = OffsetCommitRequest(

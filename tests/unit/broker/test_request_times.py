@@ -131,7 +131,7 @@ def test_a_coroutine_is_local_until_it_waits_for_the_first_time() -> None:
     asyncio.run(scenario())
 
 
-def test_a_coroutine_that_fails_passes_its_error_on_and_closing_it_closes_the_handler() -> None:
+def test_timed_coroutine_raises_the_handlers_error_and_is_closed_together_with_the_handler() -> None:
     closed = []
 
     async def fails() -> Reply:

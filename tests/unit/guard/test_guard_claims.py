@@ -34,7 +34,7 @@ def test_a_single_follower_past_the_leaders_end_is_accused() -> None:
     assert found.accused == 2
 
 
-def test_a_leader_with_an_end_below_the_marks_of_both_followers_is_accused() -> None:
+def test_a_leader_with_an_end_below_the_high_watermarks_of_both_followers_is_accused() -> None:
     (found,) = judge_marks("t-0", 1, 5, {1: 5, 2: 10, 3: 10})
     assert found.accused == 1
 

@@ -93,7 +93,7 @@ def test_a_flipped_bit_outside_of_the_checksum_is_different_content(byte: int) -
     assert found.damaged == {2}
 
 
-def test_an_offset_past_the_high_watermark_is_damage() -> None:
+def test_batch_with_an_offset_above_the_high_watermark_counts_as_damaged() -> None:
     bad = rotten(LOG, len(batch(0)) + 2)
     found = compare(0, [served(1, LOG), served(2, bad)], rules(2))
     assert accused(found.findings) == [(Kind.CHECKSUM, 2)]
@@ -143,18 +143,18 @@ def test_an_in_sync_replica_without_committed_records_is_accused_by_a_majority()
     assert "below offset 6, which nodes 2, 3 committed" in found.findings[0].evidence
 
 
-def test_missing_records_need_a_majority_that_has_them() -> None:
+def test_missing_records_are_reported_only_if_a_majority_of_replicas_has_them() -> None:
     assert compare(0, [Sample(1, Status.LACKING), served(2, LOG)], rules(2)).findings == ()
     silent = [Sample(1, Status.LACKING), served(2, LOG), Sample(3, Status.UNKNOWN)]
     assert compare(0, silent, rules()).findings == ()
 
 
-def test_a_replica_whose_log_starts_later_is_left_out() -> None:
+def test_replica_whose_log_starts_later_is_left_out_of_the_comparison() -> None:
     found = compare(0, [Sample(1, Status.ABSENT), served(2, LOG), served(3, LOG)], rules())
     assert (found.end, found.findings) == (6, ())
 
 
-def test_a_batch_with_an_epoch_past_the_controllers_is_reported() -> None:
+def test_a_batch_with_an_epoch_above_the_controllers_epoch_is_reported() -> None:
     later = batch(0) + batch(2, epoch=9)
     agreed = compare(0, [served(1, later), served(2, later)], rules(2))
     assert accused(agreed.findings) == [(Kind.EPOCH, NOBODY)]

@@ -21,14 +21,14 @@ def test_the_same_finding_counts_once_within_a_minute() -> None:
     assert ledger.enter(finding("t-0", kind=Kind.TWO_LEADERS), 5)
 
 
-def test_a_lie_that_lasts_counts_again_every_minute() -> None:
+def test_wrong_content_that_persists_counts_again_every_minute() -> None:
     ledger = Ledger(threshold=3, window_ms=10 * RECOUNT_MS)
     times = range(0, 3 * RECOUNT_MS, RECOUNT_MS // 6)
     reached = [at_ms for at_ms in times if ledger.enter(finding("t-0"), at_ms)]
     assert reached[0] == 2 * RECOUNT_MS
 
 
-def test_a_rotten_replica_counts_once_however_long_it_rots() -> None:
+def test_replica_with_a_wrong_checksum_counts_once_however_often_it_is_found() -> None:
     ledger = Ledger(threshold=2, window_ms=2 * RECOUNT_MS)
     rotten = finding("t-0", kind=Kind.CHECKSUM)
     assert not any(ledger.enter(rotten, at_ms) for at_ms in range(0, 10 * RECOUNT_MS, RECOUNT_MS))

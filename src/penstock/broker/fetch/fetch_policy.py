@@ -69,9 +69,10 @@ class FetchPolicy:
         return Reader(replica_id, broker_epoch, wants_marks=self._rack_aware, holds_back=holds_back, refusal=refusal)
 
     def is_broker(self, ctx: RequestContext) -> bool:
-        """Returns True if the request seems to come from a broker.
+        """Returns True if the request counts as a request of a broker.
 
-        With an authorizer, the request's principal needs CLUSTER_ACTION.
+        With an authorizer, the request's principal needs CLUSTER_ACTION. Without an authorizer, the listener and the
+        client id must be those of a broker.
         """
         if self._access is not None:
             return self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION)

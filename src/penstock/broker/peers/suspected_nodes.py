@@ -63,7 +63,7 @@ class SuspectedNodes:
         return any(self._lost.get(node_id, earliest) > earliest for node_id in node_ids)
 
     async def next_decision(self) -> None:
-        """Waits until the image changes, at most as long as a response may wait for the controller."""
+        """Waits until the metadata image changes, but at most HOLD_S seconds."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:

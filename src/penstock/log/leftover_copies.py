@@ -87,8 +87,8 @@ class LeftoverCopies:
         self.orphans: list[Leftover] = []
 
     def load(self, config: LogConfig) -> None:
-        """Opens the future logs that the previous process left. A future log without a current log becomes an
-        orphan."""
+        """Opens the future logs that the previous process left. A future log without a current log is added to
+        `orphans`."""
         for directory in self._logs.dirs:
             if directory.offline:
                 continue

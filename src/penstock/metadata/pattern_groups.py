@@ -64,7 +64,8 @@ class GroupPattern:
         return here.get(0)
 
     def _closure(self, states: Iterable[tuple[int, Slots]], at: int, end: int, work: Work) -> dict[int, Slots]:
-        """Returns the states that wait for a character, or accept, in the order of preference."""
+        """Follows all transitions of the automaton that read no character. Returns the reached states that read a
+        character or accept, the preferred state first."""
         labels, targets = self._automaton.labels, self._automaton.targets
         found: dict[int, Slots] = {}
         seen: set[int] = set()

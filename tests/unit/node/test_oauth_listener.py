@@ -124,6 +124,8 @@ def test_session_ends_when_its_token_expires_unless_the_client_sends_a_new_token
         assert 90_000 < answer.session_lifetime_ms <= 100_000
         answer = await authenticate(peer, issuer.token("ann", lifetime_s=1000))
         assert 990_000 < answer.session_lifetime_ms <= 1_000_000
+        peer.close()
+        peer = await connect(port, TokenLogin(lambda: issuer.token("ann")))
         answer = await authenticate(peer, issuer.token("bob"))
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         await peer.wait_closed()

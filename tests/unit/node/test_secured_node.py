@@ -22,6 +22,8 @@ from penstock.node.node import Node
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_01_fetch as fetch
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic
+from penstock.protocol.messages.api_10_find_coordinator import FindCoordinatorRequest
+from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from penstock.protocol.messages.api_17_sasl_handshake import SaslHandshakeRequest
 from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
 from penstock.protocol.messages.api_19_create_topics import CreatableTopic
@@ -40,6 +42,7 @@ SECURED = {
 #: The listener of SECURED is one of other nodes.
 OTHERS = {"listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"}
 ANN = Login("PLAIN", "ann", "secret")
+JOIN_GROUP = 11
 
 
 def with_node(scenario: Callable[[Node, int], Awaitable[None]], **overrides: str) -> None:
@@ -169,6 +172,37 @@ def test_fetch_that_is_parked_when_its_session_ends_gets_no_answer(monkeypatch: 
         assert await closes(peer.request(parked, timeout_s=10_000))
 
     with_node(scenario, connections_max_reauth_ms="200")
+
+
+def test_group_member_that_waits_when_its_session_ends_is_answered_and_authenticates_again() -> None:
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, ANN)
+        while (await peer.request(FindCoordinatorRequest(key="g"), version=3)).error_code:
+            pass  # the topic of the group is being created
+        (connection,) = node._server.connections.values()
+        session = authentication.session_of(connection)
+        assert session is not None
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        joining = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+        joined = asyncio.ensure_future(peer.request(joining, version=3))
+        while not (connection.busy and session.last_key == JOIN_GROUP):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        session.ends_at = asyncio.get_running_loop().time() - 1
+        session._cut_off_waiting()
+        handshake = peer.request(SaslHandshakeRequest(mechanism="PLAIN"), version=1)
+        answers = await asyncio.gather(joined, handshake)
+        assert [answer.error_code for answer in answers] == [0, 0]
+        answer = await peer.request(SaslAuthenticateRequest(auth_bytes=plain_message("ann", "secret")))
+        assert answer.error_code == 0
+        peer.close()
+
+    with_node(scenario, connections_max_reauth_ms="3600000", group_initial_rebalance_delay_ms="500")
 
 
 def test_idle_connection_stays_open_when_its_session_ends() -> None:

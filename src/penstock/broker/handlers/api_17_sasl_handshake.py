@@ -4,7 +4,7 @@ After a v0 handshake the client sends its tokens as bare frames, after a v1 hand
 
 For an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the
 connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL, and if the client may not send a handshake
-at this point.
+at this point: its session has no end, or it began to authenticate again less than a second ago.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def handle(
     broker: Broker, ctx: RequestContext, request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse | Later[SaslHandshakeResponse]:
     session: SaslSession | None = ctx.connection.state.get(SESSION)
-    if session is None or (ctx.connection.principal is not None and not session.may_authenticate_again):
+    if session is None or not session.may_handshake():
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     offered = session.server.offered
     try:

@@ -37,6 +37,10 @@ MAX_REQUESTS_BEFORE = 20
 NEVER = float("inf")
 #: Time after a session's end in which requests of the session are still answered. Then the connection closes.
 GRACE_S = 1.0
+#: Requests whose answers have records: Fetch and ShareFetch.
+READS = frozenset({1, 78})
+#: Time between the beginnings of two re-authentications of a connection.
+REAUTHENTICATION_INTERVAL_S = 1.0
 OnFailure = Callable[["Connection", str], None]
 
 
@@ -67,9 +71,11 @@ class SaslSession:
         "_end",
         "_frame_limit",
         "_lifetime_ms",
+        "_next_start",
         "_reported",
         "ends_at",
         "failed",
+        "last_key",
         "raw",
         "rules",
         "server",
@@ -82,10 +88,13 @@ class SaslSession:
         self.raw = False
         #: True once an authentication has failed: the connection closes, and no other request of it is served.
         self.failed = False
+        #: API key of the last request that was passed on.
+        self.last_key = -1
         self.ends_at = NEVER
         #: When the client's last token arrived.
         self._began = 0.0
         self._lifetime_ms = 0
+        self._next_start = 0.0
         self._reported = False
         self._connection = connection
         self._frame_limit = connection.max_frame_bytes
@@ -101,6 +110,8 @@ class SaslSession:
         Raises SaslError.
         """
         self._began = asyncio.get_running_loop().time()
+        if len(message) > self.rules.max_token_bytes:  # frames may be larger in a session that is authenticated again
+            raise SaslError("The SASL token is larger than sasl.server.max.receive.size.")
         answer = self.server.token(message)
         if self.server.state is SaslState.DONE:
             connection = self._connection
@@ -134,9 +145,18 @@ class SaslSession:
         """
         return self._lifetime_ms if self.server.state is SaslState.DONE else 0
 
-    @property
-    def may_authenticate_again(self) -> bool:
-        return self.ends_at is not NEVER
+    def may_handshake(self) -> bool:
+        """Returns True if a SaslHandshake may begin an authentication now.
+
+        An authenticated client may begin again only if its session has an end, and at most once a second, as in Kafka.
+        """
+        if self.server.state is not SaslState.DONE:
+            return True
+        now = asyncio.get_running_loop().time()
+        if self.ends_at is NEVER or now < self._next_start:
+            return False
+        self._next_start = now + REAUTHENTICATION_INTERVAL_S
+        return True
 
     @property
     def ended(self) -> bool:
@@ -168,12 +188,13 @@ class SaslSession:
             self.rules.on_failure(self._connection, reason)
 
     def _cut_off_waiting(self) -> None:
-        """Closes the connection if a request of the ended session still waits, such as a parked Fetch.
+        """Closes the connection if a request of the ended session still waits for records.
 
-        An idle connection stays open, as in Kafka: its client authenticates again before the next request.
+        Other requests are answered, and an idle connection stays open, as in Kafka: the client authenticates again
+        before its next request. librdkafka's SaslHandshake may already wait behind a JoinGroup, for example.
         """
         self._end = None
-        if self._connection.busy:
+        if self._connection.busy and self.last_key in READS:
             self._connection.close("its session ended while a request was waiting", "session end")
 
     def _too_late(self) -> None:
@@ -212,6 +233,7 @@ class SaslGate:
                 return Close(f"it sent a request (API key {key}) before it authenticated")
         elif session.ended and key not in BEFORE_AUTHENTICATION:
             return Close("its session ended, and it did not authenticate again in time")
+        session.last_key = key
         return self._dispatch(connection, frame)
 
     def _raw(self, session: SaslSession, frame: memoryview) -> Reply | Later[Reply]:

@@ -1,0 +1,112 @@
+"""Logins of HTTP requests without a node: any header is answered, and every user costs the same effort."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.http.login import LoginRules, RequestLogin
+from penstock.http.messages import Peer, Request, Response
+from penstock.security import scram
+from penstock.security.bearer_tokens import BearerToken, TokenError
+from penstock.security.passwords import PasswordUsers
+from penstock.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+
+SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
+
+
+def credential(mechanism: ScramMechanism, password: str) -> ScramCredential:
+    return credential_of(mechanism, b"salt", salted_password(mechanism, password, b"salt", 4096), 4096)
+
+
+EVE, BOB = credential(SHA_512, "eve's"), credential(SHA_256, "bob's")
+
+
+def users(name: str) -> PasswordUsers:
+    """Returns ann of PLAIN, eve of SCRAM-SHA-512 and bob of SCRAM-SHA-256; nobody else has a credential."""
+    known = {SHA_256: BOB if name == "bob" else None, SHA_512: EVE if name == "eve" else None}
+    return PasswordUsers(name, "ann's" if name == "ann" else None, known, {})
+
+
+def check_token(token: str) -> BearerToken:
+    if token != "right":
+        raise TokenError("it is wrong")
+    return BearerToken("tom", 0)
+
+
+def identified(header: str, rules: LoginRules | None = None) -> str | int:
+    """Returns the principal, or the status of the refusal."""
+
+    async def run() -> str | Response:
+        login = RequestLogin(rules or LoginRules(b"secret", lambda: b"nobody", 0.0, users, check_token))
+        try:
+            return await login.identify(Request("GET", "/", authorization=header, peer=Peer("10.0.0.1")))
+        finally:
+            login.close()
+
+    found = asyncio.run(run())
+    return found if isinstance(found, str) else found.status
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("header", "principal"),
+    [
+        (basic("ann", "ann's"), "User:ann"),
+        (basic("eve", "eve's"), "User:eve"),
+        (basic("bob", "bob's").replace("Basic", "bASIC"), "User:bob"),
+        ("Bearer right", "User:tom"),
+        (basic("ann", "eve's"), 401),
+        (basic("eve", "bob's"), 401),
+        (basic("", "ann's"), 401),
+        ("", 401),
+    ],
+)
+def test_users_log_in_with_their_own_credential(header: str, principal: str | int) -> None:
+    assert identified(header) == principal
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(max_codepoint=255), max_size=50), st.builds("Basic {}".format, st.text("Yc09=+/: "))
+    )
+)
+def test_any_other_header_is_refused(header: str) -> None:
+    assert identified(header) == 401
+
+
+@given(st.binary(max_size=40))
+def test_any_other_content_of_a_basic_header_is_refused(content: bytes) -> None:
+    assert identified("Basic " + base64.b64encode(content).decode()) == 401
+
+
+@pytest.mark.parametrize("user", ["ann", "eve", "bob", "nobody"])
+def test_a_wrong_password_costs_the_same_hashes_for_every_user(user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[tuple[ScramMechanism, int]] = []
+
+    def counting(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+        hashed.append((mechanism, iterations))
+        return salted_password(mechanism, password, salt, iterations)
+
+    monkeypatch.setattr(scram, "salted_password", counting)
+    assert identified(basic(user, "wrong")) == 401
+    assert sorted(hashed) == [(SHA_256, 4096), (SHA_512, 4096)]
+
+
+def test_without_credentials_to_offer_everybody_is_anonymous() -> None:
+    rules = LoginRules(b"secret", lambda: b"nobody", 0.0)
+    assert identified(basic("ann", "x"), rules) == "User:ANONYMOUS"
+
+
+def test_no_secret_is_shown_when_rules_or_credentials_are_printed() -> None:
+    shown = repr(LoginRules(b"process-secret", lambda: b"nobody", 0.0)) + repr(users("ann")) + repr(users("eve"))
+    assert "process-secret" not in shown
+    assert "ann's" not in shown
+    assert repr(EVE.stored_key) not in shown

@@ -71,7 +71,7 @@ def test_a_node_in_quarantine_is_shown_everywhere_until_it_is_released(capsys: p
             "its disk was swapped",
         )
         assert 'penstock_node_quarantined{node="3"} 1' in operator.http("/metrics")
-        assert "is in quarantine (its disk was swapped)" in operator.http("/")
+        assert "is in quarantine (its disk was swapped)" in operator.http("/v1/cluster/overview")
 
         assert "node 3 is released" in operator.run("guard", "release", "3")
         until(lambda: operator.fenced(3) == {False})

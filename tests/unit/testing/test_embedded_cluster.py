@@ -66,7 +66,7 @@ def test_the_cluster_survives_the_loss_of_the_active_controller() -> None:
 
 
 def test_writes_succeed_while_a_node_is_paused_and_it_catches_up() -> None:
-    config = {"replica.lag.time.max.ms": "500", "broker.session.timeout.ms": "1000"}
+    config = {"replica.lag.time.max.ms": "500", "broker.session.timeout.ms": "5000"}
     with Cluster(topics={"t": 1}, config=config) as cluster:
         follower = next(node for node in cluster.nodes if node not in (cluster.leader("t"), cluster.controller))
         cluster.pause(follower)

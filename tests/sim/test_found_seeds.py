@@ -134,6 +134,13 @@ FOUND = [
             "rename time index#14:error",
         ),
     ),
+    Found(
+        "the replicas of an internal topic were compared while its last batch was replicated",
+        *(20001, "groups", 40),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

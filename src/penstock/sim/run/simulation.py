@@ -368,6 +368,8 @@ class Simulation:
             if not self._journals_lost():
                 again.problems += transactions_end_once(self.machines, self.history.damaged)
             if not self.plan.layout.single_node:
+                # A coordinator may have written since, for example because the session of a member has expired.
+                await self._bounded("coming back into sync after the last read", CONVERGE_BOUND_S, self._converge())
                 again.problems += replicas_agree(self.machines, changing, self.history.damaged)
         return again if isinstance(again, FinalView) else None
 

@@ -314,12 +314,13 @@ class Forger:
             return Forged(f"{name}, with {what}", leader, request, PORT, knowing)
 
         epoch, coordinator_epoch = entry.producer_epoch, entry.coordinator_epoch
+        # While records are not committed, a leader takes the marker of a past epoch for a repeated one: it writes
+        # nothing and answers, without an error, once all records are committed. Rules of transactions judge the log.
         if epoch > 0:
-            # While records are not committed, a leader takes this marker for a repeated one: it writes nothing and
-            # answers, without an error, once all records are committed. The rules of transactions judge the log.
             yield aborting("a past epoch", epoch - 1, MANY, EPOCH_PER_TRANSACTION)._replace(judged=False)
         if coordinator_epoch > 0:
-            yield aborting("a past coordinator epoch", epoch, coordinator_epoch - 1, EPOCH_PER_TRANSACTION - 1)
+            late = aborting("a past coordinator epoch", epoch, coordinator_epoch - 1, EPOCH_PER_TRANSACTION - 1)
+            yield late._replace(judged=False)  # the transaction may have ended meanwhile, and its epoch with it
         yield aborting("its next epoch", epoch + 1, MANY, EPOCH_PER_TRANSACTION, knowing=True)
 
     def _envelope(self, random: Random) -> Iterator[Forged]:

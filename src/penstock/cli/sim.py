@@ -26,6 +26,7 @@ PROFILES = (
     *("calm", "network", "crash", "power", "disk", "elections", "late", "hostile", "points"),
     *("compaction", "expiry", "recreation", "configs", "share", "moves", "unclean", "groups", "wrap", "reassign"),
     "directories",
+    "guard",
     "liars",
 )
 DEFAULT_SECONDS = 60.0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.guard.examiner import Examination, Examiner, Key
     from penstock.broker.replicas.partition import Partition
     from penstock.broker.replicas.partitions import Partitions
+    from penstock.log.log import Log
     from penstock.metadata.configs.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Scrubber:
         if partition is None:
             return
         self.counts.partitions += 1
-        at, end = partition.log.log_start_offset, partition.log.high_watermark
+        at, end = partition.log.log_start_offset, self._last(partition.log)
         while at < end and (partition := self._own(key)) is not None:
             at = max(at, partition.log.log_start_offset)
             nodes = (self._node_id,) if self._examiner.is_compacted(partition.topic) else ()
@@ -120,6 +121,11 @@ class Scrubber:
             if examination.comparison.end <= at:
                 return  # no replica serves more records: all are damaged here, or the log was truncated
             at = examination.comparison.end
+
+    @staticmethod
+    def _last(log: Log) -> int:
+        """Returns the offset up to which replicas are compared. The records above may not be on all replicas yet."""
+        return log.high_watermark
 
     def _own(self, key: Key) -> Partition | None:
         """Returns this node's replica if it is in sync and open; None otherwise."""

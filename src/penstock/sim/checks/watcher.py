@@ -87,6 +87,9 @@ class Watcher:
         self.excuses: Callable[[], Excuses] = Excuses
         #: Called with the name of each elected node and its epoch.
         self.on_elected: list[Callable[[str, int], None]] = []
+        #: Called with each event of a node, and with each check of the machines.
+        self.on_node_event: list[Callable[[str, NodeEvent], None]] = []
+        self.on_look: list[Callable[[], None]] = []
         self.quorum_leader = NO_NODE
         self.quorum_epoch = NO_NODE
         self.leaderships: dict[TopicPartition, list[Leadership]] = {}
@@ -115,9 +118,11 @@ class Watcher:
     # The quorum.
 
     def node_event(self, node: str, event: NodeEvent) -> None:
-        """Checks an event of a node. Only role changes of the quorum have a rule; other events are ignored."""
+        """Checks an event of a node. Only role changes of the quorum have a rule here; listeners get all events."""
         if isinstance(event, QuorumRoleChanged):
             self.role_changed(node, event)
+        for listener in self.on_node_event:
+            listener(node, event)
 
     def role_changed(self, node: str, event: QuorumRoleChanged) -> None:
         """Checks a node's new role in the quorum against the roles that all nodes have had."""
@@ -234,6 +239,8 @@ class Watcher:
 
     def look(self, excuses: Excuses) -> None:
         """Checks all replicas that have changed since the last call."""
+        for check in self.on_look:
+            check()
         hosted: dict[Key, list[_ReplicaState]] = {}
         for machine in self._machines:
             broker = machine.broker

@@ -6,7 +6,7 @@ wrapping the node's functions for the time of a run; the node's own code stays a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from struct import Struct
 from typing import Any
@@ -62,10 +62,23 @@ class FalseAnswers:
         """(node, topic, partition): the node claims to lead the partition in whatever epoch it is asked for."""
         self.retreats: set[tuple[int, str, int]] = set()
         """(node, topic, partition): the node's next fetch names the start of its log instead of the end."""
+        self._users = 0
+        self._restore: Callable[[], None] = lambda: None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Wraps the functions of all nodes, and restores them at the end."""
+        """Wraps the functions of all nodes, and restores them when the last user has left."""
+        if not self._users:
+            self._wrap()
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._restore()
+
+    def _wrap(self) -> None:
         answer, position = api_23._answer, FollowedPartition.position
 
         def false_answer(broker: Any, topic: str, spec: Any) -> EpochEndOffset:
@@ -83,9 +96,9 @@ class FalseAnswers:
                 asked.fetch_offset = start
             return asked
 
+        def restore() -> None:
+            api_23._answer, patched.position = answer, position
+
         patched: Any = FollowedPartition
         api_23._answer, patched.position = false_answer, false_position
-        try:
-            yield
-        finally:
-            api_23._answer, patched.position = answer, position
+        self._restore = restore

@@ -14,6 +14,7 @@ from penstock.sim.faults.aimed_faults import AimedFaults
 from penstock.sim.faults.clock_faults import ClockFaults
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.directory_faults import DirectoryFaults
+from penstock.sim.faults.guard_faults import GuardFaults
 from penstock.sim.faults.liars import Liars
 from penstock.sim.faults.lost_machines import POWER
 from penstock.sim.faults.replica_faults import ReplicaFaults
@@ -51,6 +52,7 @@ class Nemesis:
         self._by_kind |= ClusterFaults(target).by_kind | AimedFaults(target).by_kind
         self._by_kind |= ClockFaults(target).by_kind | ReplicaFaults(target).by_kind | DirectoryFaults(target).by_kind
         self._by_kind |= Liars(target).by_kind
+        self._by_kind |= GuardFaults(target).by_kind
         self._by_kind["lose a voter"] = VoterReplacement(target).lose_voter
 
     async def run(self, fault: FaultPlan) -> None:

@@ -31,6 +31,7 @@ from penstock.protocol.uuid import ZERO_UUID
 from penstock.records.compact import OffsetMap
 from penstock.sim.faults.planted_cluster import CLUSTER_BUGS, NODES, unsynced
 from penstock.sim.faults.planted_directories import DIRECTORY_BUGS
+from penstock.sim.faults.planted_guard import GUARD_BUGS, GUARD_SECONDS
 from penstock.sim.faults.planted_lies import LIES_BELIEVED, LIES_SECONDS
 from penstock.sim.faults.planted_moves import MOVE_BUGS, MOVE_BUGS_FOUND_BY
 from penstock.sim.faults.planted_points import POINT_BUGS, POINT_BUGS_SECONDS
@@ -96,6 +97,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     **MOVE_BUGS_FOUND_BY,
     **{name: found_by for name, (_, _, _, found_by) in DIRECTORY_BUGS.items()},
     **{name: (seed, LIES_SECONDS) for name, (_, _, seed) in LIES_BELIEVED.items()},
+    **{name: (seed, GUARD_SECONDS) for name, (_, _, seed) in GUARD_BUGS.items()},
 }
 
 Replacements = tuple[tuple[Any, str, Callable[[Any], Any]], ...]
@@ -388,4 +390,8 @@ PLANTS |= {
 PLANTS |= {
     name: Plant(about, "liars", replacements, seconds=LIES_SECONDS, nodes=NODES)
     for name, (about, replacements, _) in LIES_BELIEVED.items()
+}
+PLANTS |= {
+    name: Plant(about, "guard", replacements, seconds=GUARD_SECONDS, nodes=NODES)
+    for name, (about, replacements, _) in GUARD_BUGS.items()
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.session import Clients
+from penstock.sim.checks.guard_rules import GuardRules
 from penstock.sim.checks.history import History
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.story import Story
@@ -44,6 +45,12 @@ class FaultTarget:
     other_clients: list[str] = field(default_factory=list)
     #: Virtual time at which the time of faults began.
     began: float = 0.0
+    guard: GuardRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guard = GuardRules(self.machines, lambda: self.timeline.now, self.story.add, self.story.violated)
+        self.watcher.on_node_event.append(self.guard.node_event)
+        self.watcher.on_look.append(self.guard.look)
 
     @property
     def machines(self) -> list[Machine]:

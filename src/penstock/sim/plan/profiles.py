@@ -56,6 +56,8 @@ LIES = (
     "forged marker",
     "forged envelope",
 )
+#: Faults that the guard has to find: see `guard_faults`.
+GUARDED = ("rot a replica", "forge a record", "lying node")
 
 PROFILES: dict[str, Profile] = {
     "calm": Profile("no faults at all"),
@@ -166,6 +168,15 @@ PROFILES: dict[str, Profile] = {
         ("kill", "restart", "client kill", "reset"),
         1.5,
         (*LIES, "kill a leader", "kill the controller", "isolate a leader"),
+    ),
+    "guard": Profile(
+        "replicas that rot, forged records and nodes that lie, while the guard compares replicas",
+        ("restart", "kill", "client kill", "reset", "slow"),
+        8.0,
+        ("kill the controller", "kill a leader"),
+        GUARDED,
+        1.0,
+        5.0,
     ),
     "points": Profile(
         "faults at chosen messages and steps on disks, with few other faults",

@@ -10,6 +10,7 @@ from penstock.sim.plan.workloads.configs import configs
 from penstock.sim.plan.workloads.directories import directories
 from penstock.sim.plan.workloads.expiry import expiry
 from penstock.sim.plan.workloads.groups import groups
+from penstock.sim.plan.workloads.guard import guard
 from penstock.sim.plan.workloads.liars import liars
 from penstock.sim.plan.workloads.moves import moves
 from penstock.sim.plan.workloads.reassign import reassign
@@ -24,6 +25,7 @@ WORKLOADS: dict[str, Callable[[Plan], Plan]] = {
     "directories": directories,
     "expiry": expiry,
     "groups": groups,
+    "guard": guard,
     "liars": liars,
     "moves": moves,
     "reassign": reassign,

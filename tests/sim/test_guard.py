@@ -1,0 +1,60 @@
+"""The guard finds rotten and forged records and false leaders in simulated clusters, and accuses no honest node."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.broker.events.kinds import GuardFinding, NodeQuarantined, ReplicaRefilled
+from penstock.sim.checks.guard_rules import GuardRules
+from penstock.sim.plan.draw import draw_plan
+from penstock.sim.plan.plan import FaultPlan
+from penstock.sim.plan.profiles import GUARDED
+from penstock.sim.run.simulation import run_plan
+
+
+@pytest.mark.parametrize("kind", GUARDED)
+def test_guard_finds_every_fault_of_a_kind(kind: str) -> None:
+    plan = draw_plan(1, "guard", nodes=3, duration_s=20)
+    # A fault that meets no fit machine or batch does nothing, so each run has several.
+    faults = tuple(FaultPlan(number, kind, 2.0 + number, 1.0, {"draw": number / 10}) for number in range(1, 6))
+    verdict = run_plan(replace(plan, faults=faults))
+    assert [str(each) for each in verdict.violations] == []
+    told = [str(line) for line in verdict.story]
+    done = "is in quarantine" if kind == "lying node" else "are refilled from"
+    assert any(done in line for line in told), told
+
+
+class Rules(GuardRules):
+    """Rules whose violations are kept by name."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        super().__init__([], lambda: 5.0, lambda who, what: None, lambda rule, what: self.broken.append(rule))
+
+
+def finding(accused: int) -> GuardFinding:
+    return GuardFinding("different content", accused, "t-0", 3, "evidence", False)
+
+
+def test_rules_report_an_accused_node_that_no_fault_made_wrong() -> None:
+    rules = Rules()
+    rules.wrong.add(2)
+    rules.node_event("n1", finding(2))
+    rules.node_event("n1", finding(-1))
+    rules.node_event("n1", NodeQuarantined(2, "lies"))
+    assert rules.broken == []
+    rules.node_event("n1", finding(3))
+    rules.node_event("n1", finding(3))
+    assert rules.broken == ["honest nodes are not accused"]
+
+
+def test_rules_know_what_was_found_since_a_time() -> None:
+    rules = Rules()
+    rules.wrong.add(2)
+    rules.node_event("n1", finding(2))
+    rules.node_event("n2", ReplicaRefilled("t-0", 0, 9, 1))
+    assert rules.found(5.0, 2, "t-0")
+    assert not rules.found(5.1, 2, "t-0")
+    assert not rules.found(5.0, 2, "t-1")
+    assert rules.refilled(5.0, "n2", "t-0")
+    assert not rules.refilled(5.0, "n1", "t-0")

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -32,10 +32,17 @@ class Authority:
         self.file = where / f"{name}.pem"
         self.file.write_text(self.pem)
 
-    def signed(self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool = False) -> x509.Certificate:
-        """Returns a certificate for `subject` that is valid for this machine."""
+    def signed(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        ca: bool = False,
+        more: Sequence[x509.GeneralName] = (),
+    ) -> x509.Certificate:
+        """Returns a certificate for `subject` that is valid for this machine, and for the names in `more`."""
         now = datetime.datetime.now(datetime.UTC)
-        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *more]
         return (
             x509.CertificateBuilder()
             .subject_name(subject)

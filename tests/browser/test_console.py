@@ -17,6 +17,7 @@ import pytest
 
 from penstock.client.group_admin import GroupAdmin
 from penstock.client.producer import ProducerSettings
+from penstock.client.sync import Client
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.testing import Cluster
 
@@ -80,6 +81,18 @@ def load(cluster: Cluster) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def holding(client: Client, group: str, topic: str) -> Iterator[None]:
+    """Holds the ten records of a topic in flight, as a member of a new share group."""
+    change = ("share.auto.offset.reset", int(ConfigOperation.SET), "earliest")
+    client.alter_configs(ResourceType.GROUP, group, [change])
+    with client.share_consumer(group, [topic]) as consumer:
+        found: list[Any] = []
+        while len(found) < 10:
+            found += consumer.poll()
+        yield
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     config: dict[str, str | int] = {
@@ -96,13 +109,8 @@ def cluster() -> Iterator[Cluster]:
         client.run(GroupAdmin(client.asynchronous).commit(GROUP, {("orders", 0): 0, ("orders", 1): 0}))
         with client.producer(ProducerSettings(transactional_id="payments")):
             pass
-        client.alter_configs(ResourceType.GROUP, "crew", [("share.auto.offset.reset", ConfigOperation.SET, "earliest")])
-        with client.share_consumer("crew", ["jobs"]) as consumer:
-            found: list[Any] = []
-            while len(found) < 10:
-                found += consumer.poll()
-            with load(running):
-                yield running
+        with holding(client, "crew", "jobs"), load(running):
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +156,11 @@ class Console:
 
 
 @pytest.fixture
-def console(browser: Any, cluster: Cluster) -> Iterator[Console]:
+def console(browser: Any, cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Console]:
     opened = Console(browser, cluster)
     yield opened
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    opened.page.screenshot(path=str(SHOTS / f"{request.node.name}.png"))
     opened.close()
 
 
@@ -239,11 +249,14 @@ def test_offsets_of_a_group_are_reset_after_a_dry_run(console: Console) -> None:
     page.get_by_text("2 partitions moved, 0 refused.").wait_for()
 
 
-def test_records_in_flight_of_a_share_group_are_archived(console: Console) -> None:
-    page = console.open("share/crew")
-    page.get_by_role("button", name="archive…").first.click()
-    page.get_by_role("button", name="Archive", exact=True).click()
-    page.get_by_text("done").last.wait_for()
+def test_records_in_flight_of_a_share_group_are_archived(console: Console, cluster: Cluster) -> None:
+    with cluster.client() as client, holding(client, "gang", "jobs"):
+        page = console.open("share/gang")
+        page.get_by_role("button", name="archive…").first.click()
+        assert "no member gets them again" in page.locator("dialog").inner_text()
+        page.get_by_role("button", name="Archive", exact=True).click()
+        page.get_by_text("Archive records of jobs-0: done").wait_for()
+        page.get_by_text("No records are in flight.").wait_for()
 
 
 def test_pages_can_be_opened_and_searched_with_the_keyboard(console: Console) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.client.client import AsyncClient
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ASK_MAX_PARTITIONS = 5000
 ASK_S = 2.0
+#: Timeout of a request of the REST API, such as a change that waits for the controller's commit.
+REQUEST_S = 10.0
 
 
 class ClusterFacts:
@@ -108,7 +111,7 @@ class ClusterFacts:
             settings = ConnectionSettings(
                 "console",
                 connect_timeout_s=ASK_S,
-                request_timeout_s=ASK_S,
+                request_timeout_s=REQUEST_S,
                 tls=credentials.tls,
                 login=credentials.login,
             )
@@ -123,7 +126,9 @@ class ClusterFacts:
         known = self._client is not None
         client = self.client(image)
         if known and self._moved:  # a node that didn't answer may have restarted at another address
-            await client.refresh_quietly([])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    await client.refresh_quietly([])
         self._moved = False
         admin = ClusterAdmin(client)
         asked = [self._ask_one(facts, admin, node) for node in others]

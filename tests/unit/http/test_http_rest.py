@@ -199,6 +199,18 @@ def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Clu
     assert ask(cluster, "DELETE", "/v1/topics/made").status == 404
 
 
+def test_a_new_topic_is_visible_to_the_next_request_on_a_node_that_is_not_the_controller(cluster: Cluster) -> None:
+    follower = next(node for node in cluster.nodes if node != cluster.controller)
+    for number in range(5):
+        name = f"fresh-{number}"
+        assert ask(cluster, "POST", "/v1/topics", {"name": name, "partitions": 1}, node=follower).status == 201
+        assert ask(cluster, "GET", f"/v1/topics/{name}", node=follower).value["partitions"] == 1
+        assert ask(cluster, "POST", f"/v1/topics/{name}/partitions", {"total": 3}, node=follower).status == 200
+        assert ask(cluster, "GET", f"/v1/topics/{name}", node=follower).value["partitions"] == 3
+        assert ask(cluster, "DELETE", f"/v1/topics/{name}", node=follower).status == 200
+        assert ask(cluster, "GET", f"/v1/topics/{name}", node=follower).status == 404
+
+
 def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
     rows = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1000").value["partitions"]
     page = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1&start=1").value

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.parse
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
 
 import pytest
 from rest_harness import HTTP, ask, begin_share_group, commit, ended
 
+from penstock.client.cluster_facts import Facts
 from penstock.client.producer import ProducerSettings
+from penstock.client.replica_moves import MovePlan, ReplicaMoves
 from penstock.http import operations, view
+from penstock.http.operations import Operation
+from penstock.http.rest import moves
+from penstock.http.rest.routes import Call
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.testing import Broker, Cluster
 
@@ -219,8 +225,6 @@ def test_operations_are_limited_in_number_cancelled_and_their_failures_are_shown
     fill(broker, "slow", [b"x"] * 3)
 
     async def forever(*_: Any) -> Any:
-        import asyncio
-
         await asyncio.Event().wait()
         yield None
 
@@ -293,3 +297,33 @@ def test_a_log_directory_is_evacuated_and_directories_are_balanced_by_operations
         assert ended(broker, ask(broker, "POST", "/v1/nodes/1/balance", {"dry_run": True}))["state"] == "done"
         assert ask(broker, "POST", "/v1/nodes/1/evacuate", {"directory": "/data/x"}).status == 404
         assert ask(broker, "POST", "/v1/nodes/7/balance", {}).status == 502
+
+
+def test_a_cancelled_operation_leaves_the_throttle_of_the_moves_that_go_on() -> None:
+    done: list[str] = []
+
+    class Moves:
+        async def cordon(self, *_: Any) -> list[str]:
+            return []
+
+        async def throttle(self, *_: Any) -> None:
+            done.append("throttled")
+
+        async def unthrottle(self) -> list[str]:
+            done.append("unthrottled")
+            return []
+
+        async def carry_out(self, *_: Any) -> AsyncIterator[int]:
+            yield 1
+            raise asyncio.CancelledError
+
+    async def scenario() -> Operation:
+        call = Call({}, {}, {"throttle_bytes_per_second": 1000})
+        operation = Operation(1, "User:ann", "drain", "moves", 0)
+        facts = Facts("c", 1, 1, [], {}, [])
+        with pytest.raises(asyncio.CancelledError):
+            await moves._carry_out(operation, cast(ReplicaMoves, Moves()), call, MovePlan([]), facts, [])
+        return operation
+
+    operation = asyncio.run(scenario())
+    assert (done, operation.done, operation.notes) == (["throttled"], 1, [moves.THROTTLE_STAYS])

@@ -252,3 +252,15 @@ def test_a_stream_is_closed_when_its_peer_goes_away_and_when_the_server_stops() 
         writer.close()
 
     asyncio.run(scenario())
+
+
+def test_a_stream_of_a_topic_that_is_deleted_ends_with_the_reason(broker: Broker) -> None:
+    broker.create_topic("gone", 1)
+    found = messages(broker, "/v1/topics/gone/records/stream?partition=0&offset=0")
+    with broker.client() as client, client.producer() as producer:
+        producer.send("gone", b"x", partition=0).result()
+        assert next(found)[0] == "record"
+        client.delete_topics(["gone"])
+    kind, value = next(found)
+    assert (kind, value["kafka_error"].startswith("UNKNOWN_TOPIC")) == ("problem", True)
+    assert list(found) == [], "the stream has ended"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 10
 KEPT_FREE_BYTES = 64 * 1024 * 1024
+#: A cancelled operation leaves the moves that it has begun, so it leaves their throttle, too.
+THROTTLE_STAYS = "The throttle stays until the moves have ended; an operation that is cancelled leaves it in place."
 
 
 # --- between nodes
@@ -106,15 +108,14 @@ async def _carry_out(
     throttle = call.body.get("throttle_bytes_per_second")
     if throttle:
         await moves.throttle(throttle, plan.moves, [node.node_id for node in facts.nodes if not node.fenced])
-    try:
-        async for ended in moves.carry_out(plan.moves, call.body.get("at_once", AT_ONCE)):
-            operation.advance(ended)
-        for sentence in await moves.elect(plan.elected):
+        operation.note(THROTTLE_STAYS)
+    async for ended in moves.carry_out(plan.moves, call.body.get("at_once", AT_ONCE)):
+        operation.advance(ended)
+    for sentence in await moves.elect(plan.elected):
+        operation.note(sentence)
+    if throttle:
+        for sentence in await moves.unthrottle():
             operation.note(sentence)
-    finally:
-        if throttle:
-            for sentence in await moves.unthrottle():
-                operation.note(sentence)
 
 
 # --- between log directories of one node
@@ -198,18 +199,17 @@ async def _move(operation: Operation, directories: DirectoryMoves, call: Call, m
     failed = 0
     if throttle:
         await directories.throttle(throttle, [node])
-    try:
-        async for _ in directories.wait([node]):  # moves that another operator began
-            pass
-        async for step in directories.carry_out(moves, call.body.get("at_once", AT_ONCE)):
-            operation.advance(step.ended)
-            failed += len(step.failures)
-            for sentence in step.failures:
-                operation.note(sentence)
-    finally:
-        if throttle:
-            for sentence in await directories.unthrottle([node]):
-                operation.note(sentence)
+        operation.note(THROTTLE_STAYS)
+    async for _ in directories.wait([node]):  # moves that another operator began
+        pass
+    async for step in directories.carry_out(moves, call.body.get("at_once", AT_ONCE)):
+        operation.advance(step.ended)
+        failed += len(step.failures)
+        for sentence in step.failures:
+            operation.note(sentence)
+    if throttle:
+        for sentence in await directories.unthrottle([node]):
+            operation.note(sentence)
     if failed:
         raise OperationError(f"{failed} replicas could not be moved: start the operation again when the cause is gone")
 

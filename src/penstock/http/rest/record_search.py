@@ -66,25 +66,33 @@ async def _tail(client: AsyncClient, slot: int, start: Mapping[TopicPartition, P
         channel=f"stream-{slot}",
     )
     yield HEARTBEAT
+    try:
+        async with Consumer(client, settings) as consumer:
+            await consumer.assign(start)
+            async for chunk in _followed(consumer, contains):
+                yield chunk
+    except KafkaError as error:  # the topic was deleted, for example, or an ACL
+        yield message("problem", {"detail": error.message or error.code.name, "kafka_error": error.code.name})
+
+
+async def _followed(consumer: Consumer, contains: bytes) -> AsyncIterator[bytes]:
     silent_s = 0.0
-    async with Consumer(client, settings) as consumer:
-        await consumer.assign(start)
-        while True:
-            fetched = await consumer.poll(ROUND_S)
-            sent = 0
-            async for partition, record in _decoded(fetched, contains):
-                sent += 1
-                if sent <= ROUND_MAX:
-                    yield message("record", record_row(partition, record, STREAMED_MAX_BYTES))
-            skipped = max(0, sent - ROUND_MAX) + await _catch_up(consumer, fetched)
-            if skipped:
-                yield message("skipped", {"records": skipped})
-            silent_s = 0.0 if sent or skipped else silent_s + ROUND_S
-            if silent_s >= HEARTBEAT_S:
-                yield HEARTBEAT
-                silent_s = 0.0
-            if fetched:
-                await asyncio.sleep(ROUND_S)
+    while True:
+        fetched = await consumer.poll(ROUND_S)
+        sent = 0
+        async for partition, record in _decoded(fetched, contains):
+            sent += 1
+            if sent <= ROUND_MAX:
+                yield message("record", record_row(partition, record, STREAMED_MAX_BYTES))
+        skipped = max(0, sent - ROUND_MAX) + await _catch_up(consumer, fetched)
+        if skipped:
+            yield message("skipped", {"records": skipped})
+        silent_s = 0.0 if sent or skipped else silent_s + ROUND_S
+        if silent_s >= HEARTBEAT_S:
+            yield HEARTBEAT
+            silent_s = 0.0
+        if fetched:
+            await asyncio.sleep(ROUND_S)
 
 
 async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:

@@ -7,7 +7,9 @@ and no rule is implemented twice. `http/guard.py` has checked the caller's login
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from penstock.http.pipelines import Pipeline
     from penstock.http.streams import Streams
     from penstock.log.cleaner import Cleaner
-    from penstock.metadata.image import TopicImage
+    from penstock.metadata.image import MetadataImage, TopicImage
+
+
+CATCH_UP_S, LOOK_AGAIN_S = 2.0, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,14 @@ class Service:
         """Raises Problem if the caller may not see the partition, or if it does not exist."""
         if index not in self.topic(topic).partitions:
             raise Problem(404, f"There is no partition {topic}-{index}.")
+
+    async def caught_up(self, reached: Callable[[MetadataImage], bool]) -> None:
+        """Waits until this node's metadata has a change that the controller has committed, so that the caller's next
+        request sees it. Gives up after CATCH_UP_S: the change is made in any case."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                while not reached(self.broker.metadata.image):  # noqa: ASYNC110 - checked only after changes
+                    await asyncio.sleep(LOOK_AGAIN_S)
 
     def note_change(self, operation: str) -> None:
         """Writes an audit line about a change of this node that is no Kafka request."""

@@ -78,18 +78,25 @@ async def create_topic(service: Service, call: Call) -> Any:
     )
     dry = body.get("validate_only", False)
     await Admin(await service.client()).create_topics([wanted], validate_only=dry)
+    if not dry:
+        await service.caught_up(lambda image: body["name"] in image.topics)
     return {"topic": body["name"], "created": not dry}
 
 
 async def delete_topic(service: Service, call: Call) -> Any:
-    await Admin(await service.client()).delete_topics([call.path["topic"]])
-    return {"deleted": call.path["topic"]}
+    name = call.path["topic"]
+    await Admin(await service.client()).delete_topics([name])
+    await service.caught_up(lambda image: name not in image.topics)
+    return {"deleted": name}
 
 
 async def add_partitions(service: Service, call: Call) -> Any:
     dry = call.body.get("validate_only", False)
-    await Admin(await service.client()).create_partitions(call.path["topic"], call.body["total"], validate_only=dry)
-    return {"topic": call.path["topic"], "partitions": call.body["total"], "changed": not dry}
+    name, total = call.path["topic"], call.body["total"]
+    await Admin(await service.client()).create_partitions(name, total, validate_only=dry)
+    if not dry:
+        await service.caught_up(lambda image: name not in image.topics or len(image.topics[name].partitions) >= total)
+    return {"topic": name, "partitions": total, "changed": not dry}
 
 
 async def trim_topic(service: Service, call: Call) -> Any:

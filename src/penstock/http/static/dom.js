@@ -51,3 +51,14 @@ export function button(label, action, { danger = false, primary = false, title }
 export function cards(pairs) {
   return h("dl", { class: "cards" }, pairs.map(([title, value]) => h("div", {}, h("dt", {}, title), h("dd", {}, value))));
 }
+
+// Returns a function that runs `draw` a moment later, once for all calls until then: a busy stream must not freeze the page.
+export function soon(draw, ms = 250) {
+  let timer = 0;
+  return () => {
+    timer ||= setTimeout(() => {
+      timer = 0;
+      draw();
+    }, ms);
+  };
+}

@@ -2,7 +2,7 @@
 
 import { follow, path, query } from "../api.js";
 import { info } from "../dialog.js";
-import { fill, h } from "../dom.js";
+import { fill, h, soon } from "../dom.js";
 import { time } from "../format.js";
 import { Table } from "../table.js";
 
@@ -25,13 +25,7 @@ export async function show(view) {
     const text = search.value.toLowerCase();
     table.update(rows.filter((row) => `${row.kind} ${row.text}`.toLowerCase().includes(text)).slice(0, SHOWN));
   };
-  let waiting = 0;
-  const soon = () => {
-    waiting ||= requestAnimationFrame(() => {
-      waiting = 0;
-      draw();
-    });
-  };
+  const later = soon(draw);
   search.addEventListener("input", draw);
   view.root.append(h("h1", {}, "Events"), h("div", { class: "bar" }, search, state), table.element);
   const stop = follow(
@@ -39,7 +33,7 @@ export async function show(view) {
     {
       event: (row) => {
         rows = [row, ...rows].slice(0, 2 * SHOWN);
-        soon();
+        later();
       },
     },
     (open) => {

@@ -2,12 +2,12 @@
 
 import { follow, get, path, query, send } from "../api.js";
 import { change, info, note, shown } from "../dialog.js";
-import { button, fill, h, section } from "../dom.js";
+import { button, fill, h, section, soon } from "../dom.js";
 import { bytes, number, time } from "../format.js";
 import { Table } from "../table.js";
 import { dataView, short } from "./record_view.js";
 
-const TAIL_MAX = 500;
+const TAIL_MAX = 200;
 
 export async function messagesTab(view, place, topic, partitions) {
   const partition = h("select", { "aria-label": "partition" }, Array.from({ length: Math.min(partitions, 10000) }, (_, at) => h("option", { value: at }, `partition ${at}`)));
@@ -65,12 +65,22 @@ export async function messagesTab(view, place, topic, partitions) {
     if (stop) return endTail();
     draw([]);
     let skipped = 0;
+    const fresh = [];
+    const later = soon(() => draw([...fresh]));
     const where = path("topics", topic, "records", "stream") + query({ contains: contains.value });
     const told_ = (open) => fill(told, h("span", { class: open ? "live" : "problem" }, open ? "● live" : "connecting…"), ` the newest ${TAIL_MAX} records of all partitions${skipped ? `; ${number(skipped)} were skipped, because they came too fast` : ""}`);
     const close = follow(
       where,
       {
-        record: (row) => draw([row, ...rows].slice(0, TAIL_MAX)),
+        record: (row) => {
+          fresh.unshift(row);
+          fresh.length = Math.min(fresh.length, TAIL_MAX);
+          later();
+        },
+        problem: ({ detail: why }) => {
+          endTail();
+          note(why, "bad");
+        },
         skipped: ({ records }) => {
           skipped += records;
           told_(true);

@@ -365,6 +365,14 @@ def picklable(args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**kept)
 
 
+def prepare_worker(mutant: str | None) -> None:
+    """Prepares a worker process for many runs, with a generated bug or without one."""
+    put_in(mutant)
+    from penstock.sim.run.many_runs import prepare  # loads the node's code
+
+    prepare()
+
+
 def _outcomes(jobs: list[_Job], processes: int) -> Any:
     if processes == 1:
         yield from map(_do, jobs)
@@ -372,7 +380,8 @@ def _outcomes(jobs: list[_Job], processes: int) -> Any:
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    spawn, mutant = get_context("spawn"), jobs[0].args.mutant
+    with ProcessPoolExecutor(processes, spawn, initializer=prepare_worker, initargs=(mutant,)) as pool:
         try:
             for future in as_completed([pool.submit(_do, job) for job in jobs]):
                 yield future.result()

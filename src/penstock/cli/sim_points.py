@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.sim import execute, picklable, plan_for, put_in, show_smaller, tell
+from penstock.cli.sim import execute, picklable, plan_for, prepare_worker, put_in, show_smaller, tell
 
 if TYPE_CHECKING:
     from penstock.sim.plan.coverage import Coverage
@@ -159,7 +159,8 @@ def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
     from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+    spawn, mutant = get_context("spawn"), args.mutant
+    with ProcessPoolExecutor(args.jobs, spawn, initializer=prepare_worker, initargs=(mutant,)) as pool:
         running: set[Future[_Done]] = set()
         try:
             while True:

@@ -83,6 +83,30 @@ class _Soon(asyncio.Handle):
         self._cancelled = True
 
 
+def _nothing() -> None:
+    """Does nothing. It is the callback of cancelled timers."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """Implements a small asyncio timer, without the fields for debug mode and for a heap of timers."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Callable[..., object], args: Any, context: Context | None) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return f"<timer {self._callback!r}>"
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = _nothing, ()  # a cancelled timer stays in the timeline until it is due
+
+
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Runs the event loop of one simulated process."""
 
@@ -134,13 +158,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, context)
         if not self.dead:
             self.timeline.add_timer(when, self, timer)
         return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Does nothing: a cancelled timer stays in the heap until it is due."""
 
     # Futures and tasks.
 
@@ -399,9 +420,11 @@ class Timeline:
                     f"Deadlock at {self.now:.3f} s: no timer and no event is left, and the run is not over."
                 )
             self.now = max(self.now, self._events[0][0])
-        self._bring_due()
-        if not runnable:
-            return
+        due = self._events
+        if due and due[0][0] <= self.now:
+            self._bring_due()
+            if not runnable:
+                return
         loop = runnable.pop()
         if runnable and (slot := int(self._draw() * (len(runnable) + 1))) < len(runnable):
             loop, runnable[slot] = runnable[slot], loop
@@ -435,6 +458,20 @@ class Timeline:
                     self.enqueue(owner)
 
 
+class Heap:
+    """Remembers whether this process makes many runs, and has frozen the objects that existed before the first one."""
+
+    frozen = False
+
+    @classmethod
+    def freeze(cls) -> None:
+        """Keeps all objects that exist now out of later garbage collections. Otherwise each run would scan all modules
+        twice."""
+        gc.collect()
+        gc.freeze()
+        cls.frozen = True
+
+
 @contextmanager
 def collected_by_hand() -> Iterator[None]:
     """Turns automatic garbage collection off while the block runs.
@@ -448,12 +485,14 @@ def collected_by_hand() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()  # frozen garbage of the run before would stay for ever
-            gc.freeze()  # collections need not scan what was there before the run
+            if not Heap.frozen:
+                gc.collect()  # garbage that is frozen would stay for ever
+                gc.freeze()  # collections need not scan what was there before the run
             yield
             gc.collect()
     finally:
-        gc.unfreeze()
+        if not Heap.frozen:
+            gc.unfreeze()
         sys.unraisablehook = hook
         if was_on:
             gc.enable()

@@ -299,7 +299,7 @@ def test_records_of_a_closed_session_are_released_in_portions() -> None:
     run(scenario)
 
 
-def test_new_session_of_a_member_keeps_its_records_while_those_of_the_closed_session_are_released() -> None:
+def test_records_of_a_members_closed_session_are_released_but_not_the_records_of_its_new_session() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         led = await loaded(Coordinator(), tasks, SETTINGS._replace(limits=ShareLimits()))
         led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])

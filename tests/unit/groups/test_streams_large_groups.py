@@ -98,7 +98,7 @@ def test_stateful_group_keeps_its_tasks_when_a_source_topic_grows_past_the_limit
     assert driver.group.state == "Stable"
 
 
-def test_group_without_tasks_is_told_why_it_gets_none_when_its_topic_is_too_large() -> None:
+def test_streams_group_without_tasks_gets_a_status_if_its_topic_has_too_many_partitions() -> None:
     driver = StreamsDriver(topics={"u": 1})
     driver.come("a")
     driver.see({"t": MAX_TASKS + 1})

@@ -135,7 +135,7 @@ def test_next_step_of_a_move_depends_on_the_bounds_of_both_logs(
 
 
 @given(st.data())
-def test_steps_lead_to_equal_bounds_of_both_logs(data: st.DataObject) -> None:
+def test_steps_of_a_move_give_both_logs_the_same_start_and_end(data: st.DataObject) -> None:
     offsets = st.integers(0, 30)
     start = data.draw(offsets)
     current = Bounds(start, start + data.draw(offsets))

@@ -33,7 +33,7 @@ def test_first_fetch_of_a_session_names_all_partitions_and_later_fetches_only_ch
     assert ask(session, A, B, C) == ([], [])
 
 
-def test_a_partition_that_leaves_is_removed_once_and_only_if_the_leader_knows_it() -> None:
+def test_partition_is_removed_from_a_fetch_session_once_and_only_if_the_session_has_it() -> None:
     session = begun(A, B)
     session.leave(A)
     session.leave(C)

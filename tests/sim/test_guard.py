@@ -36,7 +36,7 @@ def finding(accused: int) -> GuardFinding:
     return GuardFinding("different content", accused, "t-0", 3, "evidence", False)
 
 
-def test_rules_report_an_accused_node_that_no_fault_made_wrong() -> None:
+def test_rules_report_the_accusation_of_a_node_that_no_fault_has_changed() -> None:
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))
@@ -48,7 +48,7 @@ def test_rules_report_an_accused_node_that_no_fault_made_wrong() -> None:
     assert rules.broken == ["honest nodes are not accused"]
 
 
-def test_rules_know_what_was_found_since_a_time() -> None:
+def test_guard_rules_return_only_findings_and_refills_after_the_given_time() -> None:
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))

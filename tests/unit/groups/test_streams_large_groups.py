@@ -58,7 +58,7 @@ def test_refused_join_does_not_leave_a_large_assignment_behind() -> None:
     assert listed(driver.stay("a").active_tasks) == {"0": list(range(MANY))}
 
 
-def test_large_assignment_ends_when_the_topics_are_no_longer_there() -> None:
+def test_large_assignment_ends_when_its_topics_are_deleted() -> None:
     driver = StreamsDriver(topics={"t": MANY})
     driver.come("a")
     driver.see({})
@@ -114,7 +114,7 @@ def test_topology_that_reads_too_many_partitions_is_refused(monkeypatch: pytest.
     assert code(driver.come("a", topology(reading))) is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-def test_endpoints_list_of_each_topic_only_the_partitions_that_it_has() -> None:
+def test_endpoint_information_lists_only_existing_partitions_of_each_topic() -> None:
     driver = StreamsDriver(topics={"t": 4, "u": 2})
     reading = plain()
     reading.source_topics = ["t", "u"]

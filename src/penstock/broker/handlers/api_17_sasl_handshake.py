@@ -3,8 +3,8 @@
 After a v0 handshake the client sends its tokens as bare frames, after a v1 handshake in SaslAuthenticate requests.
 
 For an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the
-connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL, and if the client may not send a handshake
-at this point: its session has no end, or it began to authenticate again less than a second ago.
+connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL. An authenticated client also gets this
+error if its session has no end, or if it began to authenticate again less than a second ago.
 """
 
 from __future__ import annotations

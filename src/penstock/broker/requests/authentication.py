@@ -146,9 +146,10 @@ class SaslSession:
         return self._lifetime_ms if self.server.state is SaslState.DONE else 0
 
     def may_handshake(self) -> bool:
-        """Returns True if a SaslHandshake may begin an authentication now.
+        """Returns True if the client may now send a SaslHandshake, which begins an authentication.
 
-        An authenticated client may begin again only if its session has an end, and at most once a second, as in Kafka.
+        A client that is authenticated may authenticate again only if its session has an end, and at most once a second,
+        as in Kafka.
         """
         if self.server.state is not SaslState.DONE:
             return True
@@ -191,7 +192,7 @@ class SaslSession:
         """Closes the connection if a request of the ended session still waits for records.
 
         Other requests are answered, and an idle connection stays open, as in Kafka: the client authenticates again
-        before its next request. librdkafka's SaslHandshake may already wait behind a JoinGroup, for example.
+        before its next request. For example, a SaslHandshake of librdkafka may already wait behind a JoinGroup request.
         """
         self._end = None
         if self._connection.busy and self.last_key in READS:

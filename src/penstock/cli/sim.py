@@ -366,7 +366,7 @@ def picklable(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def prepare_worker(mutant: str | None) -> None:
-    """Prepares a worker process for many runs, with a generated bug or without one."""
+    """Prepares a worker process for many runs; with `mutant`, puts this generated bug into the code."""
     put_in(mutant)
     from penstock.sim.run.many_runs import prepare  # loads the node's code
 
